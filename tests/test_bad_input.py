@@ -212,9 +212,9 @@ for of, setting in (("gold", "alignments"), ("alignments", "gold")):
     TEXTS[f"a link beyond the words: {of}"] = (
         {"links": b"0-0\n0-1\n", "right": b"0-0\n0-0\n"},
         f"eval hypotheses=lines2 references=lines2 sources=lines2 {of}=links {setting}=right bootstrap=2",
-        "links line 2 has the link 0-1, but its sentences have 1 and 1 words, counted from 0: words are what white "
-        "space separates, unless words=marks or words=characters says what else the links number. Give the text, "
-        "tokenised if need be, that the alignments are of.",
+        "links line 2 has the link 0-1, but its sentences have 1 and 1 words, counted from 0. White space separates "
+        "words, unless words=marks or words=characters is set. Give the text that was aligned, tokenised in the same "
+        "way.",
     )
 
 

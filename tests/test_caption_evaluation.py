@@ -137,7 +137,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def test_two_captions_of_an_image(tmp_path: Path) -> None:
     """Also where one of the two ids is a number and the other text."""
     twice = [{"image_id": 1, "caption": "a"}, {"image_id": "1", "caption": "b"}]
-    with pytest.raises(InputError, match=r"h\.json has 2 captions for image 1: expected one an image\.$"):
+    with pytest.raises(InputError, match=r"h\.json has 2 captions for image 1: expected one per image\.$"):
         read_hypotheses(str(write(tmp_path / "h.json", twice)), Captions({}, {}))
 
 
@@ -271,15 +271,18 @@ def test_document_frequencies_are_made(files: Path, capsys: pytest.CaptureFixtur
         ("hypotheses=h.json references=h.json data=toy seed=2", "data=, seed= can only be given with checkpoint=PATH."),
         ("hypotheses=h.json references=h.json java=true", "java= is for captions: say task=captioning."),
         ("task=captioning hypotheses=h.json references=r.json gold=h.json", "gold= means nothing for captions."),
-        ("task=captioning hypotheses=h.json references=r.json output=x", "output= means nothing with hypotheses=."),
+        (
+            "task=captioning hypotheses=h.json references=r.json output=x",
+            "output= is for the captions of checkpoint=PATH: leave it out with hypotheses=FILE.",
+        ),
         ("checkpoint=[]", "checkpoint= names nothing: write checkpoint=PATH, a run or checkpoint."),
         (
             "task=captioning hypotheses=h.json references=r.json save_document_frequencies=x",
-            "save_document_frequencies=FILE goes with references=FILE alone.",
+            "save_document_frequencies=FILE takes one references=FILE, and no setting of scoring.",
         ),
         (
             "task=captioning references=r.json,r.json save_document_frequencies=x",
-            "save_document_frequencies=FILE goes with references=FILE alone.",
+            "save_document_frequencies=FILE takes one references=FILE, and no setting of scoring.",
         ),
         (
             "task=captioning references=empty.json save_document_frequencies=x",
@@ -400,13 +403,16 @@ def test_ones_own_captions(
     assert all(record == records[0] for record in records)
     assert records[0]["signature"].startswith("nrefs:1-2|") and records[0]["bleu1"] == pytest.approx(5 / 6, abs=1e-6)
     assert run("task=captioning", "hypotheses=own.csv", f"references={references}") == 2
-    assert "own.csv has 2 captions for image a.jpg: expected one an image." in capsys.readouterr().err
+    assert "own.csv has 2 captions for image a.jpg: expected one per image." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("photos/a.jpg\tone\nphotos/a.jpg\tother\n", "h has 2 captions for image photos/a.jpg: expected one an image."),
+        (
+            "photos/a.jpg\tone\nphotos/a.jpg\tother\n",
+            "h has 2 captions for image photos/a.jpg: expected one per image.",
+        ),
         ("a.jpg\tone\nold/a.jpg\tother\n", "h has captions for a.jpg and old/a.jpg, which are both image a.jpg."),
         ("a.jpg\tone\nd.jpg\tother\n", "h has captions for image d.jpg that own.jsonl does not have: remove them, or"),
         (

@@ -437,7 +437,7 @@ def test_empty_captions_of_a_system_are_said(capsys: Capture) -> None:
     written("h.csv", "image_id,caption\n12,a dog runs\n14,\n15,  \n")
     written("r.json", json.dumps({name: ["a dog", "a cat"] for name in ("12.jpg", "14.jpg", "15.jpg")}))
     assert score("h.csv", "r.json", "bootstrap=0") == 0
-    assert "Empty captions of h.csv are scored as such: 2, first that of 14.jpg." in capsys.readouterr().out
+    assert "h.csv has 2 empty captions, such as that of 14.jpg: they are scored too." in capsys.readouterr().out
 
 
 def test_names_that_could_be_several_images_or_none(capsys: Capture) -> None:

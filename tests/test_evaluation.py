@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 import sacrebleu
+from evaluation_settings import evaluation_settings
 from PIL import Image
 
 from seqtool.cli import main as cli
 from seqtool.data.text.vocabulary import VocabularySettings, train
+from seqtool.errors import InputError
+from seqtool.evaluation import translations
 from seqtool.metrics.scores import SCORES, MetricInfo
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.predictor import EncodedText
@@ -120,8 +123,8 @@ def test_warning_about_tokenised_text(
     tokenised = ["hypotheses=reference.txt", *FILES[1:]]
     evaluated(capsys, *tokenised)
     assert caplog.messages == [
-        "reference.txt looks tokenised (120 lines end in ' .'), but tokenize=13a is for text as people write it: "
-        "detokenise it, or say tokenize=none where hypotheses and references are tokenised alike."
+        "reference.txt looks tokenised (120 lines end in ' .'), but tokenize=13a expects untokenised text: "
+        "detokenise it, or set tokenize=none if all texts are tokenised alike."
     ]
     caplog.clear()
     evaluated(capsys, *tokenised, "tokenize=none")
@@ -249,22 +252,31 @@ def test_alignments_may_be_of_the_hypotheses_or_of_what_a_model_read(
     assert evaluated(capsys, *FILES, "alignments=links", "gold=gold")["alignment"]["aer"] == 1
 
 
+def test_a_split_without_sentences() -> None:
+    """Only a user-defined corpus can have one; files and the built-in corpora cannot be empty."""
+    corpus = SimpleNamespace(splits=lambda: ("test",), pairs=lambda split: iter(()), alignments=lambda split: None)
+    data: Any = SimpleNamespace(corpus=lambda kind, predictor: corpus, check_files=lambda corpus: None)
+    translator: Any = None
+    with pytest.raises(InputError, match=r"^The split 'test' has no sentences: there is nothing to score\.$"):
+        translations.test_set_of(evaluation_settings(), translator, data)
+
+
 REFUSED = {
-    "checkpoint=runs/photos references={}": "references=FILE goes with hypotheses=FILE: with checkpoint=PATH the split "
-    "is scored.",
+    "checkpoint=runs/photos references={}": "references=FILE needs hypotheses=FILE: with checkpoint=PATH, a split "
+    "of the data is scored.",
     "checkpoint=runs/text testset=wmt14/full langpair=en-de sources={} references={}": "testset=NAME has its own "
     "texts: leave sources= and references= out.",
     "checkpoint=runs/text sources={} references={} split=valid": "sources= is scored instead of a split: leave split= "
     "out.",
     "checkpoint=runs/text testset=wmt14/full langpair=en-de data=toy split=valid": "testset= is scored instead of a "
     "split: leave data= and split= out.",
-    "checkpoint=runs/text length_bins=[]": "length_bins must be one or more lengths that rise from 1, not [].",
-    "hypotheses={} references={} scores=own_scores.Words,more_scores.Words": "scores=more_scores.Words would be "
-    "'Words' in the report, which has one: rename the class.",
-    "hypotheses={} references={} scores=own_scores.BLEU": "scores=own_scores.BLEU would be 'BLEU' in the report, which "
-    "has one: rename the class.",
-    "task=captioning hypotheses={} references={} scores=own_scores.cider": "scores=own_scores.cider would be 'cider' "
-    "in the report, which has one: rename the class.",
+    "checkpoint=runs/text length_bins=[]": "length_bins must be one or more lengths from 1, in rising order, not [].",
+    "hypotheses={} references={} scores=own_scores.Words,more_scores.Words": "scores=more_scores.Words: the "
+    "report already has a score 'Words'. Rename the class.",
+    "hypotheses={} references={} scores=own_scores.BLEU": "scores=own_scores.BLEU: the report already has a "
+    "score 'BLEU'. Rename the class.",
+    "task=captioning hypotheses={} references={} scores=own_scores.cider": "scores=own_scores.cider: the report "
+    "already has a score 'cider'. Rename the class.",
 }
 
 
@@ -393,7 +405,7 @@ def test_a_test_set_without_a_network(place: Path, offline: Path, capsys: pytest
     source, reference = (offline / f"wmt14_full.en-de.{side}" for side in ("src", "ref"))
     assert error == (
         "seqtool: testset=wmt14/full cannot be downloaded from https://statmt.org/wmt14/test-full.tgz ("
-        f"Connection refused): put its text, a sentence a line, into {source} and "
+        f"Connection refused): put its text, one sentence per line, into {source} and "
         f"{reference}."
     )
     source.write_text("a small cat\n" * 3)
@@ -431,4 +443,4 @@ def test_further_systems_are_drawn_beside_one(files: Path, monkeypatch: pytest.M
     assert [one.bleu.value for one in drawn["third"] if one.bleu] == pytest.approx([100.0] * 2)
     capsys.readouterr()
     assert run("eval", *FILES, "beside=third.txt") == 2
-    assert capsys.readouterr().err == "seqtool: beside=FILE goes with plot=DIR or report=FILE.html.\n"
+    assert capsys.readouterr().err == "seqtool: beside=FILE needs plot=DIR or report=FILE.html.\n"

@@ -451,7 +451,7 @@ def test_settings_of_the_data_are_taken_where_there_is_no_test_split(
     assert run("eval", "checkpoint=runs/a", "data.valid_share=0.5", "bootstrap=9", "format=json", "device=cpu") == 0
     assert json.loads(capsys.readouterr().out)["characters"] == len(TEXT) - len(TEXT) // 2
     assert run("eval", "checkpoint=runs/a", "data.train=gone.txt") == 2
-    assert "gone.txt does not exist: say where the text is, data.train=FILE." in capsys.readouterr().err
+    assert "gone.txt does not exist: give the path of the text as data.train=FILE." in capsys.readouterr().err
 
 
 def test_a_stop_is_taken_as_it_stands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_the_likeliest_symbols(place: Path, capsys: pytest.CaptureFixture[str]) 
             assert dict(one["likeliest"]).get(one["token"], one["probability"]) == pytest.approx(one["probability"])
             assert 0 <= one["entropy"] <= math.log(len(seqtool.load("runs/text").target_vocabulary))
     assert run(*common, "likeliest=3") == 2
-    assert "likeliest= goes with format=jsonl or report=FILE.html." in capsys.readouterr().err
+    assert "likeliest= needs format=jsonl or report=FILE.html." in capsys.readouterr().err
 
 
 def test_pictures_of_a_few_sentences(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,4 +123,4 @@ def test_pictures_of_a_few_sentences(pairs: str, capsys: pytest.CaptureFixture[s
     assert run(*common, "sources=short.en", "references=short.en", "plot=none", "samples=3") == 0
     assert "samples=3: no source has 10 to 20 words, so none is drawn." in capsys.readouterr().err
     assert run(*common, "samples=3") == 2
-    assert "samples= goes with checkpoint=PATH and plot=DIR." in capsys.readouterr().err
+    assert "samples= needs checkpoint=PATH and plot=DIR." in capsys.readouterr().err

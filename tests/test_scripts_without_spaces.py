@@ -100,17 +100,17 @@ def test_all_references_choose(here: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("name", SPACED)
 def test_text_with_spaces(name: str, here: Path, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """As before; said is only that Korean has a better tokeniser, and that other text seems to be cut into words."""
+    """Only Korean is said to have a better tokeniser, and other text to seem segmented into words."""
     texts = SPACED[name]
     worse = [texts[0], texts[1][3:]]
     found = bleu(capsys, worse, texts)
     assert "tok:13a|" in found["signature"]
     assert found["value"] == sacrebleu.corpus_bleu(worse, [texts]).score
-    assert ["ko-mecab" in said for said in caplog.messages if "cut into words" not in said] == [True] * (
+    assert ["ko-mecab" in said for said in caplog.messages if "segmented into words" not in said] == [True] * (
         name == "Korean"
     )
     counts = f"tokenize={'zh' if 'Chinese' in name else 'char'} counts characters"
-    assert ("cut into words by spaces; " in caplog.text and counts in caplog.text) == ("cut" in name)
+    assert ("segmented into words by spaces; " in caplog.text and counts in caplog.text) == ("cut" in name)
 
 
 KINDS = ("Chinese", "Japanese in kana", "Thai", "Burmese")

@@ -672,7 +672,7 @@ def test_eval_reads_what_translate_writes(place: Path, capsys: pytest.CaptureFix
     assert reports[0]["system"]["bleu"] == reports[1]["system"]["bleu"]
     Path("out.jsonl").write_text('{"source": "a", "translations": []}\n' * 2)
     assert run("eval", "hypotheses=out.jsonl", "references=in.txt") == 2
-    assert "out.jsonl line 1 is not what translate format=jsonl writes." in capsys.readouterr().err
+    assert "out.jsonl line 1 is not a record as written by translate format=jsonl." in capsys.readouterr().err
     Path("captions.csv").write_text("file,caption\na.jpg,a cat\n")
     assert run("eval", "hypotheses=in.txt", "references=captions.csv") == 2
     assert "references=captions.csv is a file of captions: say task=captioning, or" in capsys.readouterr().err
@@ -692,19 +692,19 @@ def test_eval_of_a_checkpoint_on_files(place: Path, capsys: pytest.CaptureFixtur
 
 
 REFUSED = {
-    "checkpoint=runs/attend bootstrap=1": r"bootstrap must be at least 2, not 1\.",
-    "checkpoint=runs/attend length_bins=[14,8]": r"length_bins must be .* that rise from 1, not \[14, 8\]\.",
+    "checkpoint=runs/attend bootstrap=1": r"bootstrap must be at least 2, or 0 for no intervals, not 1\.",
+    "checkpoint=runs/attend length_bins=[14,8]": r"length_bins must be .* in rising order, not \[14, 8\]\.",
     "checkpoint=runs/attend lowercase=maybe": r"[Ss]etting 'lowercase' must be true or false, not 'maybe'\.",
     "checkpoint=runs/fixed sources=hyp.txt references=hyp.txt gold=hyp.txt": r"gold=… needs a model with attention",
     "checkpoint=runs/attend seed=abc": r"[Ss]etting 'seed' must be a whole number, not 'abc'\.",
     "checkpoint=runs/attend threads=two": r"[Ss]etting 'threads' must be a whole number or null, not 'two'\.",
     "checkpoint=runs/attend sample=true top_k=-1": r"top_k must be at least 0, not -1\.",
     "checkpoint=runs/attend words=letters": r"Unknown words 'letters'; choose from spaces, marks, characters\.",
-    "checkpoint=runs/attend alignments=hyp.txt": r"alignments= means nothing with checkpoint=\.",
+    "checkpoint=runs/attend alignments=hyp.txt": r"alignments= is for hypotheses=FILE: leave it out",
     "checkpoint=runs/attend baseline=none.txt": r"none\.txt does not exist\.",
-    "checkpoint=runs/attend langpair=en-de": r"langpair=… goes with testset=…\.",
-    "hypotheses=hyp.txt references=hyp.txt output=x": r"output= means nothing with hypotheses=\.",
-    "checkpoint=runs/attend sources=hyp.txt": r"sources=FILE and references=FILE\[,FILE…\] go together\.",
+    "checkpoint=runs/attend langpair=en-de": r"langpair=… needs testset=…\.",
+    "hypotheses=hyp.txt references=hyp.txt output=x": "output= is for the translations of checkpoint=PATH",
+    "checkpoint=runs/attend sources=hyp.txt": r"sources=FILE and references=FILE\[,FILE…\] must be given together\.",
     "checkpoint=runs/attend sources=hyp.txt references=short.txt": r"hyp\.txt has 20 lines but short\.txt has 1",
     "checkpoint=runs/atend": r"There is no run or checkpoint at runs/atend\. runs holds .*attend",
     "": r"eval needs either checkpoint=PATH or hypotheses=FILE references=FILE",
@@ -715,7 +715,7 @@ REFUSED = {
     "hypotheses=latin.txt references=hyp.txt": r"latin\.txt line 2 is not valid UTF-8",
     "hypotheses=runs references=hyp.txt": r"runs is a directory, not a text file\.",
     "hypotheses=hyp.txt references=hyp.txt tokenize=13b": r"13b",
-    "hypotheses=hyp.txt references=hyp.txt gold=hyp.txt": r"alignments=FILE and gold=FILE go together\.",
+    "hypotheses=hyp.txt references=hyp.txt gold=hyp.txt": r"alignments=FILE and gold=FILE must be given together\.",
     "checkpoint=runs/attend split=tset": r"Unknown split 'tset'; this corpus has train, valid, test\. For files of",
     "checkpoint=runs/attend testset=wmt99": r"Unknown testset 'wmt99'",
     "checkpoint=runs/attend testset=wmt14": r"testset=wmt14 needs langpair=…",

@@ -117,7 +117,7 @@ def _check_useful(config: DictConfig, task: str) -> None:
 
 def _useful(evaluator: type[Evaluator]) -> set[str]:
     """The settings that an evaluator uses."""
-    places = evaluator.own, evaluator.decoding, declarations.Machine
+    places = evaluator.schema, evaluator.decoding_schema, declarations.Machine
     return {name for place in places for name in declarations.declared(place)}
 
 

@@ -23,7 +23,7 @@ from seqtool.decoding.batching import encoded_sentences, most_tokens
 from seqtool.decoding.beam_search import Candidate, Lattice, LengthPenalty, length_penalty
 from seqtool.demo.requests import Beginning, Request, check_work, drawn_scene
 from seqtool.errors import InputError
-from seqtool.evaluation.captions import address
+from seqtool.evaluation.captions import data_url
 from seqtool.models.tokens import EOS
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator
@@ -190,7 +190,7 @@ class Caption(Request):
         lines = []
         for (name, _), n_best in zip(self.images, n_best_lists, strict=True):
             lines.append({"image": name, "captions": [caption.record(weights=self.weights) for caption in n_best]})
-        return {"captions": lines, **({"pictures": list(map(address, pixels))} if self.picture else {})}
+        return {"captions": lines, **({"pictures": list(map(data_url, pixels))} if self.picture else {})}
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""`eval` of captions: coco-caption's scores for files, or for a captioner's output on a split."""
+"""`eval` of captions: coco-caption's scores of a file of captions, or of a captioner's output on a split."""
 
 import base64
 import io
@@ -32,7 +32,7 @@ from seqtool.evaluation.evaluation import (
     SystemsEvaluation,
     flags_of,
 )
-from seqtool.metrics.bootstrap import FEW, few
+from seqtool.metrics.bootstrap import MIN_SEGMENTS, too_few
 from seqtool.metrics.captions import TOKENIZERS, DocumentFrequencies, brevity, fitting_tokeniser, tokenized
 from seqtool.metrics.java import java_scores
 from seqtool.metrics.scores import CAPTIONING, labels_of, score
@@ -47,28 +47,30 @@ if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner
     from seqtool.predict.likelihood import Likelihood
 
-OTHER_LABELS = frozenset(  # in the record, besides those of the scores
+OTHER_KEYS = frozenset(  # of the record, besides the labels of the scores
     ("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison", "likelihood")
 )
-LIKELIEST = 5  # tokens at each place, in a report
-MOST_DRAWS = 10_000  # for each reference
+LIKELIEST_TOKENS = 5  # shown in a report at each position of a caption
+MAX_BOUND_SAMPLES = 10_000  # for each reference
 
-SHOWN = 200  # pictures in a report
-CONSIDERED = 5000  # pictures from which they are chosen, those of the first images
-IN_ORDER = 12  # of the best, the worst, and those at random
-SIDE = 224  # pixels of a picture that is read from a file
-SMALL = 128  # up to this side a picture is kept as it is; a larger one as JPEG
-QUALITY = 80
+MAX_PICTURES = 200  # in a report
+PICTURE_CANDIDATES = 5000  # images, the first of the test set, from which the pictures are chosen
+PICTURES_PER_ORDER = 12  # the best, the worst, and random ones
+PICTURE_SIZE = 224  # side in pixels of a picture that is read from a file
+MAX_PNG_SIZE = 128  # pixels; pictures with a longer side are stored as JPEG
+JPEG_QUALITY = 80  # of 100
 
-Caption = dict[str, Any]  # text, words, and with attention the grid and the packed weights
+Caption = dict[str, Any]  # text and words; with attention also the grid and the rounded weights
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class CaptionOutput(Output):
-    """What a system wrote about images, and what a report shows of these: pictures, as addresses that hold their data,
-    and captions, each with its words and attention.
+    """A system's captions, and what a report shows of them, by image.
+
+    pictures: as data URLs
+    captions: each with its words and attention
     """
 
     pictures: dict[str, str] = field(default_factory=dict)
@@ -77,85 +79,90 @@ class CaptionOutput(Output):
 
 @dataclass(kw_only=True)
 class CaptionEvaluation(SystemsEvaluation):
-    """Captions, scored.
+    """The scores of captions.
 
-    java: METEOR and SPICE (0–1) of each system, as far as they were asked for and are available
-    warnings: sentences that a reader should know before trusting the scores
-    likelihood: of the references, if asked for
+    meteor_and_spice: METEOR and SPICE (0–1) of each system, if they were requested and are available
+    warnings: reasons why the scores may mislead
+    likelihood: the likelihood of the references; None if it was not requested
     """
 
     outputs: Sequence[CaptionOutput]
-    java: Sequence[Mapping[str, float]]
+    meteor_and_spice: Sequence[Mapping[str, float]]
     warnings: list[str]
     likelihood: "Likelihood | None" = None
 
     task = CAPTIONING
-    segment = "image"
+    segment_key = "image"
 
     @property
     def lengths(self) -> dict[str, float]:
-        """BLEU's brevity penalty, and the length ratio."""
+        """BLEU's brevity penalty and the length ratio of the evaluated system, by name."""
         return brevity(self.system.statistics[0])
 
     def signatures(self) -> tuple[str, dict[str, str]]:
-        """That of coco-caption's scores, and those of others, by label."""
+        """The signature shared by coco-caption's scores, and the differing ones by label."""
         signatures = {score(name).label: self.system.signature(name) for name in self.system.values}
         first = next(iter(signatures.values()))
         return first, {label: signature for label, signature in signatures.items() if signature != first}
 
-    def java_of_both(self) -> list[tuple[str, float, float]]:
-        """Java's scores of the baseline and of the system, by name. They are not resampled: no intervals, no p."""
-        system, *baseline = self.java
-        return [(name, scores[name], value) for scores in baseline for name, value in system.items() if name in scores]
+    def meteor_and_spice_of_both(self) -> list[tuple[str, float, float]]:
+        """METEOR and SPICE as (name, baseline's value, system's value). They have no intervals and no p-values."""
+        if self.settings.baseline is None:
+            return []
+        system, baseline = self.meteor_and_spice[:2]
+        return [(name, baseline[name], value) for name, value in system.items() if name in baseline]
 
     def record(self) -> dict[str, Any]:
-        signature, others = self.signatures()
+        signature, signatures = self.signatures()
         record: dict[str, Any] = {score(name).label: value for name, value in self.system.values.items()}
-        record |= {**self.java[0], **self.lengths, "signature": signature}
-        if others:
-            record["signatures"] = others
+        record |= {**self.meteor_and_spice[0], **self.lengths, "signature": signature}
+        if signatures:
+            record["signatures"] = signatures
         if self.likelihood is not None:
             record["likelihood"] = self.likelihood.record()
         if self.system.samples:
-            record["intervals"] = {score(name).label: asdict(e) for name, e in self.system.estimates.items()}
+            estimates = self.system.estimates.items()
+            record["intervals"] = {score(name).label: asdict(estimate) for name, estimate in estimates}
         if self.comparison is not None:
             record["comparison"] = self.comparison.record()
-            if java := {name: {"baseline": theirs, "system": ours} for name, theirs, ours in self.java_of_both()}:
+            both = self.meteor_and_spice_of_both()
+            if java := {name: {"baseline": baseline, "system": system} for name, baseline, system in both}:
                 record["comparison"]["java"] = java
         return record
 
     def text(self) -> str:
-        signature, others = self.signatures()
-        rows = {score(name).label: e.text(score(name).digits) for name, e in self.system.estimates.items()}
-        rows |= {name: f"{value:.4f}" for name, value in self.java[0].items()}
+        signature, signatures = self.signatures()
+        estimates = [(score(name), estimate) for name, estimate in self.system.estimates.items()]
+        rows = {info.label: estimate.text(info.digits) for info, estimate in estimates}
+        rows |= {name: f"{value:.4f}" for name, value in self.meteor_and_spice[0].items()}
         lines = columns([("score", f"{len(self.segments):,} images"), *rows.items()])
         lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
-        lines += ["", signature, *(f"{label}: {other}" for label, other in others.items())]
+        lines += ["", signature, *(f"{label}: {other}" for label, other in signatures.items())]
         if self.likelihood is not None:
             lines += ["", *self.likelihood.lines()]
         lines += [f"Warning: {warning}" for warning in self.warnings]
         if self.comparison is not None:
             lines += ["", self.comparison.text()]
-        for name, theirs, ours in self.java_of_both():
-            difference = f"difference {ours - theirs:+.4f}, without p"
-            lines.append(f"{name}: baseline {theirs:.4f}, system {ours:.4f}, {difference}")
+        for name, baseline, system in self.meteor_and_spice_of_both():
+            difference = f"difference {system - baseline:+.4f}, without p-value"
+            lines.append(f"{name}: baseline {baseline:.4f}, system {system:.4f}, {difference}")
         return "\n".join(lines)
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
-        for number, record in enumerate(super().by_segment()):
-            likelihood = {} if self.likelihood is None else {"likelihood": self.likelihood.of_image(number)}
+        for index, record in enumerate(super().by_segment()):
+            likelihood = {} if self.likelihood is None else {"likelihood": self.likelihood.of_image(index)}
             yield {**record, **likelihood}
 
     def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         rows: dict[str, float] = {}
-        for title, scores in zip(self.systems, self.java, strict=True):
-            owner = "" if scores is self.java[0] else f" of {title}"
-            rows |= {f"{score(name).heading}{owner}": value for name, value in scores.items()}
+        for title, scores in zip(self.systems, self.meteor_and_spice, strict=True):
+            of_system = "" if title == self.title else f" of {title}"
+            rows |= {f"{score(name).heading}{of_system}": value for name, value in scores.items()}
         rows |= {name.replace("_", " "): value for name, value in self.lengths.items()}
         likelihood = self.likelihood
         sections = [
             self.score_table(),
-            report.facts("Lengths and further scores", {name: f"{value:.4f}" for name, value in rows.items()}),
+            report.facts("Lengths and other scores", {name: f"{value:.4f}" for name, value in rows.items()}),
             None if likelihood is None else report.text("Likelihood of the references", likelihood.lines()),
             self.f1_of_words(),
             pictures(self, self.outputs),
@@ -166,7 +173,7 @@ class CaptionEvaluation(SystemsEvaluation):
 
 @dataclass
 class SavedFrequencies(Evaluation):
-    """What `save_document_frequencies=` wrote; it has no report."""
+    """The result of `save_document_frequencies=FILE`, which has no report."""
 
     frequencies: DocumentFrequencies
     file: str
@@ -181,64 +188,67 @@ class SavedFrequencies(Evaluation):
 
 
 class CaptionEvaluator(Evaluator):
-    """Evaluates a file of captions, or describes a split's images and evaluates that."""
+    """Evaluates a file of captions, or has a captioner describe the images of a split and evaluates its captions."""
 
-    own, decoding = declarations.EvalCaptions, declarations.DecodeCaptions
-    labels = labels_of(CAPTIONING) | OTHER_LABELS
+    schema, decoding_schema = declarations.EvalCaptions, declarations.DecodeCaptions
+    labels = labels_of(CAPTIONING) | OTHER_KEYS
 
     def problems(self, *, checkpoint: bool) -> Iterator[str]:
         settings = self.settings
         if settings.tokenize not in (None, *TOKENIZERS):
             yield f"Unknown tokeniser '{settings.tokenize}'; choose from {', '.join(TOKENIZERS)}."
-        if settings.bound is not None and not 1 <= settings.bound <= MOST_DRAWS:
-            yield f"bound must be from 1 to {MOST_DRAWS:,}, not {settings.bound}."
+        if settings.bound is not None and not 1 <= settings.bound <= MAX_BOUND_SAMPLES:
+            yield f"bound must be from 1 to {MAX_BOUND_SAMPLES:,}, not {settings.bound}."
         if settings.bound is not None and not checkpoint:
-            yield "bound= goes with checkpoint=PATH, a captioner with attention."
+            yield "bound= needs checkpoint=PATH, a captioner with attention."
         if settings.java and settings.format == "jsonl":
-            yield "java=true scores all captions together: leave it out with format=jsonl."
+            yield "java=true gives no scores of single captions: leave it out with format=jsonl."
         if settings.save_document_frequencies is not None:
-            others = settings.hypotheses, settings.baseline, settings.document_frequencies, settings.output
-            if {*others, settings.report} != {None} or len(settings.references) != 1 or checkpoint or settings.java:
-                yield "save_document_frequencies=FILE goes with references=FILE alone."
+            hypotheses = settings.hypotheses, settings.baseline, settings.document_frequencies
+            is_scoring = checkpoint or settings.java or {*hypotheses, settings.output, settings.report} != {None}
+            if is_scoring or len(settings.references) != 1:
+                yield "save_document_frequencies=FILE takes one references=FILE, and no setting of scoring."
             return
         if checkpoint == (settings.hypotheses is not None):
             yield "eval needs either checkpoint=PATH or hypotheses=FILE references=FILE."
         if checkpoint and settings.references:
-            yield "references=FILE goes with hypotheses=FILE: with checkpoint=PATH the split is scored."
+            yield "references=FILE needs hypotheses=FILE: with checkpoint=PATH, a split of the data is scored."
         if not checkpoint and len(settings.references) != 1:
-            yield "Captions are scored against one file: references=FILE."
+            yield "Captions are scored against the references of one file: references=FILE."
         if not checkpoint and settings.output is not None:
-            yield "output= means nothing with hypotheses=."
+            yield "output= is for the captions of checkpoint=PATH: leave it out with hypotheses=FILE."
 
     def of_files(self) -> Evaluation:
-        """Captions, one per image, against references, which may be of further images: these are left out. Or, instead,
-        the references' document frequencies.
+        """Evaluate captions, one for each image. References of other images are left out, with a warning. With
+        `save_document_frequencies`, save the document frequencies of the references instead.
         """
-        settings, place = self.settings, self.settings.references[0]
-        references = read_references(Path(place))
+        settings, references_name = self.settings, self.settings.references[0]
+        references = read_references(Path(references_name))
         if settings.save_document_frequencies is not None:
-            check_references(references, name=place)
-            tokenize, file = self._scoring(references)["tokenize"], Path(settings.save_document_frequencies)
-            captions = [tokenized(image, tokenize) for image in references.values()]
+            check_references(references, name=references_name)
+            tokenize, file = self._scorer_options(references)["tokenize"], Path(settings.save_document_frequencies)
+            captions = [tokenized(image_captions, tokenize) for image_captions in references.values()]
             frequencies = DocumentFrequencies.count(captions, tokenize=tokenize, name=without_suffix(file.name))
             frequencies.save(file)
             return SavedFrequencies(frequencies, str(file))
         name = str(settings.hypotheses)
         warnings: list[str] = []
-        outputs = [self._read(file, references) for file in (name, *names(settings.baseline))]
+        outputs = [self._read_output(file, references) for file in (name, *names(settings.baseline))]
         hypotheses = outputs[0].hypotheses
         described = references.only(hypotheses)
         if 0 < len(described) < len(references):
-            images = f"{len(described):,} of the {len(references):,} images of {place}"
+            images = f"{len(described):,} of the {len(references):,} images of {references_name}"
             warnings.append(f"{name} has captions for {images}: only these are scored.")
             references = described
-        check_images(hypotheses, references, hypotheses_name=name, references_name=place)
+        check_images(hypotheses, references, hypotheses_name=name, references_name=references_name)
         if empty := [image for image in references if not hypotheses[image].strip()]:
-            warnings.append(f"Empty captions of {name} are scored as such: {len(empty):,}, first that of {empty[0]}.")
-        return self._evaluate(outputs, references, options=self._scoring(references), warnings=warnings)
+            warnings.append(
+                f"{name} has {len(empty):,} empty captions, such as that of {empty[0]}: they are scored too."
+            )
+        return self._evaluate(outputs, references, options=self._scorer_options(references), warnings=warnings)
 
     def of_checkpoint(self, predictor: "Captioner", data: EvaluationData) -> CaptionEvaluation:
-        """Captions of a split's images against all references; reports and leaves out images that cannot be read."""
+        """Describe the images of a split and evaluate the captions. Unreadable images are reported and left out."""
         settings = self.settings
         if settings.bound is not None:
             predictor.check_likelihood()
@@ -251,13 +261,13 @@ class CaptionEvaluator(Evaluator):
             {image.identifier: image.captions for image in images.values()},
             {file: image.identifier for file, image in images.items()},
         )
-        baseline = [self._read(file, references) for file in names(settings.baseline)]
-        output, options = CaptionOutput(predictor.name), self._scoring(references)
+        baseline = [self._read_output(file, references) for file in names(settings.baseline)]
+        output, options = CaptionOutput(predictor.name), self._scorer_options(references)
         details = output.details = None if settings.report is None else report.Details()
-        asked: dict[str, Any] = {} if settings.report is None else {"likeliest": LIKELIEST}
+        for_report: dict[str, Any] = {} if settings.report is None else {"likeliest": LIKELIEST_TOKENS}
         out = nullcontext() if settings.output is None else replacing(Path(settings.output))
         with out as file, progress_bar(total=len(images), unit="image", description="caption") as bar:
-            for path, pixels, captions in predictor.caption_each(list(images), **asked):
+            for path, pixels, captions in predictor.caption_each(list(images), **for_report):
                 bar.update()
                 if isinstance(captions, InputError):
                     tqdm.write(f"Left out: {captions}", file=sys.stderr)
@@ -267,76 +277,80 @@ class CaptionEvaluator(Evaluator):
                 if details is not None:
                     details.add(predicted=best.predicted)
                     output.flags.append(flags_of(best.text, ended=best.ended))
-                    if len(output.pictures) < CONSIDERED:
-                        output.pictures[image], output.captions[image] = (
-                            address(pixels),
-                            _caption(best.record(weights=True)),
-                        )
+                    if len(output.pictures) < PICTURE_CANDIDATES:
+                        output.pictures[image] = data_url(pixels)
+                        output.captions[image] = _caption(best.record(weights=True))
             if file is not None:
                 ids: dict[str, int | str] = {image: image_id(image) for image in output.hypotheses}
-                if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png
+                if len(set(ids.values())) < len(ids):  # such as those of 000000000042.jpg and 000000000042.png
                     ids = {image: image for image in ids}
                 results = [{"image_id": ids[image], "caption": text} for image, text in output.hypotheses.items()]
                 file.write(json.dumps(results, ensure_ascii=False) + "\n")
         references = references.only(output.hypotheses)
         check_references(references, name="the references")
-        others: dict[str, Any] = {} if settings.report is None else {"counts": data.word_counts(predictor)}
+        fields: dict[str, Any] = {} if settings.report is None else {"training_counts": data.word_counts(predictor)}
         if settings.bound is not None:
             files = [file for file, image in images.items() if image.identifier in references]
-            others["likelihood"] = predictor.likelihood(files, list(references.values()), settings.bound)
-        return self._evaluate([output, *baseline], references, options=options, warnings=[], **others)
+            fields["likelihood"] = predictor.likelihood(files, list(references.values()), settings.bound)
+        return self._evaluate([output, *baseline], references, options=options, warnings=[], **fields)
 
-    def _read(self, file: str, references: Captions[str]) -> CaptionOutput:
-        """A system's captions. If there will be a report, also what it shows of them: words and attention as `caption
-        format=jsonl` wrote them, and the pictures whose files are still there.
+    def _read_output(self, file: str, references: Captions[str]) -> CaptionOutput:
+        """Read a system's captions. For a report, also read the words and attention that `caption format=jsonl` wrote,
+        and the pictures whose files still exist.
         """
         records = read_hypotheses(file, references)
         output = CaptionOutput(file, {image: str(record["text"]) for image, record in records.items()})
-        for image, record in [] if self.settings.report is None else [*records.items()][:CONSIDERED]:
+        shown = [] if self.settings.report is None else list(records.items())[:PICTURE_CANDIDATES]
+        for image, record in shown:
             output.captions[image] = _caption(record)
             if Path(record["file"]).is_file():
-                with suppress(InputError):  # squeezed into a square, as `caption` does by default
-                    output.pictures[image] = address(fit(read_image(record["file"]), size=SIDE, mode="squash"))
+                with suppress(InputError):  # an unreadable picture is not shown
+                    pixels = fit(read_image(record["file"]), size=PICTURE_SIZE, mode="squash")  # `caption`'s default
+                    output.pictures[image] = data_url(pixels)
         return output
 
-    def _scoring(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """The tokeniser, and the document frequencies of a file, checked before anything is decoded."""
+    def _scorer_options(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """The keyword arguments of the scorers. They are checked here, before anything is decoded."""
         tokenize = self.tokeniser(lambda: fitting_tokeniser(chain.from_iterable(references.values())))
         file = self.settings.document_frequencies
         frequencies = None if file is None else DocumentFrequencies.load(Path(file)).check(tokenize=tokenize)
         return {"tokenize": tokenize, "document_frequencies": frequencies}
 
     def _evaluate(
-        self, outputs: Sequence[CaptionOutput], references: Captions[str], *, options: Mapping[str, Any], **others: Any
+        self, outputs: Sequence[CaptionOutput], references: Captions[str], *, options: Mapping[str, Any], **fields: Any
     ) -> CaptionEvaluation:
-        """The evaluation on the images that have references here; a baseline may have described more.
+        """Evaluate the systems on the images that have references; a baseline may have captions of further images.
 
-        options: of the scorers (`_scoring`)
-        others: further fields of the evaluation
+        outputs: the output of the evaluated system, and of the baseline if there is one
+        references: the references of each image
+        options: the keyword arguments of the scorers (`_scorer_options`)
+        fields: further fields of the evaluation
         """
         settings = self.settings
         for output in outputs[1:]:
-            described = dict.fromkeys(image for image in references if image in output.hypotheses)
-            check_images(described, references, hypotheses_name=output.name)
-        answers: list[tuple[dict[str, float], list[str]]] = [({}, []) for _ in outputs]
+            common = dict.fromkeys(image for image in references if image in output.hypotheses)
+            check_images(common, references, hypotheses_name=output.name)
+        meteor_and_spice: list[dict[str, float]] = [{} for _ in outputs]
+        problems: list[str] = []
         if settings.java:
-            texts = [{image: output.hypotheses[image] for image in references} for output in outputs]
-            answers = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in texts]
-        java, problems = [scores for scores, _ in answers], answers[0][1]
+            described = [{image: output.hypotheses[image] for image in references} for output in outputs]
+            results = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in described]
+            meteor_and_spice, problems = [scores for scores, _ in results], results[0][1]
         segments = [Segment(image, captions) for image, captions in references.items()]
-        evaluation = CaptionEvaluation(
-            settings=settings, segments=segments, outputs=outputs, options=options, java=java, **others
-        )
-        evaluation.warnings += [*(w for scorer in evaluation.system.scorers for w in scorer.warnings()), *problems]
-        if settings.bootstrap and settings.baseline is not None and len(references) < FEW:
-            evaluation.warnings.append(few(len(references), "images"))
+        fields["meteor_and_spice"] = meteor_and_spice
+        evaluation = CaptionEvaluation(settings=settings, segments=segments, outputs=outputs, options=options, **fields)
+        for scorer in evaluation.system.scorers:
+            evaluation.warnings += scorer.warnings()
+        evaluation.warnings += problems
+        if settings.bootstrap and settings.baseline is not None and len(references) < MIN_SEGMENTS:
+            evaluation.warnings.append(too_few(len(references), "images"))
         for warning in evaluation.warnings:
             log.warning(warning)
         return evaluation
 
 
 def read_references(path: Path) -> Captions[str]:
-    """Image → captions, from any file of captions."""
+    """Read the captions of each image from a file of any supported format."""
     entries = read_captions(path)
     check_captions(entry for of_image in entries.values() for entry in of_image if entry.own)
     captions = {image: [entry.caption for entry in of_image] for image, of_image in entries.items()}
@@ -344,47 +358,51 @@ def read_references(path: Path) -> Captions[str]:
 
 
 def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str, Any]]:
-    """What a file says of each image's only caption: its `text`, what else `caption format=jsonl` wrote of its best
-    one, and as `file` the image's name in the file; under the names that the images have in the references. InputError
-    for an image with two captions.
+    """Read a record of the caption of each image, by the name that the image has in the references.
 
-    An image may have the same name in both, or one that is the end of the other's path (`photos/a.jpg` is `a.jpg`) in
-    any normal form and case, or the number or name that it has in COCO's results. An image that is not among the
-    references, or might be several of them, keeps its name.
+    A record holds the caption as `text`, the image's name in the file as `file`, and what else `caption format=jsonl`
+    wrote of its best caption. Raises InputError if an image has several captions.
+
+    The names of an image in the two files may be equal, or one may be the end of the other's path (`photos/a.jpg` and
+    `a.jpg`) in any Unicode normal form and case, or be the image's number or name in COCO's results. An image that is
+    not among the references, or might be several of them, keeps its name.
     """
     captions: dict[str, list[dict[str, Any]]] = {}
-    others: dict[str, str] = {}
+    image_of_other: dict[str, str] = {}  # the image's name by its other name in the file
     for record in records(Path(file)):
         entries = [{**record.best, "text": entry.caption, "file": entry.image} for entry in record.captions]
         captions.setdefault(record.image, []).extend(entries)
-        others[record.other or record.image] = record.image
+        image_of_other[record.other or record.image] = record.image
     if not captions:
         raise InputError(f"{file} has no captions.")
     for image, listed in captions.items():
         if len(listed) > 1:
-            raise InputError(f"{file} has {len(listed)} captions for image {image}: expected one an image.")
+            raise InputError(f"{file} has {len(listed)} captions for image {image}: expected one per image.")
     image_names = ImageNames([*references, *references.others])
-    short: dict[str, set[str]] = {}
+    by_short_name: dict[str, set[str]] = {}
     for image in references:
-        short.setdefault(_short(image), set()).add(image)
-    further = {image: other for other, image in others.items()}
+        by_short_name.setdefault(_short_name(image), set()).add(image)
+    other_names = {image: other for other, image in image_of_other.items()}
 
     def find(name: str) -> str | None:
+        """The only image of the references that `name` may refer to."""
         if name in references:
             return name
-        alike = [name] if name in references.others else image_names.find(name)
-        images = {references.others.get(other, other) for other in alike} & references.keys()
-        images = images or short.get(_short(name), set())
+        similar = [name] if name in references.others else image_names.find(name)
+        images = {references.others.get(other, other) for other in similar} & references.keys()
+        images = images or by_short_name.get(_short_name(name), set())
         return next(iter(images)) if len(images) == 1 else None
 
-    renamed: dict[str, dict[str, Any]] = {}
-    called: dict[str, str] = {}
-    for image, (caption,) in ((image, listed) for image, listed in captions.items() if listed):
-        name = find(image) or find(further.get(image, image)) or image
-        if name in renamed:
-            raise InputError(f"{file} has captions for {called[name]} and {image}, which are both image {name}.")
-        renamed[name], called[name] = caption, image
-    return renamed
+    hypotheses: dict[str, dict[str, Any]] = {}
+    names_in_file: dict[str, str] = {}
+    for image, listed in captions.items():
+        if listed:
+            name = find(image) or find(other_names.get(image, image)) or image
+            if name in hypotheses:
+                both = f"{names_in_file[name]} and {image}"
+                raise InputError(f"{file} has captions for {both}, which are both image {name}.")
+            hypotheses[name], names_in_file[name] = listed[0], image
+    return hypotheses
 
 
 def check_images(
@@ -394,7 +412,9 @@ def check_images(
     hypotheses_name: str = "the hypotheses",
     references_name: str = "the references",
 ) -> None:
-    """Refuse captions and references of different images, saying how many have no counterpart and naming one."""
+    """Raise InputError if captions and references are not of the same images. The message counts the images without
+    counterpart and names one.
+    """
     check_references(references, name=references_name)
     missing = [image for image in references if image not in hypotheses]
     unknown = [image for image in hypotheses if image not in references]
@@ -410,42 +430,44 @@ def check_images(
     if unknown:
         raise InputError(
             f"{hypotheses_name} has captions for {_count(unknown)} that {references_name} does not have: "
-            "remove them, or give the references of the same images. An image that it has is called "
-            f"{next(iter(references))} there."
+            "remove them, or give the references of the same images. Images there have names such as "
+            f"{next(iter(references))}."
         )
 
 
 def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> None:
-    """Refuse references without images, and images without references."""
+    """Raise InputError if there are no images, or images without references. name: the file, for messages"""
     if not references:
-        raise InputError(f"{name} has no image: there is nothing to score.")
+        raise InputError(f"{name} has no images: there is nothing to score.")
     if without := [image for image, captions in references.items() if not captions]:
         raise InputError(f"{name} has no caption for {_count(without)}: every image needs at least one.")
 
 
 def _count(images: Sequence[str]) -> str:
+    """The number of images and an example, for messages."""
     return f"image {images[0]}" if len(images) == 1 else f"{len(images):,} images, such as {images[0]},"
 
 
-def _short(image: str) -> str:
-    """COCO's number, or the name of the file without its directory."""
+def _short_name(image: str) -> str:
+    """The number of an image in COCO, or else the name of its file without the directory."""
     return str(image_id(PurePosixPath(image).name))
 
 
 def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) -> report.Section:
-    """Pictures with each system's caption; images of which there is no picture are left out."""
-    addresses = ChainMap(*(output.pictures for output in outputs))
+    """A section with pictures and the caption of each system; images without pictures are left out."""
+    data_urls = ChainMap(*(output.pictures for output in outputs))
     labels, values = evaluation.scores_by_segment
     column = next((j for j, name in enumerate(evaluation.system.values) if name == "cider_d"), 0)
-    segments = [(i, segment) for i, segment in enumerate(evaluation.segments) if segment.name in addresses]
+    segments = [(i, segment) for i, segment in enumerate(evaluation.segments) if segment.name in data_urls]
     scores = [values[0][column][i] or 0.0 for i, _ in segments]
-    ranked = sorted(range(len(scores)), key=lambda place: (-scores[place], place))
-    drawn = np.random.default_rng(0).permutation(len(scores)).tolist()
-    best, worst = ranked[:IN_ORDER], ranked[::-1][:IN_ORDER]
-    shown = sorted([*dict.fromkeys([*best, *worst, *drawn])][:SHOWN])
-    orders = {"best twelve": best, "worst twelve": worst, "random twelve": drawn[:IN_ORDER], "all": shown}
+    ranked = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+    shuffled = np.random.default_rng(0).permutation(len(scores)).tolist()
+    best, worst = ranked[:PICTURES_PER_ORDER], ranked[::-1][:PICTURES_PER_ORDER]
+    by_priority = list(dict.fromkeys([*best, *worst, *shuffled]))
+    shown, drawn = sorted(by_priority[:MAX_PICTURES]), shuffled[:PICTURES_PER_ORDER]
+    orders = {"best twelve": best, "worst twelve": worst, "random twelve": drawn, "all": shown}
     cards = []
-    for i, segment in (segments[place] for place in shown):
+    for i, segment in (segments[index] for index in shown):
         image, captions = str(segment.name), []
         for output in outputs:
             text = output.hypotheses[image]
@@ -453,35 +475,36 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
         cards.append(
             {
                 "name": image,
-                "picture": addresses[image],
+                "picture": data_urls[image],
                 "captions": captions,
                 "references": list(segment.references),
                 "values": [[of_score[i] for of_score in of_system] for of_system in values],
             }
         )
-    numbers, by = {place: card for card, place in enumerate(shown)}, labels[column]["label"]
-    count = f"{len(cards):,} of {len(evaluation.segments):,} images"
+    card_of = {index: card for card, index in enumerate(shown)}
+    count, label = f"{len(cards):,} of {len(evaluation.segments):,} images", labels[column]["label"]
     return {
         "kind": "pictures",
         "title": "Pictures",
-        "note": f"{count}: the best and the worst by {by}, and others at random.",
+        "note": f"{count}: the best and the worst by {label}, and random others.",
         "systems": list(evaluation.systems),
         "pictures": cards,
-        "orders": {name: [numbers[place] for place in order] for name, order in orders.items()},
+        "orders": {name: [card_of[index] for index in order] for name, order in orders.items()},
         "scores": labels,
     }
 
 
-def address(pixels: NDArray[np.uint8]) -> str:
-    """An image, size×size×3, as a data: address."""
+def data_url(pixels: NDArray[np.uint8]) -> str:
+    """An image, height × width × 3, as a data URL."""
     buffer, image = io.BytesIO(), Image.fromarray(pixels)
-    kind, option = ("png", {"optimize": True}) if max(image.size) <= SMALL else ("jpeg", {"quality": QUALITY})
-    image.save(buffer, kind, **option)
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    is_small = max(image.size) <= MAX_PNG_SIZE
+    image_format, option = ("png", {"optimize": True}) if is_small else ("jpeg", {"quality": JPEG_QUALITY})
+    image.save(buffer, image_format, **option)
+    return f"data:image/{image_format};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _caption(record: Mapping[str, Any]) -> Caption:
-    """A caption from its record; what is damaged or missing in it is not shown."""
+    """A caption from its record. Attention is left out if it is missing or invalid."""
     text, words = str(record.get("text", "")), record.get("words")
     words = (list(map(str, words)) if isinstance(words, list) else []) or text.split()
     caption: Caption = {"text": text, "words": words}

@@ -1,5 +1,9 @@
-"""What the tasks share in `eval`: the form of the results, those of systems that write hypotheses, and the interface of
-the evaluators, which do the work.
+"""The parts of `eval` that all tasks share.
+
+- `EvaluationSettings`: the settings.
+- `Segment` and `Output`: a sentence or image of a test set, and the output of a system.
+- `Evaluation`: the interface of results, and `SystemsEvaluation`: the results of systems that write hypotheses.
+- `Evaluator`: the interface of the tasks' evaluators.
 """
 
 import logging
@@ -19,9 +23,9 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
-from seqtool.metrics.bootstrap import FEW, few
+from seqtool.metrics.bootstrap import MIN_SEGMENTS, too_few
 from seqtool.metrics.scores import Comparison, System, metric, score, scored_in, scorers
-from seqtool.metrics.words import LONGEST, f1_by_count, is_repeated, unit_of, units
+from seqtool.metrics.words import LONGEST_REPEAT, f1_by_count, is_repeated, unit_of, units
 from seqtool.runtime.files import check_file, check_outputs, without_suffix
 from seqtool.settings import declarations, names
 from seqtool.view import report
@@ -32,19 +36,19 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Corpus)
 
-# What is conspicuous about a translation or caption: the flags by which a report's sentences can be chosen.
+# Flags of conspicuous translations and captions; a report's sentences can be filtered by them.
 EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
 UNKNOWN, UNATTENDED = "unknown words", "source words not attended to"
-LEAST = 0.02  # the attention that a source word gets from all target words together: 0.1 marks every other sentence
+MIN_ATTENTION = 0.02  # a source word's attention summed over all target words; 0.1 would flag every other sentence
 
-EXPLAINED = {
-    EMPTY: "no word was written",
-    REPEATED: f"a sequence of 2 to {LONGEST} words stands twice in a row, or one word three times; without "
-    f"spaces, 4 to {LONGEST} characters twice, or fewer four times",
+FLAG_MEANINGS = {
+    EMPTY: "the hypothesis has no words",
+    REPEATED: f"2 to {LONGEST_REPEAT} words occur twice in a row, or one word three times; in text without spaces, "
+    f"4 to {LONGEST_REPEAT} characters twice, or 1 to 3 four times",
     CUT: "cut off at the maximum length",
-    COPIED: "the translation is its source",
-    UNKNOWN: "the source has words or pieces that the model does not know",
-    UNATTENDED: f"a source word got less than {LEAST:g} of attention from all target words together",
+    COPIED: "the translation equals its source",
+    UNKNOWN: "words or subwords of the source are not in the model's vocabulary",
+    UNATTENDED: f"a source word received less than {MIN_ATTENTION:g} of attention in total from all target words",
 }
 
 log = logging.getLogger(__name__)
@@ -52,47 +56,49 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaptions, declarations.EvalTexts):
-    """The settings of `eval` besides those of decoding; an `Evaluator` says which it uses. configs/eval.yaml says what
-    each is and holds the defaults.
+    """The settings of `eval`, except those of decoding. An `Evaluator` declares which of them its task uses;
+    configs/eval.yaml explains each and holds the defaults.
     """
 
     def inputs(self) -> dict[str, list[str]]:
-        """The files to read, by setting."""
+        """The names of the files to read, by setting."""
         declared = declarations.declared(type(self)).items()
-        files = [name for name, setting in declared if setting.reads and not setting.text]
-        return {name: names(getattr(self, name)) for name in files}
+        file_settings = [name for name, setting in declared if setting.reads and not setting.text]
+        return {name: names(getattr(self, name)) for name in file_settings}
 
     def outputs(self) -> dict[str, str | None]:
-        """The files and directories to write, by setting."""
+        """The names of the files and directories to write, by setting."""
         declared = declarations.declared(type(self)).items()
         return {name: getattr(self, name) for name, setting in declared if setting.writes}
 
     def origin(self) -> dict[str, str]:
-        """The files and the test set that are scored, by setting."""
+        """The names of the files or the test set that are scored, by setting."""
         declared = declarations.declared(type(self)).items()
         read = {name: names(getattr(self, name)) for name, setting in declared if setting.reads}
         return {name: ", ".join(files) for name, files in read.items() if files}
 
     def write_nothing(self) -> None:
-        """Clear the settings of output files, in a process that only shares the work; all share that of a report."""
+        """Clear the settings of output files, in a process other than the first. `report` stays, since it determines
+        what all processes compute together.
+        """
         for name in self.outputs().keys() - {"report"}:
             setattr(self, name, None)
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the settings that every task has, and with values that no task can have."""
+        """Yield error messages for values out of their declared ranges, and for invalid settings of all tasks."""
         yield from (f"{problem}." for problem in declarations.out_of_range(type(self), vars(self)))
         if self.bootstrap < 2 and self.bootstrap != 0:
-            yield f"bootstrap must be at least 2, not {self.bootstrap}. 0 leaves intervals out."
+            yield f"bootstrap must be at least 2, or 0 for no intervals, not {self.bootstrap}."
 
 
 @dataclass(frozen=True)
 class Segment:
     """A sentence or an image of a test set.
 
-    name: the number of its line, from 1, or what the image is called
-    references: one text or more
-    source: what is translated; None if it is unknown, and for an image
-    gold: how the words of source and first reference are aligned, if that is known
+    name: the line number, from 1, or the name of the image
+    references: the reference texts, at least one
+    source: the sentence that is translated; None if it is unknown or the segment is an image
+    gold: the gold alignment between the words of the source and of the first reference; None if there is none
     """
 
     name: int | str
@@ -102,41 +108,42 @@ class Segment:
 
 
 class Evaluation(ABC):
-    """The results of one call of `eval`, in each form in which they are written."""
+    """The results of one call of `eval`, in each format in which they can be written."""
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
-        """Plain containers, for JSON."""
+        """Return the results as plain containers, for JSON."""
 
     @abstractmethod
     def text(self) -> str:
-        """Tables for people."""
+        """Return the results as tables in plain text."""
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
-        """A record of each segment, for JSON lines."""
+        """Yield a record of each segment, for JSON lines. Without segments, yield the record of the results."""
         yield self.record()
 
     def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
-        """The title, subtitle and sections of the report; only saved document frequencies have none."""
+        """Return the title, subtitle and sections of the report. `SavedFrequencies` has no report."""
         raise NotImplementedError
 
     def details(self) -> Iterator[str]:
-        """What the report shows of segments that are opened, in chunks."""
+        """Yield, in chunks, what the report shows of a segment when it is opened."""
         yield from ()
 
     def report(self, origin: Mapping[str, str]) -> dict[str, Any]:
-        """The report, one HTML page, as `view.report.write` takes it. origin: what was scored, by setting."""
+        """Return the report, a single HTML page, for `view.report.write`. origin: what was scored, by setting"""
         title, subtitle, sections = self.page()
         return report.page(title, subtitle, [report.facts("Origin", origin), *sections])
 
 
 @dataclass
 class Output:
-    """What a system wrote.
+    """The output of a system.
 
-    name: of its run, or its file
-    hypotheses: by segment's name
-    flags, details: of each hypothesis, for a report; empty, or None, if the hypotheses are read from a file
+    name: the name of the system's run, or of the file that holds its hypotheses
+    hypotheses: the hypotheses by the names of the segments
+    flags: the flags of each hypothesis for a report; empty if the hypotheses were read from a file
+    details: what a report shows of an opened segment; None without a report, or if the hypotheses were read from a file
     """
 
     name: str
@@ -147,62 +154,65 @@ class Output:
 
 @dataclass(kw_only=True)
 class SystemsEvaluation(Evaluation):
-    """Systems that wrote the same segments, scored.
+    """The scores of systems that wrote hypotheses for the same segments.
 
-    outputs: of the system that is evaluated, of its baseline if it has one, and of those `beside` it
-    options: of the scorers, such as how they tokenise
-    counts: how often each word occurs in the training data, for a report; None if that is unknown
+    settings: the settings of `eval`
+    segments: the segments of the test set, at least one
+    outputs: the output of the evaluated system, of its baseline if it has one, and of the systems `beside` it
+    options: keyword arguments of the scorers, such as `tokenize`
+    training_counts: how often each word occurs in the training data, for a report; None if unknown
     """
 
     settings: EvaluationSettings
     segments: Sequence[Segment]
     outputs: Sequence[Output]
     options: Mapping[str, Any]
-    counts: Mapping[str, int] | None = None
+    training_counts: Mapping[str, int] | None = None
 
     task: ClassVar[str]
-    segment: ClassVar[str]  # what a segment is called in records
+    segment_key: ClassVar[str]  # the key of a segment's name in records
 
     @cached_property
     def sources(self) -> list[str] | None:
-        """None if they are unknown, and for images."""
+        """The source sentences; None if they are unknown or the segments are images."""
         sources = [segment.source for segment in self.segments if segment.source is not None]
         return sources if len(sources) == len(self.segments) else None
 
     @cached_property
     def systems(self) -> dict[str, System]:
-        """Every system with its scores, by title; the one that is evaluated first."""
+        """Every system with its scores, by title; the evaluated system comes first."""
         settings = self.settings
         systems: dict[str, System] = {}
-        metrics = [metric for metric in scored_in(self.task) if settings.ter or metric != "ter"]
+        metrics = [name for name in scored_in(self.task) if settings.ter or name != "ter"]
         references = [segment.references for segment in self.segments]
-        computed_by = scorers((*metrics, *settings.scores), references, **self.options)
+        used_scorers = scorers((*metrics, *settings.scores), references, **self.options)
+        compared = 1 if settings.baseline is None else 2  # the evaluated system and its baseline
         for title, output in zip(_titles(self.outputs, settings), self.outputs, strict=True):
-            if len(systems) > (settings.baseline is not None) and settings.report is None:
-                computed_by = computed_by[:1]  # a plot shows only the first score of those beside them
+            if len(systems) >= compared and settings.report is None:
+                used_scorers = used_scorers[:1]  # a plot shows only the first score of the systems `beside` these
             hypotheses = [output.hypotheses[segment.name] for segment in self.segments]
-            systems[title] = System(hypotheses, computed_by, samples=settings.bootstrap)
+            systems[title] = System(hypotheses, used_scorers, samples=settings.bootstrap)
         return systems
 
     @property
     def title(self) -> str:
-        """Of the system that is evaluated."""
+        """The title of the evaluated system."""
         return next(iter(self.systems))
 
     @property
     def system(self) -> System:
-        """The one that is evaluated."""
+        """The evaluated system."""
         return self.systems[self.title]
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """With the baseline, if there is one."""
-        return None if self.settings.baseline is None else Comparison([*self.systems.values()][1], self.system)
+        """The comparison of the evaluated system with its baseline; None without a baseline."""
+        return None if self.settings.baseline is None else Comparison(list(self.systems.values())[1], self.system)
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
-        compared = [*self.systems.values()][: 1 if self.settings.baseline is None else 2]
-        for segment, system, *baseline in zip(self.segments, *(system.each() for system in compared), strict=True):
-            record = {self.segment: segment.name, "references": list(segment.references), **system}
+        compared = list(self.systems.values())[: 1 if self.settings.baseline is None else 2]
+        for segment, scored, *baseline in zip(self.segments, *(system.each() for system in compared), strict=True):
+            record = {self.segment_key: segment.name, "references": list(segment.references), **scored}
             yield {**record, "baseline": baseline[0]} if baseline else record
 
     def details(self) -> Iterator[str]:
@@ -210,53 +220,56 @@ class SystemsEvaluation(Evaluation):
         return iter(()) if details is None else details.chunks()
 
     def score_table(self) -> report.Section:
-        """Every score of every system with its interval, and how far the first is ahead of the others."""
-        system, (_, *others) = self.system, self.systems.items()
-        comparisons = [Comparison(other, system) for _, other in others]
-        columns = ["score", self.title, *(column for title, _ in others for column in (title, "difference", "p"))]
+        """Every score of every system with its interval, and the evaluated system's lead over each of the others."""
+        system, (_, *other_systems) = self.system, self.systems.items()
+        comparisons = [Comparison(other, system) for _, other in other_systems]
+        columns = ["score", self.title]
+        for title, _ in other_systems:
+            columns += [title, "difference", "p"]
         rows = []
-        for number, (name, estimate) in enumerate(system.estimates.items()):
+        for index, (name, estimate) in enumerate(system.estimates.items()):
             digits = score(name).digits
             row = [score(name).heading, estimate.text(digits)]
             for comparison in comparisons:
-                difference = comparison.differences[number]
+                difference = comparison.differences[index]
                 row += [difference.baseline.text(digits), difference.text(digits), difference.p]
             rows.append([*row, system.signature(name)])
-        notes = ["95 % intervals by bootstrap over segments." if system.samples else "Without intervals: bootstrap=0."]
-        if 0 < len(self.segments) < FEW and system.samples:
-            notes.append(few(len(self.segments), "segments"))
-        if others and system.samples:
-            notes.append(f"Each difference is “{self.title}” minus the system on its left,")
-            notes.append("p by paired bootstrap on equal resamples.")
+        notes = ["95 % intervals by bootstrap over segments." if system.samples else "No intervals, since bootstrap=0."]
+        if len(self.segments) < MIN_SEGMENTS and system.samples:
+            notes.append(too_few(len(self.segments), "segments"))
+        if other_systems and system.samples:
+            notes.append(f"Each difference is “{self.title}” minus the system on its left.")
+            notes.append("The p-values are by paired bootstrap, on the same resamples for both.")
         return report.table("Scores", [*columns, "signature"], rows, " ".join(notes))
 
     def f1_of_words(self) -> report.Section | None:
-        """F1 of words by their count in the training data; None if that is unknown."""
-        if self.counts is None:
+        """F1 of words by their count in the training data; None if these counts are unknown."""
+        if self.training_counts is None:
             return None
-        references, series = [segment.references for segment in self.segments], {}
-        for title, system in self.systems.items():
-            scores = f1_by_count(system.hypotheses, references, self.counts, samples=system.samples)
-            series[title] = [words.f1 for words in scores]
-        bins = [f"{words.label} ({words.words:,})" for words in scores]
+        references = [segment.references for segment in self.segments]
+        scores = {
+            title: f1_by_count(system.hypotheses, references, self.training_counts, samples=system.samples)
+            for title, system in self.systems.items()
+        }
+        series = {title: [range_score.f1 for range_score in of_system] for title, of_system in scores.items()}
+        bins = [f"{range_score.label} ({range_score.words:,})" for range_score in scores[self.title]]
         unit = unit_of(references)
-        title, x_label = f"F1 of {unit} by their count in training", f"times in training ({unit} of the references)"
-        return report.intervals(title, x_label, "F1, %", bins, series)
+        x_label = f"occurrences in training ({unit} in the references)"
+        return report.intervals(f"F1 of {unit} by their count in training", x_label, "F1, %", bins, series)
 
     def segment_table(self, title: str) -> report.Section:
-        """Every segment with the hypotheses of all systems, and their scores."""
+        """Every segment with the hypotheses of all systems and their scores."""
         segments, output = self.segments, self.outputs[0]
         hypotheses = [list(system.hypotheses) for system in self.systems.values()]
-        pairs = zip(hypotheses[0], segments, strict=True)
-        flags = output.flags or [flags_of(text, source=segment.source) for text, segment in pairs]
+        pairs = zip(segments, hypotheses[0], strict=True)
+        flags = output.flags or [flags_of(hypothesis, source=segment.source) for segment, hypothesis in pairs]
         labels, values = self.scores_by_segment
         notes = []
         if any(flags):
-            notes.append(f"Flags. {'; '.join(f'{flag}: {meaning}' for flag, meaning in EXPLAINED.items())}.")
+            notes.append(f"Flags. {'; '.join(f'{flag}: {meaning}' for flag, meaning in FLAG_MEANINGS.items())}.")
         if len(self.systems) > 1:
-            notes.append(
-                f"Beside “{self.title}”: words that it lacks are marked, words that only it has are struck out."
-            )
+            notes.append(f"In the other systems' texts, words that “{self.title}” lacks are marked,")
+            notes.append(f"and words that only “{self.title}” has are struck out.")
         return {
             "kind": "sentences",
             "title": title,
@@ -274,18 +287,20 @@ class SystemsEvaluation(Evaluation):
 
     @cached_property
     def scores_by_segment(self) -> tuple[list[dict[str, Any]], list[list[list[float | None]]]]:
-        """What the scores of single segments are called, and for each system and score those of all segments."""
+        """The labels of the scores of segments, and their values: a list over segments for each system and score."""
         infos = [score(name) for name in self.system.values]
         labels = [{"label": info.heading, "digits": min(info.digits, 3)} for info in infos]
         values = []
         for system in self.systems.values():
-            of_segments = [segment["scores"] for segment in system.each()]
-            values.append([[report.rounded(scores.get(info.label)) for scores in of_segments] for info in infos])
+            segment_scores = [segment["scores"] for segment in system.each()]
+            values.append([[report.rounded(scores.get(info.label)) for scores in segment_scores] for info in infos])
         return labels, values
 
 
 def _titles(outputs: Sequence[Output], settings: EvaluationSettings) -> list[str]:
-    """The name of the first one's run, and the names of files as far as it takes to tell them apart."""
+    """A distinct title for each output: of a checkpoint, the name of its run; of files, their names without suffixes,
+    their names or their paths, whichever of these are first all distinct, or else numbered paths.
+    """
     paths = [output.name for output in outputs]
     file_names = [Path(path).name for path in paths]
     for titles in ([*map(without_suffix, file_names)], file_names, [*paths]):
@@ -304,56 +319,61 @@ def flags_of(
     unknown: bool = False,
     attention: tuple[NDArray[np.floating], Sequence[str]] | None = None,
 ) -> list[str]:
-    """The flags of a text.
+    """The flags of a hypothesis.
 
-    source: None if there is none, or it is unknown
-    ended: by itself, not cut off at its maximum length
-    unknown: the source has pieces that the model does not know
-    attention: target words × source words, and the source's words
+    text: the hypothesis
+    source: the source sentence; None if it is unknown or the source is an image
+    ended: whether the hypothesis ended before its maximum length
+    unknown: whether words or subwords of the source are not in the model's vocabulary
+    attention: the weights, target words × source words, and the source words
     """
     words = text.split()
-    counted, are_characters = units(text)
+    words_or_characters, are_characters = units(text)
     unattended = False
-    if attention is not None:  # punctuation need not be looked at
-        columns = zip(attention[1], attention[0].sum(0), strict=False)
-        unattended = any(re.search(r"\w", word) and weight < LEAST for word, weight in columns)
-    holds = {
+    if attention is not None:
+        weights, source_words = attention
+        totals = zip(source_words, weights.sum(0), strict=False)
+        unattended = any(total < MIN_ATTENTION and re.search(r"\w", word) for word, total in totals)  # not punctuation
+    conditions = {
         EMPTY: not words,
-        REPEATED: is_repeated(counted, are_characters),
+        REPEATED: is_repeated(words_or_characters, are_characters),
         CUT: not ended,
-        COPIED: source is not None and len(counted) > 1 and words == source.split(),
+        COPIED: source is not None and len(words_or_characters) > 1 and words == source.split(),
         UNKNOWN: unknown,
         UNATTENDED: unattended,
     }
-    return [flag for flag, is_so in holds.items() if is_so]
+    return [flag for flag, is_set in conditions.items() if is_set]
 
 
 class EvaluationData(NamedTuple):
-    """The data of a model's test set.
+    """The data that hold a model's test set.
 
-    own: settings of the user's own data; None is the data that the predictor's `config` describes
-    checkpoint: identifies the cache of these data, where the test set may be if its files are gone
+    config: the settings of a corpus that the user chose; None means the data that the predictor's `config` describes
+    checkpoint: identifies the cache of the training data, which may hold the test set if its files are gone
     """
 
-    own: DictConfig | None = None
+    config: DictConfig | None = None
     checkpoint: "Checkpoint | None" = None
 
     def corpus(self, kind: type[C], predictor: "Predictor") -> C:
-        if self.own is None:
+        """The corpus, which must be of class `kind`."""
+        if self.config is None:
             return make_corpus(predictor.config.get("data", {}), kind, trusted=predictor.trust)
-        return make_corpus(self.own, kind, trusted=True)
+        return make_corpus(self.config, kind, trusted=True)
 
     def check_files(self, corpus: Corpus) -> None:
-        """Check that the corpus's files exist; fetch only the user's own, never what a checkpoint names."""
+        """Raise InputError if files of the corpus are missing. Only the files of a corpus that the user chose are
+        downloaded, never those that a checkpoint names.
+        """
         from seqtool.runtime.distributed import first_on_each_machine  # imports torch, which scoring files does without
 
-        if self.own is None:
+        if self.config is None:
             corpus.check()
         else:
             first_on_each_machine(corpus.fetch)
 
     def word_counts(self, predictor: "Predictor") -> Mapping[str, int] | None:
-        """How often each word occurs in the data that the model was trained with, if their cache is still there."""
+        """How often each word occurs in the data that the model was trained with; None if their cache is gone."""
         from seqtool.training import moved_data  # imports torch, which scoring files does without
 
         cache = None if self.checkpoint is None else moved_data.trained_on(self.checkpoint, predictor.config["data"])
@@ -362,32 +382,33 @@ class EvaluationData(NamedTuple):
 
 @dataclass
 class Evaluator(ABC):
-    """Evaluates one task's models, or files.
+    """Evaluates the models of one task, or files.
 
-    own, decoding: where its settings are declared, and those of decoding that it uses
-    labels: the names in its records, which scores of the user's own cannot have
+    schema: the class that declares the task's settings of `eval`
+    decoding_schema: the class that declares the settings of decoding that the task uses
+    labels: the keys in the task's records that the labels of user-defined scores must differ from
     """
 
     settings: EvaluationSettings
 
-    own: ClassVar[type]
-    decoding: ClassVar[type]
+    schema: ClassVar[type]
+    decoding_schema: ClassVar[type]
     labels: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def problems(self, *, checkpoint: bool) -> Iterator[str]:
-        """What is wrong with the task's settings. checkpoint: whether one is evaluated, and not files."""
+        """Yield an error message for each invalid setting. checkpoint: whether a checkpoint is evaluated, not files"""
 
     def of_files(self) -> Evaluation:
-        """The evaluation of files, if `problems` allows for it."""
+        """Evaluate files. It is called only if `problems` accepts that there is no checkpoint."""
         raise NotImplementedError
 
     @abstractmethod
     def of_checkpoint(self, predictor: Any, data: EvaluationData) -> Evaluation:
-        """The evaluation of a model on a test set. predictor: the task's, with the model"""
+        """Evaluate a model on a test set. predictor: an instance of the task's predictor, with the model"""
 
     def tokeniser(self, choose: Callable[[], tuple[str, str]]) -> str:
-        """The tokeniser of the settings, or else the one that `choose` returns with a sentence to say, maybe empty."""
+        """The tokeniser in the settings, or else the one that `choose` returns; its reason is logged if not empty."""
         if self.settings.tokenize is not None:
             return self.settings.tokenize
         tokenize, reason = choose()
@@ -396,13 +417,13 @@ class Evaluator(ABC):
         return tokenize
 
     def check(self, *, checkpoint: bool) -> None:
-        """Raise InputError for impossible settings, all in one where that can be, before any work is done."""
+        """Raise InputError for invalid settings before any work is done, if possible with all messages at once."""
         settings, labels = self.settings, {*self.labels}
         for name in dict.fromkeys(settings.scores):
             metric(name)
             label = score(name).label
             if label in labels:
-                raise InputError(f"scores={name} would be '{label}' in the report, which has one: rename the class.")
+                raise InputError(f"scores={name}: the report already has a score '{label}'. Rename the class.")
             labels.add(label)
         if problems := [*settings.problems(), *self.problems(checkpoint=checkpoint)]:
             raise InputError(" ".join(problems))

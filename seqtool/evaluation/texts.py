@@ -1,9 +1,10 @@
-"""`eval` of language models: how well a text is predicted, read as one stream whose state is carried to its end."""
+"""`eval` of language models: how well they predict a text, read as one stream without resetting the state."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
 from seqtool.evaluation.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
-from seqtool.metrics.bootstrap import FEW, Estimate, bootstrap, few, record_of
+from seqtool.metrics.bootstrap import MIN_SEGMENTS, Estimate, bootstrap, record_of, too_few
 from seqtool.models.tokens import UNK
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
@@ -25,22 +26,24 @@ from seqtool.view import report
 if TYPE_CHECKING:
     from seqtool.predict.generator import Generator
 
-LIKELIEST = 10  # symbols at each place, in a report
-BLOCK = 100  # tokens that are resampled together, at most
+LIKELIEST_SYMBOLS = 10  # shown in a report at each position, unless likeliest= is set
+MAX_BLOCK_TOKENS = 100  # of a block, where blocks are resampled instead of lines
 
 Floats = NDArray[np.float64]
 
 
 @dataclass
 class TextEvaluation(Evaluation):
-    """How well a text is predicted. The model treats all symbols that it does not know as one, so a text with many of
-    them is predicted too well.
+    """How well a text is predicted.
 
-    name: of the text
-    lines: with their ends
-    ids: the tokens of each line
+    All symbols outside the vocabulary are the same token, UNK, so a text with many of them seems easier to predict.
+
+    settings: the settings of `eval`
+    name: the name of the text
+    lines: the lines, with their line ends
+    ids: the token ids of each line
     token_nats: −log p of each token of the text
-    expected: what was expected at each token (`predictor.expectations`); empty if not asked for
+    expected: the likeliest tokens at each token (`predictor.expectations`); empty if not requested
     """
 
     settings: EvaluationSettings
@@ -58,46 +61,49 @@ class TextEvaluation(Evaluation):
 
     @cached_property
     def blocks(self) -> tuple[Floats, Floats] | None:
-        """The nats and characters of blocks of equally many tokens, which are resampled if resampling lines would say
-        nothing: because there are few of them for the length of the text, or one of them is most of it. A line's
-        characters are shared among its tokens. None if lines will do.
+        """The nats and characters of blocks of equally many tokens; None if lines can be resampled instead.
+
+        Lines cannot be resampled if one of them is more than half of the text, or if there are few and on average they
+        are longer than a block. In a block, each token counts as an equal share of its line's characters.
         """
         nats, tokens, characters = self.token_nats, self.tokens, self.characters
         lines = len(tokens)
-        if 2 * characters.max() <= characters.sum() and (lines >= FEW or len(nats) <= BLOCK * lines):
+        enough_lines = lines >= MIN_SEGMENTS or len(nats) <= MAX_BLOCK_TOKENS * lines
+        if enough_lines and 2 * characters.max() <= characters.sum():
             return None
-        starts = np.arange(0, len(nats), min(BLOCK, max(1, len(nats) // FEW)))
-        shared = np.repeat(characters / np.maximum(tokens, 1), tokens)
-        return np.add.reduceat(nats, starts), np.add.reduceat(shared, starts)
+        size = min(MAX_BLOCK_TOKENS, max(1, len(nats) // MIN_SEGMENTS))
+        starts = np.arange(0, len(nats), size)
+        characters_per_token = np.repeat(characters / np.maximum(tokens, 1), tokens)
+        return np.add.reduceat(nats, starts), np.add.reduceat(characters_per_token, starts)
 
     @cached_property
     def bits(self) -> Estimate:
-        """Bits per character; the interval comes from resampling lines, or blocks."""
+        """Bits per character, with an interval from resampling lines or blocks."""
         nats, characters = self.blocks or (self.nats, self.characters)
 
-        def bits(segments: NDArray[np.int64]) -> float:
+        def bits_per_character(segments: NDArray[np.int64]) -> float:
             return float(nats[segments].sum() / math.log(2) / characters[segments].sum())
 
-        return bootstrap(bits, [np.arange(len(nats))], self.settings.bootstrap)
+        return bootstrap(bits_per_character, [np.arange(len(nats))], self.settings.bootstrap)
 
     @property
     def note(self) -> str:
-        """What to say about the interval: nothing if it comes from enough lines."""
+        """A caveat about the interval; empty if there is none, or if it comes from enough lines."""
         if not self.settings.bootstrap:
             return ""
         if self.blocks is None:
             segments, number, reason = "lines", len(self.lines), ""
         else:
             segments, number = "blocks", len(self.blocks[0])
-            reason = f"The interval is by {number:,} blocks of the text, which has few lines. "
-        return (reason + (few(number, segments) if number < FEW else "")).strip()
+            reason = f"The interval is from resampling {number:,} blocks of the text, which has few lines. "
+        return (reason + (too_few(number, segments) if number < MIN_SEGMENTS else "")).strip()
 
     def record(self) -> dict[str, Any]:
         loss = float(self.nats.sum() / self.tokens.sum())
         return {
             "text": self.name,
             "loss": loss,
-            "perplexity": math.exp(min(loss, 700)),
+            "perplexity": math.exp(min(loss, 700)),  # more would overflow
             "nats_per_character": float(self.nats.sum() / self.characters.sum()),
             "bits_per_character": record_of(self.bits),
             "tokens": int(self.tokens.sum()),
@@ -116,90 +122,92 @@ class TextEvaluation(Evaluation):
         notes = ["", self.note] if self.note else []
         return "\n".join([f"Text: {self.name}, as one stream", "", *table(header, [row]), *notes])
 
-    def predicted(self) -> Iterator[Sequence[dict[str, Any]]]:
-        """What was expected at the tokens of each line."""
+    def expected_by_line(self) -> Iterator[Sequence[dict[str, Any]]]:
+        """The likeliest tokens at each token of a line, for each line."""
         return (self.expected[start : start + count] for start, count in zip(self._starts, self.tokens, strict=True))
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
-        columns = zip(self.lines, self.nats, self.tokens, self.predicted(), strict=True)
+        columns = zip(self.lines, self.nats, self.tokens, self.expected_by_line(), strict=True)
         for number, (line, nats, tokens, predicted) in enumerate(columns, 1):
             record = {"line": number, "text": line, "nats": float(nats), "tokens": int(tokens)}
             yield {**record, "predicted": predicted} if self.expected else record
 
     @cached_property
-    def _packed(self) -> report.Details:
+    def _details(self) -> report.Details:
+        """What the report shows of a line when it is opened."""
         details = report.Details()
-        for predicted in self.predicted():
+        for predicted in self.expected_by_line():
             details.add(predicted=predicted)
         return details
 
     def details(self) -> Iterator[str]:
-        return self._packed.chunks()
+        return self._details.chunks()
 
     def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         record, bits = self.record(), self.bits.text(4)
         rows = {name: f"{record[name]:,}" for name in ("tokens", "characters", "unknown")}
-        rows |= {"nats a token": f"{record['loss']:.4f}", "perplexity": f"{record['perplexity']:.2f}"}
-        rows |= {"nats a character": f"{record['nats_per_character']:.4f}", "bits a character": bits}
+        rows |= {"nats per token": f"{record['loss']:.4f}", "perplexity": f"{record['perplexity']:.2f}"}
+        rows |= {"nats per character": f"{record['nats_per_character']:.4f}", "bits per character": bits}
         rows |= {"interval": self.note} if self.note else {}
         nats_per_token = (self.nats / np.maximum(self.tokens, 1)).tolist()
         lines: report.Section = {
             "kind": "sentences",
             "title": "Lines",
             "systems": ["text"],
-            "scores": [{"label": "nats a token", "digits": 3}],
+            "scores": [{"label": "nats per token", "digits": 3}],
             "sources": None,
             "names": None,
             "references": [[] for _ in self.lines],
             "hypotheses": [[line.rstrip("\n") for line in self.lines]],
             "values": [[[report.rounded(nats) for nats in nats_per_token]]],
             "flags": [[] for _ in self.lines],
-            "details": self._packed.described(),
+            "details": self._details.described(),
         }
         sections = [report.facts("Text", rows), lines]
-        return f"{self.name}, read by a language model", f"{bits} bits a character", sections
+        return f"{self.name}, read by a language model", f"{bits} bits per character", sections
 
 
 class TextEvaluator(Evaluator):
-    """Evaluates a language model on a file, or on a split of the data that it was trained with."""
+    """Evaluates a language model on a text file, or on a split of its data or of another corpus."""
 
-    own, decoding = declarations.EvalTexts, declarations.ReadingMachine
+    schema, decoding_schema = declarations.EvalTexts, declarations.ReadingMachine
 
     def problems(self, *, checkpoint: bool) -> Iterator[str]:
         settings = self.settings
         if not checkpoint:
-            yield "task=language_modelling needs checkpoint=PATH: a text by itself has no score."
+            yield "task=language_modelling needs checkpoint=PATH, the language model that scores the text."
         if settings.likeliest and settings.format != "jsonl" and settings.report is None:
-            yield "likeliest= goes with format=jsonl or report=FILE.html."
+            yield "likeliest= needs format=jsonl or report=FILE.html."
 
     def of_checkpoint(self, predictor: "Generator", data: EvaluationData) -> TextEvaluation:
         settings = self.settings
-        name, lines = self._read(predictor, data)
+        name, lines = self._read_text(predictor, data)
         ids = predictor.target_vocabulary.encode_batch(lines)
-        stream = [token for of_line in ids for token in of_line]
-        likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST)
+        stream = list(chain.from_iterable(ids))
+        likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST_SYMBOLS)
         with progress_bar(total=len(stream), unit="token", description="eval") as bar:
             nats, expected = predictor.predicted(stream, bar.update, likeliest=likeliest)
         return TextEvaluation(settings, name, lines, ids, nats, expected)
 
-    def _read(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
-        """The text's name, and its lines with their line ends."""
+    def _read_text(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
+        """The name of the text, and its lines with their line ends."""
         settings = self.settings
         if settings.text is not None:
             return settings.text, list(read_lines(Path(settings.text), with_ends=True))
         corpus = data.corpus(PlainText, predictor)
-        split = settings.split if settings.split in corpus.splits() or settings.split != "test" else "valid"
+        split = settings.split
+        if split == "test" and split not in corpus.splits():
+            split = "valid"
         if split != settings.split and data.checkpoint is not None:
             from seqtool.training import moved_data  # imports torch
 
-            own = predictor.config["data"]
-            kept = {str(name): own[name] for name in own if name not in moved_data.SOURCES}
-            corpus = make_corpus(
-                moved_data.data_settings(data.checkpoint, kept, split), PlainText, trusted=predictor.trust
-            )
+            data_config = predictor.config["data"]
+            overrides = {str(name): data_config[name] for name in data_config if name not in moved_data.SOURCES}
+            data_config = moved_data.data_settings(data.checkpoint, overrides, split)
+            corpus = make_corpus(data_config, PlainText, trusted=predictor.trust)
         if split not in corpus.splits():
             raise InputError(f"The text has no split '{split}'; it has {', '.join(corpus.splits())}.")
         if missing := [path for path in corpus.files()[split] if not path.exists()]:
             setting = split if predictor.config["data"].get(split) else "train"
-            raise InputError(f"{missing[0]} does not exist: say where the text is, data.{setting}=FILE.")
+            raise InputError(f"{missing[0]} does not exist: give the path of the text as data.{setting}=FILE.")
         return f"the split {split}", list(corpus.lines(split))

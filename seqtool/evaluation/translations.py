@@ -1,4 +1,4 @@
-"""`eval` of translations: BLEU, chrF and TER, BLEU by source length, and alignments against gold ones."""
+"""`eval` of translations: BLEU, chrF and TER, BLEU by source length, and alignments against gold alignments."""
 
 import logging
 import sys
@@ -28,7 +28,7 @@ from seqtool.evaluation.evaluation import (
 )
 from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores, Gold
-from seqtool.metrics.bootstrap import FEW, few, record_of
+from seqtool.metrics.bootstrap import MIN_SEGMENTS, record_of, too_few
 from seqtool.metrics.scores import TRANSLATION, System, labels_of, score
 from seqtool.runtime.files import keeping, parse_json, read_lines
 from seqtool.runtime.network import LibraryDownload
@@ -38,35 +38,40 @@ from seqtool.settings import declarations, names
 from seqtool.view import plots, report
 
 if TYPE_CHECKING:
+    from seqtool.data.cache import Split as CachedSplit
     from seqtool.predict.translator import Translator
 
-Split = Callable[[str], list[str]]
+Split = Callable[[str], list[str]]  # splits a text into words
 
-LIKELIEST = 5  # tokens at each place, in a report
+LIKELIEST_TOKENS = 5  # shown in a report at each position of a translation
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
 class TranslationEvaluation(SystemsEvaluation):
-    """Translations, scored. The first score is BLEU. alignment: of words, against gold ones; None if there are none."""
+    """The scores of translations, of which BLEU is the first.
+
+    alignment: scores of word alignments against gold alignments; None if there are none
+    """
 
     alignment: AlignmentScores | None = None
 
     task = TRANSLATION
-    segment = "line"
+    segment_key = "line"
 
     @cached_property
     def unit(self) -> str | None:
-        """Of the sources' lengths: words or characters; None if the sources are unknown."""
+        """The unit of source lengths, words or characters; None if the sources are unknown."""
         return None if self.sources is None else translation.lengths(self.sources)[1]
 
     @cached_property
     def by_length(self) -> Sequence[translation.LengthScore]:
+        """BLEU of the evaluated system by source length; empty if the sources are unknown."""
         return self.by_length_of(self.system)
 
     def by_length_of(self, system: System) -> Sequence[translation.LengthScore]:
-        """BLEU by source length; empty if the sources are unknown."""
+        """BLEU of a system by source length; empty if the sources are unknown."""
         if self.sources is None:
             return ()
         return translation.bleu_by_length(
@@ -75,28 +80,30 @@ class TranslationEvaluation(SystemsEvaluation):
 
     @cached_property
     def gaps(self) -> dict[str, Any] | None:
-        """The lead on the baseline on the shortest and on the longest sources, and the difference between the two; None
-        without sources or baseline, or if there are no such sources.
+        """The lead over the baseline in BLEU in the bins of the shortest and of the longest sources, and the difference
+        between the two; None without sources or baseline, or if one of these bins is empty.
         """
         if self.sources is None or self.settings.baseline is None:
             return None
-        (short, first), *_, (long, last) = translation.length_bins(self.sources, edges=self.settings.length_bins)
-        if len(first) == 0 or len(last) == 0:
+        bins = translation.length_bins(self.sources, edges=self.settings.length_bins)
+        (short_label, short), (long_label, long) = bins[0], bins[-1]
+        if len(short) == 0 or len(long) == 0:
             return None
         system, baseline, *_ = self.systems.values()
         gaps = translation.length_gaps(
-            baseline.statistics[0], system.statistics[0], first, last, samples=system.samples
+            baseline.statistics[0], system.statistics[0], short, long, samples=system.samples
         )
         text = {
-            f"BLEU ahead of the baseline, {short} source {self.unit}": gaps.short.text(),
-            f"BLEU ahead of the baseline, {long} source {self.unit}": gaps.long.text(),
+            f"BLEU ahead of the baseline, {short_label} source {self.unit}": gaps.short.text(),
+            f"BLEU ahead of the baseline, {long_label} source {self.unit}": gaps.long.text(),
             "the difference of the two": gaps.growth.text(),
         }
         return {**record_of(gaps), "text": text}
 
     def record(self) -> dict[str, Any]:
-        """Includes BLEU's parts: the n-gram precisions in per cent, n = 1..4 (smoothed if none matches), the brevity
-        penalty (1 is none), and the ratio of the hypotheses' length to the references'.
+        """The results as plain containers, with the parts of BLEU: the n-gram precisions in per cent for n = 1..4
+        (smoothed if no n-gram matches), the brevity penalty (1: none), and the ratio of the hypotheses' length to the
+        references'.
         """
         system, parts = self.system, translation.bleu_parts(self.system.statistics[0])
         record: dict[str, Any] = {
@@ -113,12 +120,12 @@ class TranslationEvaluation(SystemsEvaluation):
         }
         if self.unit not in (None, "words"):
             record["length_unit"] = self.unit
-        others = {
+        optional = {
             "comparison": None if self.comparison is None else self.comparison.record(),
             "alignment": None if self.alignment is None else asdict(self.alignment),
             "gaps": self.gaps,
         }
-        return {"system": record, **{name: value for name, value in others.items() if value is not None}}
+        return {"system": record, **{name: value for name, value in optional.items() if value is not None}}
 
     def text(self) -> str:
         record, values = self.record()["system"], self.system.values
@@ -126,12 +133,15 @@ class TranslationEvaluation(SystemsEvaluation):
         rows[0] = (rows[0][0], self.system.estimates["bleu"].text())
         lines = table(("score", f"{len(self.segments):,} sentences"), rows)
         if self.unit is not None:
-            cells = [(b.label, f"{b.sentences:,}", "-" if b.bleu is None else b.bleu.text()) for b in self.by_length]
+            cells = [
+                (length.label, f"{length.sentences:,}", "-" if length.bleu is None else length.bleu.text())
+                for length in self.by_length
+            ]
             lines += ["", *table((f"source {self.unit}", "sentences", "BLEU"), cells)]
         precisions = " / ".join(f"{precision:.1f}" for precision in record["precisions"])
         lengths = f"brevity penalty {record['brevity_penalty']:.3f}, length ratio {record['length_ratio']:.3f}"
         lines += ["", f"n-gram precisions {precisions}, {lengths}", ""]
-        lines += [f"{quoted['name']}: {quoted['signature']}" for quoted in record["scores"]]
+        lines += [f"{of_score['name']}: {of_score['signature']}" for of_score in record["scores"]]
         if self.comparison is not None:
             lines += ["", self.comparison.text()]
         if self.gaps is not None:
@@ -143,8 +153,9 @@ class TranslationEvaluation(SystemsEvaluation):
     def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         sections = [self.score_table(), None, self.f1_of_words()]
         if self.sources is not None:
-            series = {title: [b.bleu for b in self.by_length_of(system)] for title, system in self.systems.items()}
-            bins = [f"{b.label} ({b.sentences:,})" for b in self.by_length]
+            scores = {title: self.by_length_of(system) for title, system in self.systems.items()}
+            series = {title: [length.bleu for length in of_system] for title, of_system in scores.items()}
+            bins = [f"{length.label} ({length.sentences:,})" for length in self.by_length]
             x_label = f"source {self.unit} (sentences)"
             sections[1] = report.intervals("BLEU by source length", x_label, "BLEU", bins, series)
         if self.alignment is not None:
@@ -156,9 +167,9 @@ class TranslationEvaluation(SystemsEvaluation):
 
 
 class TranslationEvaluator(Evaluator):
-    """Evaluates files of translations, or translates a test set and evaluates that."""
+    """Evaluates files of translations, or has a translator translate a test set and evaluates its translations."""
 
-    own, decoding = declarations.EvalTranslations, declarations.Decode
+    schema, decoding_schema = declarations.EvalTranslations, declarations.Decode
     labels = labels_of(TRANSLATION)
 
     def check(self, *, checkpoint: bool) -> None:
@@ -173,51 +184,51 @@ class TranslationEvaluator(Evaluator):
             return
         edges = [0, *settings.length_bins]
         if len(edges) == 1 or edges != sorted(set(edges)):
-            yield f"length_bins must be one or more lengths that rise from 1, not {settings.length_bins}."
+            yield f"length_bins must be one or more lengths from 1, in rising order, not {settings.length_bins}."
         if settings.langpair is not None and settings.testset is None:
-            yield "langpair=… goes with testset=…."
+            yield "langpair=… needs testset=…."
         if not (checkpoint or settings.testset is not None or settings.references):
             yield "eval hypotheses=FILE needs references=FILE[,FILE…], or testset=NAME langpair=…."
         if settings.testset is not None and (settings.sources or settings.references):
             yield "testset=NAME has its own texts: leave sources= and references= out."
         if checkpoint and (settings.sources is None) != (not settings.references):
-            yield "sources=FILE and references=FILE[,FILE…] go together."
+            yield "sources=FILE and references=FILE[,FILE…] must be given together."
         if not checkpoint and (settings.alignments is None) != (settings.gold is None):
-            yield "alignments=FILE and gold=FILE go together."
+            yield "alignments=FILE and gold=FILE must be given together."
         if settings.plot is not None and not (checkpoint or settings.sources or settings.testset):
             yield "plot=DIR needs sources=FILE."
         if settings.samples and not (checkpoint and settings.plot):
-            yield "samples= goes with checkpoint=PATH and plot=DIR."
+            yield "samples= needs checkpoint=PATH and plot=DIR."
         if settings.beside and settings.plot is None and settings.report is None:
-            yield "beside=FILE goes with plot=DIR or report=FILE.html."
+            yield "beside=FILE needs plot=DIR or report=FILE.html."
         if settings.gold is not None and settings.sources is None:
             yield "gold=FILE needs sources=FILE."
         if checkpoint and settings.alignments is not None:
-            yield "alignments= means nothing with checkpoint=."
+            yield "alignments= is for hypotheses=FILE: leave it out with checkpoint=PATH, whose model aligns the words."
         if not checkpoint and settings.output is not None:
-            yield "output= means nothing with hypotheses=."
+            yield "output= is for the translations of checkpoint=PATH: leave it out with hypotheses=FILE."
 
     def of_files(self) -> TranslationEvaluation:
-        """Hypotheses against references, and alignments against gold ones."""
+        """Evaluate hypotheses against references, and alignments against gold alignments."""
         settings, name, alignment = self.settings, str(self.settings.hypotheses), None
         hypotheses = read_translations(name)
         segments, split = read_test_set(settings, hypotheses)
-        outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_others(segments)]
-        if settings.alignments is not None:  # and so is gold
-            sources, references = _columns(segments)
+        outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_other_outputs(segments)]
+        if settings.alignments is not None:  # then there are gold alignments too
+            sources, references = _sources_and_references(segments)
             links = read_alignments(settings.alignments, [sources, hypotheses, references], split, name=name)
             alignment = _score_alignments(segments, [sure for sure, _ in links], split)
         return self._evaluate(segments, outputs, alignment=alignment)
 
     def of_checkpoint(self, predictor: "Translator", data: EvaluationData) -> TranslationEvaluation:
-        """Translations of a test set; if it has gold alignments, its references are aligned as well."""
+        """Translate a test set and evaluate the translations; given gold alignments, also align its references."""
         settings = self.settings
         for setting, value in (("gold", settings.gold), ("samples", settings.samples)):
             if value and not predictor.attends:
                 raise InputError(f"{setting}=… needs a model with attention; this one has a fixed context.")
         segments, predictor.split = test_set_of(settings, predictor, data)
-        others = self._read_others(segments)
-        if settings.plot is not None:  # a name that cannot be one is found before anything is decoded
+        other_outputs = self._read_other_outputs(segments)
+        if settings.plot is not None:  # an invalid name is reported before anything is decoded
             Path(settings.plot).mkdir(parents=True, exist_ok=True)
         alignment = None
         if predictor.attends and all(segment.gold is not None for segment in segments):
@@ -229,32 +240,38 @@ class TranslationEvaluator(Evaluator):
                     file=sys.stderr,
                 )
             if fitting:
-                links = [forced.alignment or set() for forced in predictor.forced(*_columns(fitting))]
+                links = [forced.alignment or set() for forced in predictor.forced(*_sources_and_references(fitting))]
                 alignment = _score_alignments(fitting, links, predictor.split)
-        counts = None if settings.report is None else data.word_counts(predictor)
-        outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *others]
-        return self._evaluate(segments, outputs, alignment=alignment, counts=counts)
+        training_counts = None if settings.report is None else data.word_counts(predictor)
+        outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *other_outputs]
+        return self._evaluate(segments, outputs, alignment=alignment, training_counts=training_counts)
 
-    def _read_others(self, segments: Sequence[Segment]) -> list[Output]:
-        """The lines of the baseline and of further systems, as many as there are references."""
-        others = []
+    def _read_other_outputs(self, segments: Sequence[Segment]) -> list[Output]:
+        """Read the outputs of the baseline and of further systems, a line for each segment."""
+        outputs = []
         for file in (*names(self.settings.baseline), *self.settings.beside):
             lines = read_translations(file)
-            translation.check_lengths(lines, _columns(segments)[1:], name=file, reference_names=["the reference"])
-            others.append(Output(file, dict(enumerate(lines, 1))))
-        return others
+            translation.check_lengths(
+                lines, _sources_and_references(segments)[1:], name=file, reference_names=["the reference"]
+            )
+            outputs.append(Output(file, dict(enumerate(lines, 1))))
+        return outputs
 
     def _translate(self, translator: "Translator", sources: Sequence[str]) -> Output:
-        """The translations, which are also written to `output`; if this is stopped, the finished part is kept. The
-        alignments of `samples` are drawn.
+        """Translate the sources, write the translations to `output`, and draw the alignments of `samples`. If this is
+        interrupted, the finished part of `output` is kept.
         """
-        settings, place = self.settings, self.settings.output
+        settings = self.settings
         details = None if settings.report is None else report.Details()
-        written = Output(translator.name, details=details)
-        out = nullcontext() if place is None else keeping(Path(place), lambda: f"{len(written.hypotheses):,} lines")
+        output = Output(translator.name, details=details)
+
+        def written() -> str:
+            return f"{len(output.hypotheses):,} lines"
+
+        out = nullcontext() if settings.output is None else keeping(Path(settings.output), written)
         samples = self._samples(sources, translator.settings.seed)
-        likeliest = 0 if settings.report is None else LIKELIEST
-        size = 32 * translator.settings.at_once
+        likeliest = 0 if settings.report is None else LIKELIEST_TOKENS
+        size = 32 * translator.settings.at_once  # enough batches for sorting sentences by length
         with out as file, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):
                 window = sources[start : start + size]
@@ -264,22 +281,26 @@ class TranslationEvaluator(Evaluator):
                     if details is not None:
                         weights, words, target = best.shown(end=True) or (None, (), ())
                         details.add(source=words, target=target, weights=weights, predicted=best.predicted)
-                        unattended = None if weights is None else (weights, best.source_words)
-                        conditions = {"ended": best.ended, "unknown": bool(best.source.unknown)}
-                        flags = flags_of(best.text, source=best.source.text, attention=unattended, **conditions)
-                        written.flags.append(flags)
+                        flags = flags_of(
+                            best.text,
+                            source=best.source.text,
+                            ended=best.ended,
+                            unknown=bool(best.source.unknown),
+                            attention=None if weights is None else (weights, best.source_words),
+                        )
+                        output.flags.append(flags)
                     if line in samples and (alignment := best.shown(end=False)) is not None:
                         figure = Path(str(settings.plot)) / f"alignment-{line:04d}.png"
                         with plots.or_left_out(figure):
                             plots.alignment(*alignment, figure)
                     if file is not None:
                         file.write(f"{best.text}\n")
-                    written.hypotheses[line] = best.text
+                    output.hypotheses[line] = best.text
                 bar.update(len(n_best))
-        return written
+        return output
 
     def _samples(self, sources: Sequence[str], seed: int) -> list[int]:
-        """The lines of 10 to 20 words whose alignments are drawn, if any."""
+        """The lines whose alignments are drawn: random ones of 10 to 20 words, as in Bahdanau et al. 2015, Figure 3."""
         samples = self.settings.samples
         if not samples:
             return []
@@ -288,30 +309,29 @@ class TranslationEvaluator(Evaluator):
         if not fitting and self.settings.plot is not None:
             print(f"samples={samples}: no source has 10 to 20 {unit}, so none is drawn.", file=sys.stderr)
         order = np.random.default_rng(seed).permutation(len(fitting))
-        return sorted(fitting[place] for place in order[:samples])
+        return sorted(fitting[index] for index in order[:samples])
 
-    def _evaluate(self, segments: Sequence[Segment], outputs: Sequence[Output], **others: Any) -> TranslationEvaluation:
-        """others: further fields of the evaluation"""
+    def _evaluate(self, segments: Sequence[Segment], outputs: Sequence[Output], **fields: Any) -> TranslationEvaluation:
+        """Evaluate the systems. fields: further fields of the evaluation"""
         settings = self.settings
         references = chain.from_iterable(segment.references for segment in segments)
         language = None if settings.langpair is None else settings.langpair.partition("-")[2]
         tokenize = self.tokeniser(lambda: translation.fitting_tokeniser(references, language=language))
-        if settings.ter and tokenize in translation.OF_CHARACTERS:
-            log.info("TER knows only words between spaces: leave it out with ter=false.")
-        writers = [settings.hypotheses or "What the model wrote", *names(settings.baseline)]
-        for writer, output in zip(writers, outputs, strict=False):
+        if settings.ter and tokenize in translation.CHARACTER_TOKENISERS:
+            log.info("TER compares words between spaces, of which there are few: leave it out with ter=false.")
+        scored_names = [settings.hypotheses or "The output of the model", *names(settings.baseline)]
+        for name, output in zip(scored_names, outputs, strict=False):
             ends = sum(line.endswith(" .") for line in output.hypotheses.values())
-            if ends >= translation.TOKENISED and tokenize != "none":  # BLEU would tokenise it a second time
+            if ends >= translation.TOKENISED_LINES and tokenize != "none":  # BLEU would tokenise it a second time
                 log.warning(
-                    f"{writer} looks tokenised ({ends:,} lines end in ' .'), but tokenize={tokenize} is for text as "
-                    "people write it: detokenise it, or say tokenize=none where hypotheses and references are "
-                    "tokenised alike."
+                    f"{name} looks tokenised ({ends:,} lines end in ' .'), but tokenize={tokenize} expects "
+                    "untokenised text: detokenise it, or set tokenize=none if all texts are tokenised alike."
                 )
-        if settings.bootstrap and settings.baseline is not None and len(segments) < FEW:
-            log.warning(few(len(segments), "sentences"))
+        if settings.bootstrap and settings.baseline is not None and len(segments) < MIN_SEGMENTS:
+            log.warning(too_few(len(segments), "sentences"))
         options = {"tokenize": tokenize, "lowercase": settings.lowercase}
         evaluation = TranslationEvaluation(
-            settings=settings, segments=segments, outputs=outputs, options=options, **others
+            settings=settings, segments=segments, outputs=outputs, options=options, **fields
         )
         if settings.plot is not None:
             figure = Path(settings.plot) / "bleu_by_length.png"
@@ -323,22 +343,25 @@ class TranslationEvaluator(Evaluator):
 
 
 def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], split: Split) -> AlignmentScores:
-    """Links between the words of sources and first references, a set for each segment, against the gold ones."""
+    """Score `links`, between the words of the source and first reference of each segment, by its gold alignments."""
     golds = [segment.gold or (set(), set()) for segment in segments]
-    sizes = [(len(split(source)), len(split(target))) for source, target in zip(*_columns(segments), strict=True)]
+    sizes = [
+        (len(split(source)), len(split(target)))
+        for source, target in zip(*_sources_and_references(segments), strict=True)
+    ]
     return AlignmentScores.of(links, golds, sizes)
 
 
-def _columns(segments: Sequence[Segment]) -> tuple[list[str], list[str]]:
-    """The sources and the first references."""
+def _sources_and_references(segments: Sequence[Segment]) -> tuple[list[str], list[str]]:
+    """The sources and the first references of the segments."""
     return [str(segment.source) for segment in segments], [segment.references[0] for segment in segments]
 
 
 def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None = None) -> tuple[list[Segment], Split]:
-    """testset=NAME, or references=FILE,… with sources=FILE and gold=FILE if they are given; and how a text is split
-    into the words that alignments number.
+    """The segments of testset=NAME, or of references=FILE[,FILE…] with sources=FILE and gold=FILE if these are given;
+    and how a text is split into the words that alignments number.
 
-    hypotheses: lines to which the texts must be parallel; without any, they must be so to the sources
+    hypotheses: the lines to which the texts must be parallel; None means the sources
     """
     if settings.testset is not None:
         sources, *references = _sacrebleu_texts(settings.testset, settings.langpair)
@@ -362,7 +385,9 @@ def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None
 def test_set_of(
     settings: EvaluationSettings, translator: "Translator", data: EvaluationData
 ) -> tuple[list[Segment], Split]:
-    """The test set for a model: `read_test_set`, or a split of `data`."""
+    """A model's test set, from `read_test_set` or a split of `data`, and how a text is split into words. If the split's
+    files are gone, it is read from the cache of the training data.
+    """
     from seqtool.runtime.distributed import first_on_each_machine  # imports torch, which scoring files does without
 
     if settings.testset is not None or settings.sources is not None:
@@ -377,17 +402,12 @@ def test_set_of(
         data.check_files(corpus)
         pairs = list(corpus.pairs(settings.split))
         alignments = corpus.alignments(settings.split)
-    except InputError as missing:
-        from seqtool.training import moved_data  # imports torch, which scoring files does without
-
-        if data.checkpoint is None or moved_data.split_exists(corpus, settings.split):
-            raise
-        own = translator.config["data"]
-        cached = moved_data.texts(data.checkpoint, own, settings.split)
-        if cached is None:
-            raise InputError(f"{missing} {moved_data.how_to_find(data.checkpoint, own, [settings.split])}") from missing
+    except InputError as error:
+        cached = _cached_split(corpus, settings.split, translator, data, error)
         pairs = list(zip(cached.texts("source"), cached.texts("target"), strict=True))
         alignments = cached.alignments()
+    if not pairs:
+        raise InputError(f"The split '{settings.split}' has no sentences: there is nothing to score.")
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     split = corpus.words if settings.words is None else SPLITS[settings.words]
     golds = None if alignments is None else [parse_pharaoh(line) for line in alignments]
@@ -396,16 +416,33 @@ def test_set_of(
     return _segments(sources, [targets], golds), split
 
 
+def _cached_split(
+    corpus: TextCorpus, split: str, translator: "Translator", data: EvaluationData, error: InputError
+) -> "CachedSplit":
+    """The split in the cache that the model was trained with. Raises `error`, the one from reading the corpus, if the
+    split's files exist, or an error that also tells how to find them if there is no cache.
+    """
+    from seqtool.training import moved_data  # imports torch, which scoring files does without
+
+    if data.checkpoint is None or moved_data.split_exists(corpus, split):
+        raise error
+    data_config = translator.config["data"]
+    cached = moved_data.texts(data.checkpoint, data_config, split)
+    if cached is None:
+        raise InputError(f"{error} {moved_data.how_to_find(data.checkpoint, data_config, [split])}") from error
+    return cached
+
+
 def _segments(
     sources: Sequence[str], references: Sequence[Sequence[str]], golds: Sequence[Gold] | None
 ) -> list[Segment]:
-    """From the lines of whole texts; sources are empty if they are unknown."""
+    """Make segments from the lines of parallel texts. sources: empty if they are unknown"""
     rows = zip(zip(*references, strict=True), sources or repeat(None), golds or repeat(None), strict=False)
     return [Segment(number, *row) for number, row in enumerate(rows, 1)]
 
 
 def read_translations(path: str) -> list[str]:
-    """The lines of a file, or the best translation of each line of what `translate format=jsonl` wrote."""
+    """Read the lines of a text file, or the best translations in a file that `translate format=jsonl` wrote."""
     lines = list(read_lines(Path(path)))
     if not lines[0].startswith('{"source": '):
         return lines
@@ -414,58 +451,57 @@ def read_translations(path: str) -> list[str]:
         try:
             translations.append(str(parse_json(line)["translations"][0]["text"]))
         except (ValueError, TypeError, LookupError) as error:
-            raise InputError(f"{path} line {number:,} is not what translate format=jsonl writes.") from error
+            raise InputError(f"{path} line {number:,} is not a record as written by translate format=jsonl.") from error
     return translations
 
 
 def read_alignments(path: str, texts: Sequence[Sequence[str]], split: Split, *, name: str) -> list[Gold]:
-    """A file of alignments in Pharaoh format.
+    """Read a file of alignments in Pharaoh format.
 
-    texts: the sources, and one or more texts for them; each link is between a word of the source and one of one text
+    texts: the sources and one or more translations; a link must be between words of a source and a translation
     split: how a line is split into words
-    name: the file with the lines that are aligned, for messages
+    name: the file with the aligned lines, for messages
     """
     alignments = [
         parse_pharaoh(line, location=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)
     ]
     if len(alignments) != len(texts[0]):
         counts = f"{path} has {len(alignments):,} lines but {name} has {len(texts[0]):,}"
-        raise InputError(f"{counts}: they must be of the same sentences.")
+        raise InputError(f"{counts}: they must be parallel.")
     _check_links(alignments, texts, split, name=path)
     return alignments
 
 
 def _check_links(alignments: Sequence[Gold], texts: Sequence[Sequence[str]], split: Split, *, name: str) -> None:
-    """Raise InputError for a link of a word that neither the source nor, for the other side, one of the texts has."""
+    """Raise InputError for a link to a word that does not exist. The arguments are those of `read_alignments`."""
     for number, ((sure, possible), *lines) in enumerate(zip(alignments, *texts, strict=True), 1):
-        source_words, *target_words = (len(split(line)) for line in lines)
-        most = max(target_words)
+        source_length, *target_lengths = (len(split(line)) for line in lines)
+        target_length = max(target_lengths)
         for i, j in sorted(sure | possible):
-            if i >= source_words or j >= most:
+            if i >= source_length or j >= target_length:
                 raise InputError(
-                    f"{name} line {number:,} has the link {i}-{j}, but its sentences have {source_words} and "
-                    f"{most} words, counted from 0: words are what white space separates, unless words=marks or "
-                    "words=characters says what else the links number. Give the text, tokenised if need be, that the "
-                    "alignments are of."
+                    f"{name} line {number:,} has the link {i}-{j}, but its sentences have {source_length} and "
+                    f"{target_length} words, counted from 0. White space separates words, unless words=marks or "
+                    "words=characters is set. Give the text that was aligned, tokenised in the same way."
                 )
 
 
 def _sacrebleu_texts(name: str, langpair: str | None) -> list[list[str]]:
-    """The lines of the source and of each reference, from the user's files or as sacreBLEU downloads them."""
+    """The lines of the source and of each reference of a test set, from its files or downloaded by sacreBLEU."""
     available = sacrebleu.get_available_testsets()
     if name not in available:
         raise InputError(f"Unknown testset '{name}'; sacreBLEU has {', '.join(available[:8])}, …")
     pairs = sacrebleu.get_langpairs_for_testset(name)
     if langpair not in pairs:
         raise InputError(f"testset={name} needs langpair=…, one of {', '.join(pairs)}.")
-    place = Path(sacrebleu.utils.SACREBLEU_DIR, name, f"{name.replace('/', '_')}.{langpair}")
-    own = [Path(f"{place}.src"), Path(f"{place}.ref")]  # where sacreBLEU keeps them, and users may put them
-    texts = [list(read_lines(file)) for file in own if file.is_file()]
+    stem = Path(sacrebleu.utils.SACREBLEU_DIR, name, f"{name.replace('/', '_')}.{langpair}")
+    expected = [Path(f"{stem}.src"), Path(f"{stem}.ref")]  # sacreBLEU's files, which users may also put there
+    texts = [list(read_lines(file)) for file in expected if file.is_file()]
     if len(texts) == 2 and len(texts[0]) == len(texts[1]):
         return texts
     download = LibraryDownload(
-        subject=f"testset={name}",
-        advice=f"put its text, a sentence a line, into {own[0]} and {own[1]}",
+        what=f"testset={name}",
+        by_hand=f"put its text, one sentence per line, into {expected[0]} and {expected[1]}",
         addresses=sacrebleu.DATASETS[name].data or [],
     )
     files = download.run(

@@ -1,1 +1,1 @@
-"""Scores of translations and captions."""
+"""Metrics: scores of translations, captions and word alignments, with bootstrap intervals."""

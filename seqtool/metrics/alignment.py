@@ -14,22 +14,19 @@ Gold = tuple[set[Link], set[Link]]  # sure links, possible links
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """Alignment error rate (0 is perfect) beside two baselines, and in how many of the gold swaps links cross.
+    """The alignment error rates of a system and of two baselines, and how many gold swaps the system reproduces."""
 
-    Agreeing swaps are those of a noun and an adjective that agrees with it (see `crossings`).
-    """
-
-    aer: float
-    aer_uniform: float
-    aer_diagonal: float
-    crossed: int
-    swaps: int
-    crossed_agreeing: int
+    aer: float  # 0 is perfect
+    aer_uniform: float  # of links drawn uniformly at random
+    aer_diagonal: float  # of links along the diagonal
+    crossed: int  # gold swaps that the system reproduces (see `crossings`)
+    swaps: int  # all gold swaps
+    crossed_agreeing: int  # the same for swaps of a noun and an adjective that agrees with it
     swaps_agreeing: int
 
     @classmethod
     def of(cls, links: Sequence[set[Link]], golds: Sequence[Gold], sizes: Sequence[tuple[int, int]]) -> Self:
-        """sizes: of each pair of sentences the number of words of source and target."""
+        """Score the links of sentence pairs. sizes: the numbers of source and target words of each pair"""
         generator = np.random.default_rng(0)
         return cls(
             alignment_error_rate(links, golds),
@@ -40,26 +37,27 @@ class AlignmentScores:
         )
 
     def text(self) -> str:
+        """The error rates and notes as plain text."""
         return "\n".join([*table(("alignment error rate", ""), self.rows()), "", *self.notes()]).rstrip()
 
     def rows(self) -> list[tuple[str, str]]:
-        """The error rates of this system's links, of the diagonal and of uniform ones."""
+        """The error rates of the system, of diagonal links and of uniform links, with names."""
         rows = [("this system", self.aer), ("diagonal", self.aer_diagonal), ("uniform", self.aer_uniform)]
         return [(name, f"{value:.3f}") for name, value in rows]
 
     def notes(self) -> list[str]:
-        """Of the swaps that there are, how many links cross."""
+        """How many of the gold swaps the system reproduces."""
         crossed = {
             "Swapped neighbours whose links cross": (self.crossed, self.swaps),
             "  of a noun and an adjective that agrees with it": (self.crossed_agreeing, self.swaps_agreeing),
         }
-        return [f"{name}: {n:,} of {of:,} ({n / of:.1%})" for name, (n, of) in crossed.items() if of]
+        return [f"{name}: {n:,} of {swaps:,} ({n / swaps:.1%})" for name, (n, swaps) in crossed.items() if swaps]
 
 
 def alignment_error_rate(hypotheses: Sequence[set[Link]], golds: Sequence[Gold]) -> float:
-    """1 − (|A∩S| + |A∩P|) / (|A| + |S|) over a corpus, 0 is perfect (Och and Ney 2003).
+    """The alignment error rate of a corpus, 1 − (|A∩S| + |A∩P|) / (|A| + |S|); 0 is perfect (Och and Ney 2003).
 
-    A gold alignment is (sure links S, possible links); a sure link is possible as well: P includes S.
+    A is the set of hypothesised links, S the set of sure gold links, and P the set of possible ones, including S.
     """
     agreed = total = 0
     for links, (sure, possible) in zip(hypotheses, golds, strict=True):
@@ -69,10 +67,10 @@ def alignment_error_rate(hypotheses: Sequence[set[Link]], golds: Sequence[Gold])
 
 
 def crossings(hypotheses: Sequence[set[Link]], golds: Sequence[Gold], *, agreeing: bool = False) -> tuple[int, int]:
-    """The number of the gold alignments' swaps in which the hypotheses' links cross too, and the number of swaps.
+    """The number of gold swaps that the hypotheses reproduce, whose links cross as well, and the number of gold swaps.
 
     A swap is a pair of target words j, j+1 whose sure links go to i+1, i ("big cat", "gato grande"). With `agreeing`,
-    only swaps whose second word has the first one's source as a possible link count: an adjective after its noun.
+    only swaps count whose target word j+1 also has a possible link to source word i+1: an adjective after its noun.
     """
     crossed = swaps = 0
     for links, (sure, possible) in zip(hypotheses, golds, strict=True):

@@ -1,13 +1,15 @@
 """Scores of captions as coco-caption computes them, without Java: BLEU, ROUGE-L, CIDEr-D and CIDEr.
 
-BLEU and ROUGE-L are on 0–1, CIDEr on coco-caption's 0–10. What coco-caption calls CIDEr is `cider_d`; `bleu4_no_bp` is
-BLEU-4 as Xu et al. 2015 report it. All images are compared at once, with n-grams as numbers.
+BLEU and ROUGE-L range from 0 to 1, CIDEr-D and CIDEr from 0 to 10, as in coco-caption. What coco-caption calls CIDEr is
+`cider_d`; `bleu4_no_bp` is BLEU-4 without brevity penalty, which Xu et al. 2015 report. n-grams are represented by
+integers, so that all images are compared in a few array operations.
 """
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import final
 
@@ -25,35 +27,37 @@ from seqtool.runtime.version import __version__
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-ORDERS = (1, 2, 3, 4)  # of n-grams
-LARGEST = 2**53  # the largest number of images
-WORD_BITS = 32  # an n-gram's key is the number of its first n-1 words, shifted, and the number of its last word
-TOKENIZERS = ("ptb", "char", "none")  # char: for scripts without spaces between words
+ORDERS = (1, 2, 3, 4)  # the n of n-grams
+MAX_IMAGES = 2**53  # up to this number, double precision holds every integer
+WORD_BITS = 32  # an n-gram's key holds the id of its first n-1 words in the upper bits, that of its last word in these
+TOKENIZERS = ("ptb", "char", "none")  # char: each character is a token, for scripts without spaces between words
 NAMES = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "plain_cider")
-ONE_IMAGE = (
-    "CIDEr is 0 where document frequencies come from a single image, as every n-gram then weighs ln 1 = 0: "
-    "score more images or give document frequencies."
+ONE_IMAGE_WARNING = (
+    "CIDEr is 0 with document frequencies from a single image, as every n-gram then has the weight ln 1 = 0: "
+    "score more images or give document_frequencies=FILE."
 )
 
-SIGMA = 6.0  # of CIDEr-D's penalty on length: Vedantam et al. 2015, section 7
-SCALE = 10.0  # of both CIDErs, as coco-caption prints them
-BETA = 1.2  # weight of recall in ROUGE-L: coco-caption's
-TINY, SMALL = 1e-15, 1e-9  # coco-caption's BLEU adds them to matched and possible n-grams to avoid dividing by zero
+SIGMA = 6.0  # in CIDEr-D's length penalty: Vedantam et al. 2015, section 7
+CIDER_SCALE = 10.0  # factor by which coco-caption scales CIDEr
+BETA = 1.2  # the weight of recall in ROUGE-L, as in coco-caption
+TINY, SMALL = 1e-15, 1e-9  # coco-caption's BLEU adds these to numerators and denominators to avoid dividing by zero
 
 # The columns of an image's statistics.
-CORRECT = slice(0, 4)  # n-grams of the hypothesis, n = 1..4, counted at most as often as in any one reference
-POSSIBLE = slice(4, 8)  # n-grams of the hypothesis
-HYPOTHESIS_LENGTH = 8  # words
-REFERENCE_LENGTH = 9  # words of the reference closest in length, the shorter one in a tie
-ROUGE_L, CIDER_D, CIDER = 10, 11, 12  # the image's scores; ROUGE-L is NaN if it was left out
+CORRECT = slice(0, 4)  # matched n-grams for n = 1..4, each at most as often as it occurs in one of the references
+POSSIBLE = slice(4, 8)  # n-grams of the hypothesis for n = 1..4
+HYPOTHESIS_LENGTH = 8  # in words
+REFERENCE_LENGTH = 9  # in words, of the reference closest in length to the hypothesis, the shorter one in a tie
+ROUGE_L, CIDER_D, CIDER = 10, 11, 12  # the scores of the image; ROUGE-L is NaN without `rouge`
 
 
 @final
 class CaptionScorer(Scorer):
-    """The scores of captions against the references of their images, at least one each.
+    """Scores captions against the references of their images.
 
-    Document frequencies are those of the references unless others, with the same tokenisation, are given. Without
-    `rouge`, ROUGE-L is NaN: it takes half of the time.
+    references: the reference captions of each image, at least one
+    tokenize: how captions are tokenised (`TOKENIZERS`)
+    document_frequencies: counted with the same tokenisation; None counts them in the references
+    rouge: False sets ROUGE-L, which takes half of the time, to NaN
     """
 
     def __init__(
@@ -69,45 +73,46 @@ class CaptionScorer(Scorer):
         self._tokenize = tokenize
         self._rouge = rouge
         self._frequencies = document_frequencies
-        self._references = [tokenized(image, tokenize) for image in references]
-        captions = [caption.split() for image in self._references for caption in image]
-        self._words = [word for caption in captions for word in caption]
-        self._lengths = np.array([len(caption) for caption in captions], dtype=np.int64)
-        self._image = np.repeat(np.arange(len(references)), [len(image) for image in references])
-        self._first = np.searchsorted(self._image, np.arange(len(references)))
+        self._references = [tokenized(captions, tokenize) for captions in references]
+        split = [caption.split() for captions in self._references for caption in captions]
+        self._words = list(chain.from_iterable(split))  # of all references, one after another
+        self._lengths = np.array([len(words) for words in split], dtype=np.int64)  # of each reference
+        self._image = np.repeat(np.arange(len(references)), [len(captions) for captions in references])
+        self._first = np.searchsorted(self._image, np.arange(len(references)))  # each image's first reference
 
     def statistics(self, hypotheses: Sequence[str]) -> Statistics:
-        """Images × 13: everything from which the scores of a corpus are computed."""
+        """Images × 13: everything from which the scores of a corpus are computed, in the columns listed above."""
         hypotheses = tokenized(hypotheses, self._tokenize)
         split = [hypothesis.split() for hypothesis in hypotheses]
         lengths = np.array([len(words) for words in split], dtype=np.int64)
-        words = [*(word for hypothesis in split for word in hypothesis), *self._words]
+        words = [*chain.from_iterable(split), *self._words]
         orders = zip(ORDERS, count_ngrams(words, np.append(lengths, self._lengths)), strict=True)
         compared = [self._compare(counts, self._inverse_frequencies(n, counts, words)) for n, counts in orders]
         correct, clipped, plain = zip(*compared, strict=True)
-        # Δ uses bigram counts, as in coco-caption; for an empty caption they do not match lengths
+        # the difference in length is one of bigram counts, as in coco-caption; an empty caption counts as one word
         delta = np.maximum(lengths - 1, 0)[self._image] - np.maximum(self._lengths - 1, 0)
         penalty = np.exp(-(delta**2) / (2 * SIGMA**2))
-        far = int(self._lengths.max(initial=0)) + 1
-        rank = np.abs(self._lengths - lengths[self._image]) * far + self._lengths  # the closest, the shorter in a tie
+        # the smallest rank of an image's references belongs to the closest in length, the shorter one in a tie
+        base = int(self._lengths.max(initial=0)) + 1
+        rank = np.abs(self._lengths - lengths[self._image]) * base + self._lengths
         pairs = zip(hypotheses, self._references, strict=True)
         return np.column_stack(
             [
                 *correct,
                 *(np.maximum(lengths - shorter, 0) for shorter in range(len(ORDERS))),
                 lengths,
-                np.minimum.reduceat(rank, self._first) % far,
+                np.minimum.reduceat(rank, self._first) % base,
                 np.array([rouge_l(*pair) if self._rouge else np.nan for pair in pairs]),
-                SCALE * self._mean(np.mean(clipped, axis=0) * penalty),
-                SCALE * self._mean(np.mean(plain, axis=0)),
+                CIDER_SCALE * self._mean(np.mean(clipped, axis=0) * penalty),
+                CIDER_SCALE * self._mean(np.mean(plain, axis=0)),
             ]
         )
 
     def scores(self, statistics: Statistics) -> dict[str, float]:
-        """BLEU from sums over images; the means of the other scores."""
-        sums = bleu(statistics[:, :ROUGE_L].sum(0))
+        """BLEU of the summed statistics, and the means of the other scores."""
+        bleus = bleu(statistics[:, :ROUGE_L].sum(0))
         means = [statistics[:, column].mean() for column in range(ROUGE_L, CIDER + 1)]
-        return dict(zip(NAMES, [*sums.tolist(), *map(float, means)], strict=True))
+        return dict(zip(NAMES, [*bleus.tolist(), *map(float, means)], strict=True))
 
     def each(self, statistics: Statistics) -> list[dict[str, float]]:
         rows = np.column_stack([bleu(statistics), statistics[:, ROUGE_L:]])
@@ -115,10 +120,10 @@ class CaptionScorer(Scorer):
 
     def warnings(self) -> list[str]:
         images = self._frequencies.images if self._frequencies else len(self._references)
-        return [ONE_IMAGE] if images == 1 else []
+        return [ONE_IMAGE_WARNING] if images == 1 else []
 
     def signature(self, *, samples: int | None = None) -> str:
-        """Everything besides the captions that a score depends on, in sacreBLEU's style."""
+        """Everything that the scores depend on besides the captions, in the style of sacreBLEU's signatures."""
         sizes = sorted({len(captions) for captions in self._references})
         frequencies = self._frequencies
         parts = {
@@ -133,46 +138,48 @@ class CaptionScorer(Scorer):
         return "|".join(f"{name}:{value}" for name, value in parts.items())
 
     def _inverse_frequencies(self, n: int, counts: "Counts", words: Sequence[str]) -> Floats:
-        """By n-gram of order n: the logarithm of the number of documents over that of those with it, at least one.
+        """The inverse document frequency of each n-gram of order n: ln(documents / max(1, documents with the n-gram)).
 
-        The documents are the images, each with its references, unless others were given.
+        A document is an image with its references, of the corpus unless document frequencies were given.
         """
-        documents, size = len(self._references), len(counts.place)
+        documents, size = len(self._references), len(counts.example_start)
         if self._frequencies is None:
-            theirs = counts.caption >= documents
-            image = self._image[counts.caption[theirs] - documents]
-            keys = image * size + counts.ngram[theirs]
-            different, _ = np.unique(keys, return_counts=True)  # sorts; without counts numpy 2.4 hashes, slowly
-            holding = np.bincount(different % max(size, 1), minlength=size)
+            of_references = counts.caption >= documents  # the captions before are the hypotheses
+            image = self._image[counts.caption[of_references] - documents]
+            keys = image * size + counts.ngram[of_references]
+            unique, _ = np.unique(keys, return_counts=True)  # with counts numpy 2.4 sorts; without, it hashes, slowly
+            with_ngram = np.bincount(unique % max(size, 1), minlength=size)
         else:
             documents, frequencies = self._frequencies.images, self._frequencies.counts
-            holding = np.array([frequencies.get(" ".join(words[i : i + n]), 0) for i in counts.place], dtype=np.int64)
-        inverse: Floats = np.log(documents) - np.log(np.maximum(holding, 1))
+            ngrams = (" ".join(words[start : start + n]) for start in counts.example_start)
+            with_ngram = np.array([frequencies.get(ngram, 0) for ngram in ngrams], dtype=np.int64)
+        inverse: Floats = np.log(documents) - np.log(np.maximum(with_ngram, 1))
         return inverse
 
     def _compare(self, counts: "Counts", inverse_frequencies: Floats) -> tuple[Integers, Floats, Floats]:
-        """For n-grams of one order, those of the hypotheses followed by those of the references: how many of each
-        hypothesis match, each at most as often as in any one reference; and each reference's cosine with its image's
-        hypothesis, clipped as in CIDEr-D and plain, 0 if a norm is 0.
+        """The number of matched n-grams of one order in each hypothesis (`CORRECT`), and the cosine of each reference
+        with the hypothesis of its image, clipped as in CIDEr-D and plain as in CIDEr; a cosine is 0 if a norm is 0.
+
+        counts: the entries of the hypotheses, followed by those of the references
         """
         images, size = len(self._references), len(inverse_frequencies)
-        half = int(np.searchsorted(counts.caption, images))
-        caption = counts.caption[half:] - images
-        keys = self._image[caption] * size + counts.ngram[half:]
-        own = np.append(counts.caption[:half] * size + counts.ngram[:half], -1)
-        place = np.searchsorted(own[:-1], keys)
-        shared = own[place] == keys  # n-grams of a reference that its image's hypothesis has too
-        caption, place = caption[shared], place[shared]
-        most = np.zeros(half, dtype=np.int64)
-        np.maximum.at(most, place, counts.count[half:][shared])
-        matched = np.bincount(counts.caption[:half], np.minimum(counts.count[:half], most), images)
+        start = int(np.searchsorted(counts.caption, images))  # the first entry of the references
+        reference = counts.caption[start:] - images
+        keys = self._image[reference] * size + counts.ngram[start:]
+        hypothesis_keys = np.append(counts.caption[:start] * size + counts.ngram[:start], -1)
+        entry = np.searchsorted(hypothesis_keys[:-1], keys)  # the hypothesis's entry for the reference's n-gram
+        shared = hypothesis_keys[entry] == keys  # whether there is such an entry
+        reference, entry = reference[shared], entry[shared]
+        limit = np.zeros(start, dtype=np.int64)
+        np.maximum.at(limit, entry, counts.count[start:][shared])
+        matched = np.bincount(counts.caption[:start], np.minimum(counts.count[:start], limit), images)
         weights = counts.count * inverse_frequencies[counts.ngram]
         norms = np.sqrt(np.bincount(counts.caption, weights**2, images + len(self._image)))
         product = norms[:images][self._image] * norms[images:]
         scale = np.divide(1, product, out=np.zeros_like(product), where=product != 0)
-        ours, theirs = weights[place], weights[half:][shared]
-        clipped = np.bincount(caption, np.minimum(ours, theirs) * theirs, len(self._image))
-        plain = np.bincount(caption, ours * theirs, len(self._image))
+        of_hypothesis, of_reference = weights[entry], weights[start:][shared]
+        clipped = np.bincount(reference, np.minimum(of_hypothesis, of_reference) * of_reference, len(self._image))
+        plain = np.bincount(reference, of_hypothesis * of_reference, len(self._image))
         return matched, clipped * scale, plain * scale
 
     def _mean(self, values: Floats) -> Floats:
@@ -181,7 +188,7 @@ class CaptionScorer(Scorer):
 
 
 def tokenized(captions: Sequence[str], tokenize: str) -> list[str]:
-    """The captions tokenised for scoring, words with spaces between them."""
+    """The captions tokenised for scoring: the tokens of each, separated by spaces."""
     if tokenize not in TOKENIZERS:
         raise InputError(f"Unknown tokenize '{tokenize}'; choose from {', '.join(TOKENIZERS)}.")
     tokens = {"ptb": ptb.tokenize, "char": characters}.get(tokenize)
@@ -189,18 +196,18 @@ def tokenized(captions: Sequence[str], tokenize: str) -> list[str]:
 
 
 def fitting_tokeniser(references: Iterable[str]) -> tuple[str, str]:
-    """The tokeniser for captions with these references; and a sentence about it, empty where there is nothing to say
-    about `ptb`.
-    """
+    """The name of the tokeniser that fits these references, and the reason, empty for `ptb` in ordinary text."""
     text = writing(references)
     if text.has_no_spaces:
         return "char", "tokenize=char: the captions have almost no spaces; each character counts as a word."
-    cut = "the captions seem to be cut into words by spaces; tokenize=char counts characters"
-    return "ptb", f"tokenize=ptb: {cut}." if text.is_mostly_unspaced else ""
+    if text.is_mostly_unspaced:
+        reason = "the captions seem to be segmented into words by spaces; tokenize=char counts characters"
+        return "ptb", f"tokenize=ptb: {reason}."
+    return "ptb", ""
 
 
 def bleu(statistics: Floats) -> Floats:
-    """BLEU-1 to 4 with brevity penalty, then BLEU-4 without it; for each row if there are rows."""
+    """BLEU-1 to BLEU-4, then BLEU-4 without brevity penalty, of a row of statistics, or of each of several rows."""
     products = np.cumprod((statistics[..., CORRECT] + TINY) / (statistics[..., POSSIBLE] + SMALL), axis=-1)
     values = products ** (1 / np.array(ORDERS))
     return np.concatenate([values * _penalty(statistics)[..., None], values[..., -1:]], axis=-1)
@@ -213,32 +220,34 @@ def _penalty(statistics: Floats) -> Floats:
 
 
 def brevity(statistics: Floats) -> dict[str, float]:
-    """BLEU's brevity penalty (1 is none), and the ratio of the captions' length to the closest references' length."""
+    """BLEU's brevity penalty (1: none), and the ratio of the captions' length to that of the closest references."""
     sums = statistics.sum(0)
     ratio = sums[HYPOTHESIS_LENGTH] / max(sums[REFERENCE_LENGTH], 1)
     return {"brevity_penalty": float(_penalty(sums)), "length_ratio": float(ratio)}
 
 
 def rouge_l(hypothesis: str, references: Sequence[str]) -> float:
-    """The longest common subsequence as an F score; precision and recall are each the best over the references.
+    """ROUGE-L: the F-score of the longest common subsequence, from the best precision and best recall over references.
 
-    Words are split at single spaces, as coco-caption does only for this score: an empty caption is one empty word.
+    Words are split at single spaces, as coco-caption does for this score only: an empty caption is one empty word.
     """
     words = hypothesis.split(" ")
-    masks: dict[str, int] = {}
-    for place, word in enumerate(words):
-        masks[word] = masks.get(word, 0) | (1 << place)
+    masks: dict[str, int] = {}  # the positions of each word, as bits
+    for position, word in enumerate(words):
+        masks[word] = masks.get(word, 0) | (1 << position)
     alternatives = [reference.split(" ") for reference in references]
-    common = [_common_subsequence(masks, len(words), others) for others in alternatives]
+    common = [_lcs_length(masks, len(words), reference) for reference in alternatives]
     precision = max(common) / len(words)
-    recall = max(shared / len(others) for shared, others in zip(common, alternatives, strict=True))
+    recall = max(length / len(reference) for length, reference in zip(common, alternatives, strict=True))
     if precision == 0:
         return 0.0
     return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
 
 
-def _common_subsequence(masks: dict[str, int], size: int, words: Sequence[str]) -> int:
-    """The length of the longest one; each row of the usual table is the bits of one number (Crochemore et al. 2001)."""
+def _lcs_length(masks: dict[str, int], size: int, words: Sequence[str]) -> int:
+    """Length of the longest common subsequence, bit-parallel: one integer holds a row of the dynamic-programming table
+    (Crochemore et al. 2001). masks, size: each word's positions in the other sequence, as bits, and its length
+    """
     full = (1 << size) - 1
     row = full
     for word in words:
@@ -251,19 +260,22 @@ def _common_subsequence(masks: dict[str, int], size: int, words: Sequence[str]) 
 class Counts:
     """How often each n-gram of one order occurs in each caption: entries sorted by caption, then by n-gram.
 
-    place: for each n-gram, by its number, its place among the words of all captions.
+    caption: the index of each entry's caption
+    ngram: the id of each entry's n-gram
+    count: how often the n-gram occurs in the caption
+    example_start: for each n-gram id, where the n-gram starts at one of its occurrences in the words of all captions
     """
 
     caption: Integers
     ngram: Integers
     count: Integers
-    place: Integers
+    example_start: Integers
 
 
 def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
-    """The counts of each order, given the words of all captions, one caption after another, and each one's length."""
-    numbers: dict[str, int] = {}
-    word = np.array([numbers.setdefault(text, len(numbers)) for text in words], dtype=np.int64)
+    """Yield the counts of each order, from the words of all captions, one after another, and the captions' lengths."""
+    word_ids: dict[str, int] = {}
+    word = np.array([word_ids.setdefault(text, len(word_ids)) for text in words], dtype=np.int64)
     caption = np.repeat(np.arange(len(lengths)), lengths)
     end = np.repeat(np.cumsum(lengths), lengths)  # the end of each word's caption
     start, ngram = np.arange(len(word)), np.zeros_like(word)
@@ -271,33 +283,35 @@ def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
         inside = start + n <= end[start]
         start = start[inside]
         keys = (ngram[inside] << WORD_BITS) | word[start + n - 1]
-        different, ngram = np.unique(keys, return_inverse=True)
-        place = np.zeros_like(different)
-        place[ngram] = start
-        size = max(len(different), 1)
+        unique, ngram = np.unique(keys, return_inverse=True)
+        example_start = np.zeros_like(unique)
+        example_start[ngram] = start
+        size = max(len(unique), 1)
         entries, count = np.unique(caption[start] * size + ngram, return_counts=True)
-        yield Counts(entries // size, entries % size, count, place)
+        yield Counts(entries // size, entries % size, count, example_start)
 
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """The number of images in whose references each n-gram occurs, by which CIDEr weights n-grams. The corpus need not
-    be the scored one; its captions are tokenised: words with spaces between.
+    """In how many images' references each n-gram occurs; CIDEr weights n-grams by it. The corpus need not be the one
+    that is scored.
     """
 
-    images: int
-    counts: Mapping[str, int]  # words with a space between them → images
-    tokenize: str
-    name: str  # for the signature
+    images: int  # the number of images
+    counts: Mapping[str, int]  # the number of images by n-gram, whose tokens are separated by spaces
+    tokenize: str  # how the captions were tokenised, one of `TOKENIZERS`
+    name: str  # the name in signatures
 
     @classmethod
     def count(cls, references: Sequence[Sequence[str]], *, tokenize: str, name: str) -> "DocumentFrequencies":
-        """Count a corpus of references, a list of tokenised captions per image; `tokenize` names their tokenisation."""
+        """Count a corpus. references: the tokenised captions of each image"""
         counts: Counter[str] = Counter()
         for captions in references:
-            split = [caption.split() for caption in captions]
-            ngrams = (" ".join(w[i : i + n]) for w in split for n in ORDERS for i in range(len(w) - n + 1))
-            counts.update(dict.fromkeys(ngrams, 1))  # a set whose order is the same in every run
+            ngrams: dict[str, int] = {}  # unlike a set, in a reproducible order
+            for words in map(str.split, captions):
+                for n in ORDERS:
+                    ngrams |= {" ".join(words[start : start + n]): 1 for start in range(len(words) - n + 1)}
+            counts.update(ngrams)
         return cls(len(references), counts, tokenize, name)
 
     def save(self, path: Path) -> None:
@@ -308,23 +322,23 @@ class DocumentFrequencies:
 
     @classmethod
     def load(cls, path: Path) -> "DocumentFrequencies":
-        """Read a file that `save` wrote; InputError for any other."""
+        """Read a file that `save` wrote. Raises InputError for any other file."""
         content = check_file(path).read_bytes()
         try:
             record = parse_json(content)
             counts = {str(ngram): int(images) for ngram, images in record["document_frequencies"].items()}
             images = int(record["images"])
-            if not 0 < images <= LARGEST or not all(0 < count <= images for count in counts.values()):
-                raise ValueError("no image, or an n-gram in the references of none or of more than there are")
+            if not 0 < images <= MAX_IMAGES or not all(0 < count <= images for count in counts.values()):
+                raise ValueError("the number of images, or an n-gram's number of images, is out of range")
             return cls(images, counts, str(record["tokenize"]), without_suffix(path.name))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(
                 f"{path} holds no document frequencies: expected a JSON object with images, tokenize and "
-                "document_frequencies, as seqtool eval writes it for save_document_frequencies=FILE."
+                "document_frequencies, as written by seqtool eval save_document_frequencies=FILE."
             ) from error
 
     def check(self, *, tokenize: str) -> "DocumentFrequencies":
-        """Returns these. Raises InputError unless they were counted with this tokenisation."""
+        """Return self. Raises InputError unless the captions were tokenised in this way."""
         if self.tokenize != tokenize:
             raise InputError(
                 f"The document frequencies {self.name} were counted with tokenize={self.tokenize}: "

@@ -1,5 +1,8 @@
-"""The metrics: their names, whether higher is better, and what computes them; a new one is a line in `SCORES`. Systems
-are scored by them, with intervals and segment by segment, and compared with each other.
+"""Metrics, and the scores of systems.
+
+- `SCORES` lists the built-in metrics; a new one is a line there and a `Scorer`. `Metric` is for user-defined ones.
+- `System` holds the scores of a system, with intervals, and of each segment.
+- `Comparison` compares a system with its baseline.
 """
 
 from abc import ABC, abstractmethod
@@ -13,23 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.errors import InputError
-from seqtool.metrics.bootstrap import SAMPLES, SEED, Draws, Estimate, estimate, p_value, record_of, resampled
+from seqtool.metrics.bootstrap import SAMPLES, SEED, Draws, Estimate, Indices, estimate, p_value, record_of, resampled
 from seqtool.runtime.tables import table
 from seqtool.settings.classes import imported
 
-Statistics = NDArray[Any]  # a row per segment: everything from which the score of a corpus is computed
+Statistics = NDArray[Any]  # a row for each segment; the scores of a corpus are computed from its rows
 
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """What there is to know of a metric without computing it.
+    """The description of a metric.
 
-    name: in settings and in the files of a run
-    label: in tables, curves and JSON
-    digits: after the point
-    task: whose `eval` has it; empty if none computes it
-    scorer: `module:name` of what makes the `Scorer` that computes it, if a `Scorer` does
-    title: where there is room for it; empty if that is the label
+    name: the name in settings and in the files of a run
+    label: the name in tables, curves and JSON
+    digits: the number of decimal places
+    unit: the unit that follows a value; may be empty
+    task: the task whose `eval` computes it; empty if none does
+    scorer: `module:name` of the function or class that makes its `Scorer`; None if something else computes it
+    title: a longer name for reports; empty if it is the label
     """
 
     name: str
@@ -43,45 +47,48 @@ class MetricInfo:
 
     @property
     def heading(self) -> str:
+        """The name in reports: the title, or else the label."""
         return self.title or self.label
 
     def text(self, value: float) -> str:
-        """The score as people read it: `BLEU 37.10`, `loss 2.130 nats/token`."""
+        """The score with label and unit: `BLEU 37.10`, `loss 2.130 nats/token`."""
         return f"{self.label} {value:.{self.digits}f} {self.unit}".rstrip()
 
 
 class Scorer(ABC):
-    """Scores hypotheses against the references that it was made with: a list per segment, a sentence or image.
+    """Scores hypotheses against references, which its constructor takes: a list for each segment (sentence or image).
 
-    A score is a function of statistics per segment, so a corpus can be resampled and its segments scored one by one.
+    A score is a function of the statistics of segments, so a corpus can be resampled, and a segment scored alone.
     """
 
     @abstractmethod
     def statistics(self, hypotheses: Sequence[str]) -> Statistics:
-        """One row per segment; the hypotheses are in the order of the references."""
+        """Return a row for each segment; the hypotheses are in the order of the references."""
 
     @abstractmethod
     def scores(self, statistics: Statistics) -> dict[str, float]:
-        """The scores by name of the corpus whose segments have these statistics."""
+        """Return the scores, by name, of the corpus whose segments have these statistics."""
 
     def each(self, statistics: Statistics) -> list[dict[str, float]]:
-        """The scores of each segment by itself."""
+        """Return the scores of each segment alone."""
         return [self.scores(row[np.newaxis]) for row in statistics]
 
     def warnings(self) -> list[str]:
-        """Sentences that a reader should know before trusting the scores."""
+        """Return reasons why the scores may mislead, for users."""
         return []
 
     @abstractmethod
     def signature(self, *, samples: int | None = None) -> str:
-        """The signature to quote with the scores, once statistics exist; `samples`: of a paired bootstrap."""
+        """Return the signature to quote with the scores; `statistics` must have been called before. samples: the number
+        of resamples of a paired bootstrap, if there was one
+        """
 
 
 class Metric(Scorer):
-    """A user-defined score, one number, which settings name by its dotted name, `mine.Exact`.
+    """The base class of user-defined metrics, which settings refer to by dotted names such as `mine.Exact`.
 
-    It is a mean, a ratio or the like of the segments' statistics: `statistics` computes these from hypotheses and
-    `self.references`, and `score` combines them.
+    `statistics` compares hypotheses with `self.references`, and `score` computes a single number from the statistics,
+    such as a mean or a ratio.
     """
 
     higher_is_better: bool = True
@@ -92,7 +99,7 @@ class Metric(Scorer):
 
     @abstractmethod
     def score(self, statistics: Statistics) -> float:
-        """The score of the corpus whose segments have these statistics."""
+        """Return the score of the corpus whose segments have these statistics."""
 
     def scores(self, statistics: Statistics) -> dict[str, float]:
         return {self.name: float(self.score(statistics))}
@@ -109,13 +116,13 @@ SCORES = {
     info.name: info
     for info in (
         MetricInfo("loss", "loss", higher_is_better=False, digits=3, unit="nats/token"),
-        MetricInfo("bits", "bits/character", higher_is_better=False, digits=3),  # for text
-        # in training `bleu` is also captions' BLEU-4, and `cider` their CIDEr-D
+        MetricInfo("bits", "bits/character", higher_is_better=False, digits=3),  # of language models
+        # when a captioner is trained, `bleu` is BLEU-4 and `cider` is CIDEr-D
         MetricInfo("bleu", "BLEU", task=TRANSLATION, scorer=f"{SACREBLEU}Bleu"),
         MetricInfo("chrf", "chrF2", task=TRANSLATION, scorer=f"{SACREBLEU}make_chrf"),
         MetricInfo("ter", "TER", higher_is_better=False, task=TRANSLATION, scorer=f"{SACREBLEU}make_ter"),
         MetricInfo("cider", "CIDEr-D", digits=3),
-        # for captions: the labels are the names that `eval` writes; there `cider` is without CIDEr-D's penalties
+        # `eval` of captions writes the labels; its `cider` is CIDEr without the penalties of CIDEr-D
         *(
             MetricInfo(f"bleu{n}", f"bleu{n}", digits=4, task=CAPTIONING, scorer=CAPTIONS, title=f"BLEU-{n}")
             for n in (1, 2, 3, 4)
@@ -124,65 +131,69 @@ SCORES = {
         MetricInfo("rouge_l", "rouge_l", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="ROUGE-L"),
         MetricInfo("cider_d", "cider_d", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="CIDEr-D"),
         MetricInfo("plain_cider", "cider", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="CIDEr"),
-        MetricInfo("meteor", "meteor", digits=4, task=CAPTIONING, title="METEOR"),  # by Java, see metrics.java
+        MetricInfo("meteor", "meteor", digits=4, task=CAPTIONING, title="METEOR"),  # computed by metrics.java
         MetricInfo("spice", "spice", digits=4, task=CAPTIONING, title="SPICE"),
     )
 }
 
 
 def scored_in(task: str) -> list[str]:
-    """The names of the scores that a task's `eval` has from scorers, in the order of its tables."""
+    """The names of the scores that scorers compute in a task's `eval`, in the order of its tables."""
     return [info.name for info in SCORES.values() if info.task == task and info.scorer is not None]
 
 
 def labels_of(task: str) -> frozenset[str]:
-    """What the scores are called in the records of a task's `eval`."""
+    """The labels of all scores of a task's `eval`, which are keys in its records."""
     return frozenset(info.label for info in SCORES.values() if info.task == task)
 
 
 def is_score(name: str) -> bool:
-    """Whether it is the name of a score, possibly a user-defined one."""
+    """Whether this is the name of a built-in score, or a dotted name, which may be that of a user-defined one."""
     return name in SCORES or "." in name
 
 
 def score(name: str) -> MetricInfo:
-    """The description of a score; for a user-defined one, whose class need not be importable, just its name."""
+    """The description of a score. That of a user-defined one is made from its name, without importing its class."""
     return SCORES.get(name) or MetricInfo(name, name.rpartition(".")[2], digits=4)
 
 
 def higher_is_better(name: str) -> bool:
+    """Whether a higher score is better. The class of a user-defined score is imported."""
     return score(name).higher_is_better if name in SCORES else metric(name).higher_is_better
 
 
 def metric(name: str, *, setting: str = "scores") -> type[Metric]:
-    """The class that a dotted name, the value of `setting`, means. InputError if there is none."""
-    named = imported(name, Metric, setting=setting)
-    if isinstance(named, str):
-        raise InputError(f"Unknown score '{name}': {setting}= takes dotted names of your own, as mine.Exact.")
-    return named
+    """Import the class of a user-defined metric by its dotted name, which `setting` holds."""
+    metric_class = imported(name, Metric, setting=setting)
+    if isinstance(metric_class, str):
+        raise InputError(
+            f"Unknown score '{name}': {setting}= takes the dotted names of your own metrics, such as mine.Exact."
+        )
+    return metric_class
 
 
 def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options: Any) -> list[Scorer]:
-    """The scorers that compute these scores, each made once.
+    """The scorers that compute these scores, built-in ones first; a scorer of several scores is made once.
 
+    names: the scores
     references: a list of texts for each segment
-    options: for our own scorers, such as how they tokenise
+    options: keyword arguments of the built-in scorers, such as `tokenize`
     """
     names = list(dict.fromkeys(names))
-    ours = dict.fromkeys(str(SCORES[name].scorer) for name in names if name in SCORES)
-    own = [metric(name)(references, name=name) for name in names if name not in SCORES]
-    return [*(resolve_name(path)(references, **options) for path in ours), *own]
+    built_in = dict.fromkeys(str(SCORES[name].scorer) for name in names if name in SCORES)
+    user_defined = [metric(name)(references, name=name) for name in names if name not in SCORES]
+    return [*(resolve_name(scorer)(references, **options) for scorer in built_in), *user_defined]
 
 
 class System:
-    """A system's hypotheses, one for each segment, with all their scores by name; resampled only on request."""
+    """A system's hypotheses, one for each segment, and their scores; resampled only when intervals are needed."""
 
     def __init__(self, hypotheses: Sequence[str], scorers: Sequence[Scorer], *, samples: int = SAMPLES) -> None:
         self.hypotheses = hypotheses
         self.scorers = scorers
         self.samples = samples
         self.statistics = [scorer.statistics(hypotheses) for scorer in scorers]
-        self.values: dict[str, float] = {}
+        self.values: dict[str, float] = {}  # by the name of the score
         self._scorers: dict[str, Scorer] = {}
         for scorer, statistics in zip(scorers, self.statistics, strict=True):
             values = scorer.scores(statistics)
@@ -190,28 +201,31 @@ class System:
             self._scorers |= dict.fromkeys(values, scorer)
 
     def signature(self, name: str, *, samples: int | None = None) -> str:
-        """The signature of a score; `samples`: of a paired bootstrap."""
+        """The signature of a score. samples: the number of resamples of a paired bootstrap, if there was one"""
         return self._scorers[name].signature(samples=samples)
 
     @cached_property
     def draws(self) -> dict[str, Draws]:
-        """Each score of every resample of the segments."""
+        """The scores of all resamples, by name; empty arrays if `samples` is 0."""
         if not self.samples:
             return dict.fromkeys(self.values, np.empty(0))
         segments = np.arange(len(self.hypotheses))
         columns: list[Draws] = []
         for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
-            drawn = resampled(lambda i, of=scorer, s=statistics: [*of.scores(s[i]).values()], [segments], self.samples)
-            columns += list(drawn.T)
+
+            def scores(rows: Indices, scorer: Scorer = scorer, statistics: Statistics = statistics) -> list[float]:
+                return list(scorer.scores(statistics[rows]).values())
+
+            columns += list(resampled(scores, [segments], self.samples).T)
         return dict(zip(self.values, columns, strict=True))
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
-        """Each score with its interval."""
+        """Each score with its interval, by name."""
         return {name: estimate(value, self.draws[name]) for name, value in self.values.items()}
 
     def each(self) -> list[dict[str, Any]]:
-        """Each hypothesis, and its own scores by label."""
+        """A record of each segment, for JSON: the hypothesis and its scores by label."""
         segments: list[dict[str, Any]] = [{"hypothesis": hypothesis, "scores": {}} for hypothesis in self.hypotheses]
         for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
             for segment, scores in zip(segments, scorer.each(statistics), strict=True):
@@ -221,25 +235,26 @@ class System:
 
 @dataclass(frozen=True)
 class Difference:
-    """One score of a system and its baseline. p_value: paired bootstrap, None without resamples."""
+    """One score of a system and of its baseline."""
 
-    name: str
+    name: str  # the label of the score
     baseline: Estimate
     system: Estimate
-    p_value: float | None
-    signature: str
+    p_value: float | None  # by paired bootstrap; None without resamples
+    signature: str  # of the score
 
     @property
     def p(self) -> str:
+        """The p-value as text: “-” if there is none."""
         return "-" if self.p_value is None else f"{self.p_value:.4f}"
 
     def text(self, digits: int) -> str:
-        """How far the system is ahead."""
+        """The system's score minus the baseline's, with its sign."""
         return f"{self.system.value - self.baseline.value:+.{digits}f}"
 
 
 class Comparison:
-    """A system beside its baseline on the same segments, from the same resamples."""
+    """The differences between a system and its baseline on the same segments, from the same resamples."""
 
     def __init__(self, baseline: System, system: System) -> None:
         self.digits = max(score(name).digits for name in system.values)
@@ -251,16 +266,16 @@ class Comparison:
                 drawn = system.draws[name] - baseline.draws[name]
                 p = p_value(second.value - first.value, drawn, scale=scale)
                 if name in SCORES and round(scale, score(name).digits) == 0:
-                    p = 1.0  # both are 0 as printed: what then differs is how a score avoids dividing by zero
+                    p = 1.0  # both are printed as 0 and differ only by what is added to avoid dividing by zero
             signature = system.signature(name, samples=system.samples or None)
             self.differences.append(Difference(score(name).label, first, second, p, signature))
 
     def record(self) -> dict[str, Any]:
-        """Plain containers, for JSON."""
+        """The differences as plain containers, for JSON."""
         return {"differences": [record_of(difference) for difference in self.differences]}
 
     def text(self) -> str:
-        """A readable table, and the signatures, just one if all are equal."""
+        """A table, followed by the signature of each score, or a single one if all are equal."""
         rows = [
             (d.name, d.baseline.text(self.digits), d.system.text(self.digits), d.text(self.digits), d.p)
             for d in self.differences

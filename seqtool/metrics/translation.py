@@ -1,7 +1,7 @@
-"""Scores of translations: sacreBLEU's BLEU, chrF and TER, BLEU by source length, and a system's lead over its
-baseline by source length.
+"""Scores of translations, by sacreBLEU: BLEU, chrF and TER.
 
-Scores are on the 0–100 scale, and each has the signature that makes it comparable.
+BLEU and a system's lead over its baseline can also be computed by source length. Scores are on a scale from 0 to 100.
+Each has a signature, as only scores with equal signatures are comparable.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,19 +22,19 @@ from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstra
 from seqtool.metrics.scores import Scorer, Statistics
 from seqtool.runtime.network import LibraryDownload
 
-TOKENISED = 100  # with this many lines that end in " .", sacreBLEU regards a text as tokenised
-BY_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's tokenisers, for its test sets
-OF_CHARACTERS = ("zh", "char")
-LENGTH_EDGES = (8, 14)  # source words: up to 8, 9 to 14, 15 and more
+TOKENISED_LINES = 100  # with this many lines that end in " .", sacreBLEU regards a text as tokenised
+TOKENISER_OF_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's defaults; elsewhere 13a
+CHARACTER_TOKENISERS = ("zh", "char")
+LENGTH_EDGES = (8, 14)  # the bins are 1 to 8, 9 to 14, and 15 or more source words
 
 
 class SacreBleu(Scorer):
-    """The score `name` by one of sacreBLEU's metrics."""
+    """Computes the score `name` by one of sacreBLEU's metrics."""
 
     def __init__(self, name: str, metric: Metric, references: Sequence[Sequence[str]]) -> None:
         self.name = name
         self.metric = metric
-        self._texts = list(zip(*references, strict=True))  # sacreBLEU takes whole texts
+        self._texts = list(zip(*references, strict=True))  # one text for each reference, as sacreBLEU expects
 
     def statistics(self, hypotheses: Sequence[str]) -> Statistics:
         return np.array(self.metric._extract_corpus_statistics(hypotheses, self._texts))
@@ -52,7 +52,7 @@ class SacreBleu(Scorer):
 
 @final
 class Bleu(SacreBleu):
-    """BLEU; for one sentence, only over the orders that it has (sacreBLEU's effective order)."""
+    """BLEU. A single sentence is scored by the n-gram orders that it has (sacreBLEU's effective order)."""
 
     def __init__(self, references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> None:
         super().__init__("bleu", make_bleu(tokenize, lowercase=lowercase), references)
@@ -62,10 +62,12 @@ class Bleu(SacreBleu):
 
 
 def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
-    """sacreBLEU's BLEU, without its warning about tokenised text, which mentions sacreBLEU's own options."""
+    """sacreBLEU's BLEU, without its warning about tokenised text, which mentions sacreBLEU's own options. Raises
+    InputError if the tokeniser is unknown or not available.
+    """
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"Unknown tokeniser '{tokenize}'; choose from {', '.join(BLEU.TOKENIZERS)}.")
-    # of a model of SentencePiece, if the tokeniser has one
+    # some tokenisers download a SentencePiece model
     download = LibraryDownload(f"The tokeniser '{tokenize}'", advice="copy ~/.sacrebleu/models from another machine")
     try:
         return download.run(lambda: BLEU(lowercase=lowercase, tokenize=tokenize, force=True))
@@ -75,49 +77,55 @@ def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
 
 
 def fitting_tokeniser(references: Iterable[str], *, language: str | None = None) -> tuple[str, str]:
-    """The tokeniser of BLEU for these references, of those that need no further package; and a sentence about it, empty
-    where there is nothing to say about 13a. Any text with hardly any spaces, such as letters, counts characters, since
-    a line of one word has no n-grams. `language`: of the references, if they are one of sacreBLEU's test sets.
+    """The name of BLEU's tokeniser for these references, and the reason, empty for 13a in ordinary text.
+
+    language: that of the references if they belong to one of sacreBLEU's test sets, whose default is then preferred
+
+    Otherwise only tokenisers are chosen that need no further package. Any text with hardly any spaces is scored by
+    characters, since a line of a single word has no n-grams with n > 1.
     """
     text = writing(references)
-    tokenize, why = "13a", ""
+    tokenize, reason = "13a", ""
     if text.has_no_spaces and text.is_chinese:
-        tokenize, why = "zh", "the references are Chinese; each of their characters counts as a word"
+        tokenize, reason = "zh", "the references are Chinese; each of their characters counts as a word"
     elif text.has_no_spaces or text.has_hardly_any_spaces:
-        tokenize, why = "char", "the references have almost no spaces; each character counts as a word"
+        tokenize, reason = "char", "the references have almost no spaces; each character counts as a word"
     elif text.is_mostly_unspaced:
-        counting = "zh" if text.is_chinese else "char"
-        why = f"the references seem to be cut into words by spaces; tokenize={counting} counts characters"
+        by_characters = "zh" if text.is_chinese else "char"
+        reason = f"the references seem to be segmented into words by spaces; tokenize={by_characters} counts characters"
     if language is not None:
-        usual = BY_LANGUAGE.get(language.partition("_")[0], "13a")
+        better = TOKENISER_OF_LANGUAGE.get(language.partition("_")[0], "13a")
         with suppress(InputError):
-            if usual != tokenize:
-                make_bleu(usual, lowercase=False)  # is it installed?
-            return usual, f"tokenize={usual}, as sacreBLEU has it for this pair." if why or usual != "13a" else ""
+            if better != tokenize:
+                make_bleu(better, lowercase=False)  # raises InputError if it is not installed
+            is_ordinary = better == "13a" and not reason
+            return better, "" if is_ordinary else f"tokenize={better}, sacreBLEU's default for this language pair."
     else:
-        usual = "ja-mecab" if text.scripts["kana"] and tokenize == "char" else ""
-        usual = "ko-mecab" if 2 * text.scripts["Hangul"] > text.scripts.total() else usual
-    note = f"tokenize={tokenize}{why and ': '}{why}."
-    if usual:
-        note += f" tokenize={usual} finds words, with pip install 'sacrebleu[{usual.partition('-')[0]}]'."
-    return tokenize, note if why or usual else ""
+        better = "ja-mecab" if text.scripts["kana"] and tokenize == "char" else ""
+        better = "ko-mecab" if 2 * text.scripts["Hangul"] > text.scripts.total() else better
+    note = f"tokenize={tokenize}: {reason}." if reason else f"tokenize={tokenize}."
+    if better:
+        package = f"sacrebleu[{better.partition('-')[0]}]"
+        note += f" tokenize={better} segments text into words; it needs pip install '{package}'."
+    return tokenize, note if reason or better else ""
 
 
 def make_chrf(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
-    """chrF2, on characters, so it needs no tokeniser."""
+    """chrF2, which compares characters; `tokenize` is ignored."""
     return SacreBleu("chrf", CHRF(lowercase=lowercase), references)
 
 
 def make_ter(references: Sequence[Sequence[str]], *, tokenize: str, lowercase: bool) -> Scorer:
-    """TER, always lower-cased and with its own tokeniser, like sacreBLEU's default."""
+    """TER with sacreBLEU's defaults: lower-cased, with its own tokeniser. `tokenize` and `lowercase` are ignored."""
     return SacreBleu("ter", TER(), references)
 
 
 def bleu_parts(statistics: Statistics, *, effective_order: bool = False) -> BLEUScore:
-    """BLEU, its n-gram precisions, brevity penalty and lengths, for the corpus whose sentences have these rows of
-    sacreBLEU's: hypothesis and reference length, matched and possible n-grams for n = 1..4.
+    """BLEU of a corpus, with its n-gram precisions, brevity penalty and lengths.
 
-    `effective_order`: only over the n that exist, for scoring short sentences one by one.
+    statistics: sacreBLEU's, a row for each sentence: hypothesis length, reference length, and for n = 1..4 the numbers
+        of matched n-grams and of the hypothesis's n-grams
+    effective_order: leave out the n for which there are no n-grams, to score single short sentences
     """
     sums = statistics.sum(axis=0).tolist()
     return BLEU.compute_bleu(sums[2:6], sums[6:], sums[0], sums[1], "exp", effective_order=effective_order)
@@ -125,11 +133,11 @@ def bleu_parts(statistics: Statistics, *, effective_order: bool = False) -> BLEU
 
 @dataclass(frozen=True)
 class LengthScore:
-    """BLEU of the sentences whose source is as long as the label says; None if there are none."""
+    """BLEU of the sentences whose source length lies in one bin."""
 
-    label: str
-    sentences: int
-    bleu: Estimate | None
+    label: str  # the bin, such as 9–14
+    sentences: int  # their number
+    bleu: Estimate | None  # None if there are no such sentences
 
 
 def bleu_by_length(
@@ -137,21 +145,21 @@ def bleu_by_length(
 ) -> tuple[LengthScore, ...]:
     """BLEU of the sentences in each bin of source length (Bahdanau et al. 2015, Figure 2)."""
     scores = []
-    for label, chosen in length_bins(sources, edges=edges):
-        bleu = bootstrap(lambda i: bleu_parts(statistics[i]).score, [chosen], samples) if len(chosen) else None
-        scores.append(LengthScore(label, len(chosen), bleu))
+    for label, sentences in length_bins(sources, edges=edges):
+        bleu = bootstrap(lambda i: bleu_parts(statistics[i]).score, [sentences], samples) if len(sentences) else None
+        scores.append(LengthScore(label, len(sentences), bleu))
     return tuple(scores)
 
 
 def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) -> list[tuple[str, Indices]]:
-    """Sentences by the source's length (`lengths`): up to the first edge, to the next, …, above the last."""
+    """Label and sentences of each bin of source lengths: up to the first edge, to the second, …, above the last."""
     bins = np.searchsorted(edges, lengths(sources)[0])
     labels = [f"≤{edges[0]}", *(f"{low + 1}–{high}" for low, high in pairwise(edges)), f"≥{edges[-1] + 1}"]
     return [(label, np.flatnonzero(bins == number)) for number, label in enumerate(labels)]
 
 
 def lengths(sources: Sequence[str]) -> tuple[list[int], str]:
-    """The length of each source, and its unit: words between white space, or characters if none have spaces."""
+    """The length of each source, and the unit: words between white space, or characters if the sources lack spaces."""
     if writing(sources).has_no_spaces:
         return [len(characters(source)) for source in sources], "characters"
     return [len(source.split()) for source in sources], "words"
@@ -159,15 +167,17 @@ def lengths(sources: Sequence[str]) -> tuple[list[int], str]:
 
 @dataclass(frozen=True)
 class Gaps:
-    """How far a system is above its baseline in BLEU: on short sentences, on long ones, and long − short."""
+    """A system's lead over its baseline in BLEU."""
 
-    short: Estimate
-    long: Estimate
-    growth: Estimate
+    short: Estimate  # on short sentences
+    long: Estimate  # on long sentences
+    growth: Estimate  # long minus short
 
 
 def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: Indices, *, samples: int) -> Gaps:
-    """The gaps between two systems in two bins of sentences, neither empty; each resample serves both."""
+    """The gaps between two systems, from their BLEU statistics and the same resamples. short, long: the indices of the
+    sentences in two bins, neither of them empty
+    """
 
     def gap(i: Indices) -> float:
         return bleu_parts(system[i]).score - bleu_parts(baseline[i]).score
@@ -186,7 +196,7 @@ def check_lengths(
     name: str = "the hypotheses",
     reference_names: Sequence[str],
 ) -> None:
-    """Refuse texts that are empty or not parallel, naming the files and how many lines each has."""
+    """Raise InputError if there are no hypotheses, or the texts are not parallel. The message names the files."""
     if not hypotheses:
         raise InputError(f"{name} has no lines: there is nothing to score.")
     for reference, reference_name in zip(references, reference_names, strict=True):

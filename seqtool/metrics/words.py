@@ -1,6 +1,8 @@
-"""Words as a system writes them: how well it writes rare and frequent ones, F1 by how often a word stands in the
-training data as in compare-mt (Neubig et al. 2019, section 3); and those repeated in a row, as models write them that
-have learnt too little.
+"""Statistics of the words in hypotheses.
+
+- F1 of rare and of frequent words: by how often they occur in the training data, as in compare-mt (Neubig et al. 2019,
+  section 3).
+- Repetitions: words that occur several times in a row, as in the output of undertrained models.
 """
 
 from collections import Counter
@@ -14,16 +16,17 @@ from numpy.typing import NDArray
 from seqtool.data.text.words import characters, words, writing
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
-LONGEST = 8  # words of a repeated sequence
-EDGES = (1, 2, 5, 10, 100, 1000)
-LABELS = ("0", "1", "2–4", "5–9", "10–99", "100–999", "1,000+")  # of the ranges between them
+LONGEST_REPEAT = 8  # words, or characters, of a sequence whose repetition is looked for
+EDGES = (1, 2, 5, 10, 100, 1000)  # where a new range of training counts starts: compare-mt's without 3 and 4
+LABELS = ("0", "1", "2–4", "5–9", "10–99", "100–999", "1,000+")  # of the ranges of training counts
 
 
 @dataclass(frozen=True)
 class WordScore:
-    """F1 of the words that stand so often in the training data; None if the references have none.
+    """F1 of the words whose training count lies in one range; `f1` is None if the references contain no such word.
 
-    words: their number in the references.
+    label: the range
+    words: their number in the references
     """
 
     label: str
@@ -34,65 +37,73 @@ class WordScore:
 def f1_by_count(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], counts: Mapping[str, int], *, samples: int = SAMPLES
 ) -> list[WordScore]:
-    """F1 in per cent for each range of `EDGES` of which the references have words, with intervals from resampling
-    sentences; `counts`: how often each word stands in the training data. A word that stands n times in a reference is
-    matched at most n times; of several references of a sentence the one counts that shares the most words with the
-    hypothesis.
+    """F1 in per cent of the words of each range of training counts, with intervals from resampling sentences.
+
+    hypotheses: one for each sentence
+    references: at least one for each sentence; the one that shares the most words with the hypothesis is used
+    counts: how often each word occurs in the training data
+    samples: the number of resamples
+
+    A word that occurs n times in a reference is matched at most n times.
     """
     split = characters if unit_of(references) == "characters" else words
     overlaps = np.array([_overlap(*pair, counts, split) for pair in zip(hypotheses, references, strict=True)])
     scores = []
-    for place, label in enumerate(LABELS):
+    for index, label in enumerate(LABELS):
 
-        def f1(rows: NDArray[np.int64], overlaps: NDArray[np.int64] = overlaps[:, place]) -> float:
-            matched, written, wanted = overlaps[rows].sum(0).tolist()
-            return float(200 * matched / max(1, written + wanted))
+        def f1(sentences: NDArray[np.int64], overlaps: NDArray[np.int64] = overlaps[:, index]) -> float:
+            matched, in_hypotheses, in_references = overlaps[sentences].sum(0).tolist()
+            return float(200 * matched / max(1, in_hypotheses + in_references))
 
-        number = int(overlaps[:, place, 2].sum())
+        number = int(overlaps[:, index, 2].sum())
         estimate = bootstrap(f1, [np.arange(len(overlaps))], samples) if number else None
         scores.append(WordScore(label, number, estimate))
     return scores
 
 
 def unit_of(references: Sequence[Sequence[str]]) -> str:
-    """What is counted: words, or characters where references have no spaces."""
+    """The unit that is counted: words, or characters if the references have no spaces."""
     return "characters" if writing(chain.from_iterable(references)).has_no_spaces else "words"
 
 
 def _overlap(
     hypothesis: str, references: Sequence[str], counts: Mapping[str, int], split: Callable[[str], list[str]]
 ) -> NDArray[np.int64]:
-    """Ranges × 3: the words that match, those of the hypothesis and those of the reference."""
+    """Ranges × 3: the numbers of matched words, of words in the hypothesis and of words in the reference."""
     written = Counter(split(hypothesis))
-    wanted = max((Counter(split(reference)) for reference in references), key=lambda words: (written & words).total())
-    overlap = np.zeros((len(EDGES) + 1, 3), np.int64)
-    for column, of_column in enumerate((written & wanted, written, wanted)):
-        for word, count in of_column.items():
-            overlap[np.searchsorted(EDGES, counts.get(word, 0), side="right"), column] += count
+    candidates = [Counter(split(reference)) for reference in references]
+    reference_words = max(candidates, key=lambda candidate: (written & candidate).total())
+    overlap = np.zeros((len(LABELS), 3), np.int64)
+    for column, words_of_column in enumerate((written & reference_words, written, reference_words)):
+        for word, count in words_of_column.items():
+            index = np.searchsorted(EDGES, counts.get(word, 0), side="right")
+            overlap[index, column] += count
     return overlap
 
 
 def repeats(text: str) -> bool:
-    """Whether a sequence of words is repeated in a row (`is_repeated`)."""
+    """Whether a text repeats words or characters in a row (see `is_repeated`)."""
     return is_repeated(*units(text))
 
 
 def units(text: str) -> tuple[list[str], bool]:
-    """The words of a text, or its characters where it has no spaces between words; and whether they are characters."""
+    """The words of a text, or its characters if it has no spaces; and whether they are characters."""
     has_no_spaces = writing([text]).has_no_spaces
     return characters(text) if has_no_spaces else text.split(), has_no_spaces
 
 
 def is_repeated(units: Sequence[str], are_characters: bool) -> bool:
-    """Whether a sequence of 2 to `LONGEST` words stands twice in a row, or one word three times; of characters 4 to
-    `LONGEST` twice, or fewer four times, since Chinese and others double words.
+    """Whether a sequence of units occurs several times in a row.
+
+    A single word must occur three times, 2 to `LONGEST_REPEAT` words twice. 1 to 3 characters must occur four times,
+    since Chinese and other languages double words, and 4 to `LONGEST_REPEAT` characters twice.
     """
-    few, often = (3, 4) if are_characters else (1, 3)
-    for length in range(1, LONGEST + 1):
-        times = often if length <= few else 2
-        alike = 0  # units in a row that are equal to those `length` before
+    max_short, short_times = (3, 4) if are_characters else (1, 3)
+    for length in range(1, LONGEST_REPEAT + 1):
+        times = short_times if length <= max_short else 2
+        equal = 0  # the number of successive units that equal the unit `length` before them
         for before, unit in zip(units, units[length:], strict=False):
-            alike = alike + 1 if unit == before else 0
-            if alike >= (times - 1) * length:
+            equal = equal + 1 if unit == before else 0
+            if equal >= (times - 1) * length:
                 return True
     return False

@@ -138,8 +138,8 @@ def test_one_image_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str], cap
     found = capsys.readouterr().out
     assert "cider_d      0.0000 [0.0000, 0.0000]\ncider        0.0000 [" in found
     assert caplog.messages == [
-        "CIDEr is 0 where document frequencies come from a single image, as every n-gram then weighs ln 1 = 0: "
-        "score more images or give document frequencies.",
+        "CIDEr is 0 with document frequencies from a single image, as every n-gram then has the weight ln 1 = 0: "
+        "score more images or give document_frequencies=FILE.",
     ]
     assert found.endswith(f"Warning: {caplog.messages[0]}\n")
 
@@ -228,7 +228,7 @@ def test_ngrams_are_counted() -> None:
     captions = [caption.split() for captions in corpus()[1].values() for caption in captions]
     flat = [word for words in captions for word in words]
     for n, counts in zip(ORDERS, count_ngrams(flat, np.array([len(words) for words in captions])), strict=True):
-        texts = [tuple(flat[i : i + n]) for i in counts.place.tolist()]
+        texts = [tuple(flat[i : i + n]) for i in counts.example_start.tolist()]
         assert len(set(texts)) == len(texts)
         found: list[dict[Any, int]] = [{} for _ in captions]
         entries = zip(*(one.tolist() for one in (counts.caption, counts.ngram, counts.count)), strict=True)
@@ -239,7 +239,7 @@ def test_ngrams_are_counted() -> None:
 
 
 def test_images_must_be_the_same() -> None:
-    with pytest.raises(InputError, match=r"^the references has no image: there is nothing to score\.$"):
+    with pytest.raises(InputError, match=r"^the references has no images: there is nothing to score\.$"):
         check_images({}, {})
     with pytest.raises(InputError, match=r"^r\.json has no caption for image 2: every image needs at least one\.$"):
         check_images({"1": "a"}, {"1": ["a"], "2": []}, references_name="r.json")

@@ -55,7 +55,7 @@ def test_java_scores(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
     old = scores_with(monkeypatch, Scorer, path="/usr/bin/java", version="1.8.0_392")
     assert old == ({"meteor": 0.25, "spice": 0.25}, [])
     new = scores_with(monkeypatch, Scorer, path="/usr/bin/java", version="17.0.15")
-    assert new == ({"meteor": 0.25}, ["SPICE does not run on Java 17: it needs 14 or older."])
+    assert new == ({"meteor": 0.25}, ["SPICE does not run on Java 17: it needs Java 14 or older."])
     broken = scores_with(monkeypatch, Broken, path="/usr/bin/java", version="17.0.15")
     assert broken[1][0] == "METEOR failed in Java: Command 'java' returned non-zero exit status 1."
     none = scores_with(monkeypatch, Scorer, path="", version="")
