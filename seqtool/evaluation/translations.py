@@ -500,8 +500,8 @@ def _sacrebleu_texts(name: str, langpair: str | None) -> list[list[str]]:
     if len(texts) == 2 and len(texts[0]) == len(texts[1]):
         return texts
     download = LibraryDownload(
-        what=f"testset={name}",
-        by_hand=f"put its text, one sentence per line, into {expected[0]} and {expected[1]}",
+        subject=f"testset={name}",
+        advice=f"put its text, one sentence per line, into {expected[0]} and {expected[1]}",
         addresses=sacrebleu.DATASETS[name].data or [],
     )
     files = download.run(
