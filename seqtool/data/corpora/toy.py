@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from seqtool.data.corpora import toy_words as words
-from seqtool.data.corpora.draw import Draw
+from seqtool.data.corpora.draw import StableRandom
 from seqtool.data.corpora.toy_words import Adjective, Noun, Verb, english_plural
 
 GRAMMAR = (  # enters a cache's name: change an entry whenever the grammar generates different text
@@ -108,16 +108,16 @@ def generate(*, seed: int, train: int, valid: int, test: int, longest: int = LON
     No source and no target occurs twice, in one split or in two. The same seed gives the same corpus on every
     Python; test and valid do not depend on the size of train.
     """
-    draw = Draw(seed)
+    rng = StableRandom(seed)
     seen: set[str] = set()
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for name, size in (("test", test), ("valid", valid), ("train", train)):
         while len(splits[name]) < size:
             if longest == LONGEST:
-                made = sentence(draw)
+                made = sentence(rng)
             else:
-                share = draw.random()
-                made = long_sentence(draw, int(longest**share) if name == "train" else 1 + int(longest * share))
+                share = rng.random()
+                made = long_sentence(rng, int(longest**share) if name == "train" else 1 + int(longest * share))
             pair = surface(made, longest)
             if pair is not None and pair.source not in seen and pair.target not in seen:
                 seen.update((pair.source, pair.target))
@@ -167,40 +167,40 @@ def written(texts: Sequence[str]) -> str:
 # Sentences
 
 
-def sentence(draw: Draw) -> Phrase:
-    tense = draw.pick(TENSES)
-    shape = draw.random()
+def sentence(rng: StableRandom) -> Phrase:
+    tense = rng.pick(TENSES)
+    shape = rng.random()
     if shape < 0.12:
-        return question(clause(draw, tense, asked=True))
+        return question(clause(rng, tense, asked=True))
     if shape < 0.20:
-        return question(open_question(draw, tense))
+        return question(open_question(rng, tense))
     if shape < 0.58:
-        return statement(clause(draw, tense, time="anywhere"))
+        return statement(clause(rng, tense, time="anywhere"))
     if shape < 0.70:  # My mother bought a red car but sold the house.
-        who = subject(draw)
+        who = subject(rng)
         unsaid = replace(who, source=(), target=())
-        return statement(action(draw, who, tense) + contrast(draw) + action(draw, unsaid, tense))
+        return statement(action(rng, who, tense) + contrast(rng) + action(rng, unsaid, tense))
     if shape < 0.78:
-        return statement(clause(draw, tense) + phrase(",", ",:0") + contrast(draw) + clause(draw, tense))
+        return statement(clause(rng, tense) + phrase(",", ",:0") + contrast(rng) + clause(rng, tense))
     if shape < 0.86:
-        return statement(clause(draw, tense) + phrase("because", "porque:0") + clause(draw, tense))
+        return statement(clause(rng, tense) + phrase("because", "porque:0") + clause(rng, tense))
     if shape < 0.90:
-        tense = draw.pick(("present", "past"))
-        return statement(phrase("when", "cuando:0") + clause(draw, tense) + phrase(",", ",:0") + clause(draw, tense))
+        tense = rng.pick(("present", "past"))
+        return statement(phrase("when", "cuando:0") + clause(rng, tense) + phrase(",", ",:0") + clause(rng, tense))
     if shape < 0.94:
-        condition = phrase("if", "si:0") + clause(draw, "present") + phrase(",", ",:0")
-        return statement(condition + clause(draw, "future"))
-    thought = phrase("that", "que:0") + clause(draw, tense)
-    who, verb = subject(draw), draw.pick(words.SAYING)
+        condition = phrase("if", "si:0") + clause(rng, "present") + phrase(",", ",:0")
+        return statement(condition + clause(rng, "future"))
+    thought = phrase("that", "que:0") + clause(rng, tense)
+    who, verb = subject(rng), rng.pick(words.SAYING)
     return statement(assemble(who, verb, "past" if tense == "past" else "present", thought))
 
 
-def long_sentence(draw: Draw, words: int) -> Phrase:
+def long_sentence(rng: StableRandom, words: int) -> Phrase:
     """Clauses joined by conjunctions until there are this many English words."""
-    made = clause(draw, draw.pick(TENSES))
+    made = clause(rng, rng.pick(TENSES))
     while len(made.source) < words:
-        joined = phrase("because", "porque:0") if draw.chance(0.3) else phrase(",", ",:0") + contrast(draw)
-        made += joined + clause(draw, draw.pick(TENSES))
+        joined = phrase("because", "porque:0") if rng.chance(0.3) else phrase(",", ",:0") + contrast(rng)
+        made += joined + clause(rng, rng.pick(TENSES))
     return statement(made)
 
 
@@ -213,106 +213,106 @@ def question(asked: Phrase) -> Phrase:
     return Phrase((), (Word("¿", None, end.source),)) + asked + end
 
 
-def open_question(draw: Draw, tense: str) -> Phrase:
+def open_question(rng: StableRandom, tense: str) -> Phrase:
     """Who, where, why, when."""
-    shape = draw.random()
+    shape = rng.random()
     if shape < 0.35:
         who = phrase("who", "quién:0")
-        return action(draw, Nominal(who.source, who.target, kind="who"), tense)
+        return action(rng, Nominal(who.source, who.target, kind="who"), tense)
     if shape < 0.6:
-        thing = noun_phrase(draw, ("kin", "animal", "text", "thing", "clothes", "place"), words.DEFINITE)
+        thing = noun_phrase(rng, ("kin", "animal", "text", "thing", "clothes", "place"), words.DEFINITE)
         return phrase("where", "dónde:0") + assemble(thing, words.ESTAR, tense, NOTHING, asked=True)
-    asked = draw.pick((phrase("why", "por:0 qué:0"), phrase("when", "cuándo:0")))
-    return asked + action(draw, subject(draw, asked=True), tense, asked=True, time="nowhere")
+    asked = rng.pick((phrase("why", "por:0 qué:0"), phrase("when", "cuándo:0")))
+    return asked + action(rng, subject(rng, asked=True), tense, asked=True, time="nowhere")
 
 
 # Clauses
 
 
-def clause(draw: Draw, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
-    shape = draw.random()
+def clause(rng: StableRandom, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
+    shape = rng.random()
     if shape < 0.55:
-        return action(draw, subject(draw, asked), tense, asked=asked, time=time)
+        return action(rng, subject(rng, asked), tense, asked=asked, time=time)
     if shape < 0.70:
-        return being(draw, subject(draw, asked), tense, asked)
+        return being(rng, subject(rng, asked), tense, asked)
     if shape < 0.83:
-        return being(draw, thing_phrase(draw), tense, asked)
+        return being(rng, thing_phrase(rng), tense, asked)
     if shape < 0.88:  # The dog sleeps in the garden.
-        animal = noun_phrase(draw, ("animal",), words.SUBJECT)
-        return assemble(animal, draw.pick(words.ANIMAL), tense, location(draw, ("home", "place")), asked=asked)
+        animal = noun_phrase(rng, ("animal",), words.SUBJECT)
+        return assemble(animal, rng.pick(words.ANIMAL), tense, location(rng, ("home", "place")), asked=asked)
     if shape < 0.93:  # There is a cat on the table.
-        thing = noun_phrase(draw, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
+        thing = noun_phrase(rng, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
         there = Nominal((Word("there"),), person=thing.person)
-        return assemble(there, words.HABER, tense, thing + location(draw, ("furniture", "home")), asked=asked)
-    return liking(draw, "past" if tense == "past" else "present", asked)
+        return assemble(there, words.HABER, tense, thing + location(rng, ("furniture", "home")), asked=asked)
+    return liking(rng, "past" if tense == "past" else "present", asked)
 
 
-def action(draw: Draw, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
+def action(rng: StableRandom, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
     """Somebody does something. An adverbial of time may come last, elsewhere or not at all."""
-    negated = not asked and who.kind != "who" and draw.chance(0.15)
+    negated = not asked and who.kind != "who" and rng.chance(0.15)
     clitic = rest = NOTHING
-    shape = draw.random()
+    shape = rng.random()
     if shape < 0.65:
-        verb = draw.pick(words.TRANSITIVE)
-        rest = objects(draw, verb, negated, asked)
+        verb = rng.pick(words.TRANSITIVE)
+        rest = objects(rng, verb, negated, asked)
     elif shape < 0.75:
-        verb = draw.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
+        verb = rng.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
         mine = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())  # "I see me" is left out
-        english, spanish, _ = draw.pick([clitic for clitic in words.CLITICS if clitic[2] not in mine])
+        english, spanish, _ = rng.pick([clitic for clitic in words.CLITICS if clitic[2] not in mine])
         clitic = phrase(english, f"{spanish}:0")  # sees him: lo ve
     elif shape < 0.9:
-        verb = draw.pick(words.STAYING)
-        rest = location(draw, ("home", "place"))
+        verb = rng.pick(words.STAYING)
+        rest = location(rng, ("home", "place"))
     else:
-        verb = draw.pick(words.MOVING)
-        rest = phrase("to", "a:0") + noun_phrase(draw, ("place",), words.LOCAL)
-    if not verb.stative and draw.chance(0.08):
-        rest += phrase("with", "con:0") + noun_phrase(draw, ("kin",), words.POSSESSIVES)
+        verb = rng.pick(words.MOVING)
+        rest = phrase("to", "a:0") + noun_phrase(rng, ("place",), words.LOCAL)
+    if not verb.stative and rng.chance(0.08):
+        rest += phrase("with", "con:0") + noun_phrase(rng, ("kin",), words.POSSESSIVES)
 
     modal = adverb = None
-    if not verb.stative and tense != "future" and draw.chance(0.2):
-        modal = draw.pick(words.MODALS[tense == "past" :])  # "was going to" is left out
-    elif not (verb.stative or negated or asked) and draw.chance(0.08):
-        adverb = phrase(*draw.pick(words.ADVERBS))
+    if not verb.stative and tense != "future" and rng.chance(0.2):
+        modal = rng.pick(words.MODALS[tense == "past" :])  # "was going to" is left out
+    elif not (verb.stative or negated or asked) and rng.chance(0.08):
+        adverb = phrase(*rng.pick(words.ADVERBS))
     made = assemble(who, verb, tense, rest, negated=negated, asked=asked, adverb=adverb, clitic=clitic, modal=modal)
-    if time == "nowhere" or adverb or verb.stative or not draw.chance(0.3):
+    if time == "nowhere" or adverb or verb.stative or not rng.chance(0.3):
         return made
-    when = phrase(*draw.pick(words.TIMES["future" if modal == words.MODALS[0] else tense]))
-    return when + made if time == "anywhere" and not asked and draw.chance(0.4) else made + when
+    when = phrase(*rng.pick(words.TIMES["future" if modal == words.MODALS[0] else tense]))
+    return when + made if time == "anywhere" and not asked and rng.chance(0.4) else made + when
 
 
-def being(draw: Draw, who: Nominal, tense: str, asked: bool) -> Phrase:
+def being(rng: StableRandom, who: Nominal, tense: str, asked: bool) -> Phrase:
     """Is tall (ser), is tired (estar), is in the garden, is a doctor."""
-    negated = not asked and draw.chance(0.12)
-    shape = draw.random()
+    negated = not asked and rng.chance(0.12)
+    shape = rng.random()
     if shape < 0.7:
         lasts = shape < 0.4 or who.kind not in words.STATE
         verb, groups = (words.SER, words.AFTER) if lasts else (words.ESTAR, words.STATE)
         mentioned = {word.text for word in who.source}
         news = [group for group in groups[who.kind] if mentioned.isdisjoint(english for english, _ in group)]
-        rest = description(draw, news or groups[who.kind], who, predicate=True)  # or what is mentioned already
+        rest = description(rng, news or groups[who.kind], who, predicate=True)  # or what is mentioned already
     elif who.kind in words.HUMAN and shape < 0.85:
-        english, forms = draw.pick(tuple(words.PROFESSIONS.items()))
+        english, forms = rng.pick(tuple(words.PROFESSIONS.items()))
         name = agreeing(english_plural(english) if who.plural else english, forms, who)
         verb, rest = words.SER, name if who.plural else phrase("a", "") + name
     else:
         kinds = ("furniture", "home") if who.kind in ("text", "clothes", "food", "animal") else ("home", "place")
-        return assemble(who, words.ESTAR, tense, location(draw, kinds), negated=negated, asked=asked)
+        return assemble(who, words.ESTAR, tense, location(rng, kinds), negated=negated, asked=asked)
     return assemble(who, verb, tense, rest, negated=negated, asked=asked, predicate=True)
 
 
-def liking(draw: Draw, tense: str, asked: bool) -> Phrase:
+def liking(rng: StableRandom, tense: str, asked: bool) -> Phrase:
     """I like cats: me gustan los gatos, where the cats are the subject."""
-    who = one_word(draw, words.PRONOUNS[asked:], is_dropped=True)
+    who = one_word(rng, words.PRONOUNS[asked:], is_dropped=True)
     kinds = ("animal", "text", "clothes", "food", "home", "place")
-    bare = draw.chance(0.35)
-    liked = noun_phrase(draw, kinds, ("bare",) if bare else words.DEFINITE)
+    bare = rng.chance(0.35)
+    liked = noun_phrase(rng, kinds, ("bare",) if bare else words.DEFINITE)
     article = Word(words.DETERMINERS["the"][2 + liked.gender], None, liked.heads)
     rest = Phrase((), (article,)) + liked if bare else liked
     clitic = Phrase((), (Word(words.DATIVES[who.person], who.source[0]),))
     agreed = {when: (forms[liked.person],) * 5 for when, forms in words.LIKE.spanish.items()}
     verb = words.LIKE._replace(spanish=agreed)
-    negated = not asked and draw.chance(0.15)
+    negated = not asked and rng.chance(0.15)
     return assemble(who, verb, tense, rest, negated=negated, asked=asked, clitic=clitic)
 
 
@@ -358,60 +358,60 @@ def assemble(
     return Phrase(who.source + auxiliary + source, who.target + target + chain.target + rest.target)
 
 
-def objects(draw: Draw, verb: Verb, negated: bool, asked: bool) -> Phrase:
+def objects(rng: StableRandom, verb: Verb, negated: bool, asked: bool) -> Phrase:
     """One object or two: a big cat but a small house."""
-    kind = draw.pick(verb.objects)
-    if kind in ("text", "thing", "clothes", "furniture") and draw.chance(0.06):
-        return relative(draw, noun_phrase(draw, (kind,), ("the",)))
+    kind = rng.pick(verb.objects)
+    if kind in ("text", "thing", "clothes", "furniture") and rng.chance(0.06):
+        return relative(rng, noun_phrase(rng, (kind,), ("the",)))
     owned = verb.stative and "person" not in verb.objects  # things one has, wants or needs
     determiners: Sequence[str] = words.INDEFINITE if owned else words.ANY
     if negated:
         determiners = words.LACKING if owned else words.NEGATED
-    first = noun_phrase(draw, (kind,), determiners)
+    first = noun_phrase(rng, (kind,), determiners)
     kinds = [other for other in verb.objects if (other in words.HUMAN) == (kind in words.HUMAN)]
-    second = noun_phrase(draw, kinds, determiners)
-    if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not draw.chance(0.2):
+    second = noun_phrase(rng, kinds, determiners)
+    if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not rng.chance(0.2):
         return personal(first, verb)
-    joined = phrase("or", "o:0") if asked else contrast(draw) if owned else phrase("and", "y:0")
+    joined = phrase("or", "o:0") if asked else contrast(rng) if owned else phrase("and", "y:0")
     return personal(first, verb) + joined + personal(second, verb)
 
 
-def thing_phrase(draw: Draw) -> Nominal:
+def thing_phrase(rng: StableRandom) -> Nominal:
     """A thing to say something about, sometimes one that somebody bought."""
     kinds = ("animal", "text", "thing", "clothes", "food", "furniture", "home", "place", "part")
-    if draw.chance(0.12):
-        return relative(draw, noun_phrase(draw, kinds[1:-2], ("the",)))
-    return noun_phrase(draw, kinds, words.DEFINITE)
+    if rng.chance(0.12):
+        return relative(rng, noun_phrase(rng, kinds[1:-2], ("the",)))
+    return noun_phrase(rng, kinds, words.DEFINITE)
 
 
-def relative(draw: Draw, thing: Nominal) -> Nominal:
+def relative(rng: StableRandom, thing: Nominal) -> Nominal:
     """The house that my brother sold."""
     verbs = [verb for verb in words.TRANSITIVE if thing.kind in verb.objects and not verb.stative]
-    both = thing + phrase("that", "que:0") + assemble(subject(draw), draw.pick(verbs), "past", NOTHING)
+    both = thing + phrase("that", "que:0") + assemble(subject(rng), rng.pick(verbs), "past", NOTHING)
     return replace(thing, source=both.source, target=both.target)
 
 
 # Phrases
 
 
-def subject(draw: Draw, asked: bool = False) -> Nominal:
-    shape = draw.random()
+def subject(rng: StableRandom, asked: bool = False) -> Nominal:
+    shape = rng.random()
     if shape < 0.55:
-        return one_word(draw, words.PRONOUNS[asked:], is_dropped=True)  # nobody asks what "I" do
+        return one_word(rng, words.PRONOUNS[asked:], is_dropped=True)  # nobody asks what "I" do
     if shape < 0.85:
-        return noun_phrase(draw, words.HUMAN, words.SUBJECT)
+        return noun_phrase(rng, words.HUMAN, words.SUBJECT)
     if shape < 0.93:
-        return one_word(draw, words.NAMES)
-    first, second = one_word(draw, words.NAMES[:-1]), one_word(draw, words.NAMES[-1:])
-    if draw.chance(0.6):
-        second = noun_phrase(draw, ("kin",), words.POSSESSIVES)
+        return one_word(rng, words.NAMES)
+    first, second = one_word(rng, words.NAMES[:-1]), one_word(rng, words.NAMES[-1:])
+    if rng.chance(0.6):
+        second = noun_phrase(rng, ("kin",), words.POSSESSIVES)
     both = first + phrase("and", "y:0") + second
     return Nominal(both.source, both.target, 4, min(first.gender, second.gender), first.heads + second.heads)
 
 
-def one_word(draw: Draw, options: Sequence[tuple[str, int, int]], *, is_dropped: bool = False) -> Nominal:
+def one_word(rng: StableRandom, options: Sequence[tuple[str, int, int]], *, is_dropped: bool = False) -> Nominal:
     """A name, or a pronoun, which Spanish may drop."""
-    text, person, gender = draw.pick(options)
+    text, person, gender = rng.pick(options)
     word = Word(text)
     return Nominal((word,), () if is_dropped else (Word(text, word),), person, gender, (word,))
 
@@ -423,67 +423,71 @@ def personal(thing: Nominal, verb: Verb) -> Phrase:
     return thing
 
 
-def location(draw: Draw, kinds: Sequence[str]) -> Phrase:
-    noun = draw.pick(words.NOUNS[draw.pick(kinds)])
+def location(rng: StableRandom, kinds: Sequence[str]) -> Phrase:
+    noun = rng.pick(words.NOUNS[rng.pick(kinds)])
     usual = (noun.preposition, "en:0")
-    relation = draw.pick((usual, usual, usual, usual, ("near", "cerca:0 de~0"), ("behind", "detrás:0 de~0")))
-    return phrase(*relation) + noun_phrase(draw, kinds, words.LOCAL, noun=noun)
+    relation = rng.pick((usual, usual, usual, usual, ("near", "cerca:0 de~0"), ("behind", "detrás:0 de~0")))
+    return phrase(*relation) + noun_phrase(rng, kinds, words.LOCAL, noun=noun)
 
 
-def noun_phrase(draw: Draw, kinds: Sequence[str], determiners: Sequence[str], *, noun: Noun | None = None) -> Nominal:
+def noun_phrase(
+    rng: StableRandom, kinds: Sequence[str], determiners: Sequence[str], *, noun: Noun | None = None
+) -> Nominal:
     """A determiner, adjectives and a noun of one of the kinds."""
-    noun = noun or draw.pick(words.NOUNS[draw.pick(kinds)])
-    chosen = draw.pick(determiners)
+    noun = noun or rng.pick(words.NOUNS[rng.pick(kinds)])
+    chosen = rng.pick(determiners)
     single = len(noun.english) == 1
     if noun.kind == "kin" and (single or "my" in determiners):
-        chosen = draw.pick(words.POSSESSIVES)
+        chosen = rng.pick(words.POSSESSIVES)
     elif noun.kind == "person" and chosen in (*words.POSSESSIVES, "bare"):
         chosen = "the"
     many = chosen in words.PLURAL
     if not (many or single or chosen in words.SINGULAR or determiners is words.LOCAL):
-        many = draw.chance(0.25)
+        many = rng.chance(0.25)
     head = Word(noun.english[many])
     bare = Nominal((head,), (Word(noun.spanish[many], head),), 4 if many else 2, noun.gender, (head,), noun.kind)
 
     before = after = NOTHING
-    if draw.chance(0.1) and not single and chosen not in ("another", "many", "bare"):
+    if rng.chance(0.1) and not single and chosen not in ("another", "many", "bare"):
         ranked = chosen in words.DEFINITE and chosen != "this"
-        word = draw.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
+        word = rng.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
         before = agreeing(word, words.BEFORE[word], bare)
-    elif draw.chance(0.2 if determiners is words.LOCAL else 0.45):
-        after = description(draw, words.AFTER[noun.kind], bare)
-    before = determiner(draw, chosen, bare) + before
+    elif rng.chance(0.2 if determiners is words.LOCAL else 0.45):
+        after = description(rng, words.AFTER[noun.kind], bare)
+    before = determiner(rng, chosen, bare) + before
     source, target = before.source + after.source + bare.source, before.target + bare.target + after.target
     if noun.kind == "part" and chosen == "the":  # the door of the house
-        whole = phrase("of", "de:0") + noun_phrase(draw, ("home", "place"), words.LOCAL)
+        whole = phrase("of", "de:0") + noun_phrase(rng, ("home", "place"), words.LOCAL)
         source, target = source + whole.source, target + whole.target
     return replace(bare, source=source, target=target)
 
 
-def determiner(draw: Draw, chosen: str, noun: Nominal) -> Phrase:
+def determiner(rng: StableRandom, chosen: str, noun: Nominal) -> Phrase:
     if chosen == "bare":
         return NOTHING
     if chosen == "number":
-        first = draw.pick(range(len(words.NUMBERS) - 1))
+        first = rng.pick(range(len(words.NUMBERS) - 1))
         low, high = (phrase(number, f"{spanish}:0") for number, spanish in words.NUMBERS[first : first + 2])
-        return low + phrase("or", "o:0") + high if draw.chance(0.25) else low
+        return low + phrase("or", "o:0") + high if rng.chance(0.25) else low
     english = "these" if chosen == "this" and noun.plural else chosen
     return agreeing(english, words.DETERMINERS[chosen], noun)
 
 
-def description(draw: Draw, groups: Sequence[Sequence[Adjective]], noun: Nominal, *, predicate: bool = False) -> Phrase:
+def description(
+    rng: StableRandom, groups: Sequence[Sequence[Adjective]], noun: Nominal, *, predicate: bool = False
+) -> Phrase:
     """Big, very big, or two of different groups: big and expensive; in predicates also small but modern."""
-    group = draw.pick(groups)
-    english, forms = draw.pick(group)
+    group = rng.pick(groups)
+    english, forms = rng.pick(group)
     made = agreeing(english, forms, noun)
     others = [other for other in groups if other is not group]
-    if others and draw.chance(0.2 if predicate else 0.06):
-        joined = contrast(draw) if predicate else phrase("and", "y:0")
-        return made + joined + agreeing(*draw.pick(draw.pick(others)), noun)
-    if english not in words.ABSOLUTE and draw.chance(0.15):
+    if others and rng.chance(0.2 if predicate else 0.06):
+        joined = contrast(rng) if predicate else phrase("and", "y:0")
+        return made + joined + agreeing(*rng.pick(rng.pick(others)), noun)
+    if english not in words.ABSOLUTE and rng.chance(0.15):
         return phrase("very", "muy:0") + made
     return made
 
 
-def contrast(draw: Draw) -> Phrase:
-    return draw.pick((phrase("and", "y:0"), phrase("but", "pero:0")))
+def contrast(rng: StableRandom) -> Phrase:
+    return rng.pick((phrase("and", "y:0"), phrase("but", "pero:0")))
