@@ -26,7 +26,7 @@ CLEARANCE = 5  # pixels: least distance between two kinds that are left and righ
 SLACK = 8  # pixels along the axis that one of several kinds may have beyond the longest sides of its objects
 ZONES = ((0, 19), (25, 39), (45, 64))  # pixels: range of the centre of an object at the left, middle or right
 MAX_ROTATION = 12  # degrees
-SUPERSAMPLING = 4  # a picture is drawn this many times larger, then reduced
+SCALE = 4  # a picture is drawn this many times larger, then reduced
 PAIRS = ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1))  # numbers of objects of two kinds; (1, 1) counts twice
 EDGE = 1.2  # pixels: width of the darker edge of an object
 ATTEMPTS = 8  # to place one of several objects of a kind
@@ -52,9 +52,8 @@ def _angles(count: int) -> list[float]:
     return [2 * math.pi * i / count for i in range(count)]
 
 
-# Each shape's outline, with y pointing down; its box scales it to pixels.
 ARM = 0.34  # half the width of a cross's arms
-SHAPES: dict[str, list[Point]] = {
+SHAPES: dict[str, list[Point]] = {  # outlines, of any size, with y pointing down
     "circle": [(math.sin(a), -math.cos(a)) for a in _angles(48)],
     "square": [(-1, -1), (1, -1), (1, 1), (-1, 1)],
     "triangle": [(0, -0.9), (1, 0.9), (-1, 0.9)],
@@ -121,13 +120,13 @@ def invent(rng: StableRandom) -> Scene:
             if item and all(any(low <= coordinate <= high for low, high in ZONES) for coordinate in item.centre):
                 items = [item]
         elif layout < 0.35:
-            items = _apart(rng, _look(rng), rng.pick((2, 3, 4)), EVERYWHERE)
+            items = _same_kind(rng, _look(rng), rng.pick((2, 3, 4)), EVERYWHERE)
         else:
-            items = _sides(rng, rng.pick(PAIRS) if layout < 0.8 else (1, 1, 1))
+            items = _different_kinds(rng, rng.pick(PAIRS) if layout < 0.8 else (1, 1, 1))
     return Scene(tuple(items), clutter=int(rng.random() * 2**31))
 
 
-def _sides(rng: StableRandom, counts: Sequence[int]) -> list[Item] | None:
+def _different_kinds(rng: StableRandom, counts: Sequence[int]) -> list[Item] | None:
     """Kinds of different colours, one after the other along one axis and level along the other; None if they do not
     fit. `counts` has the number of objects of each kind.
     """
@@ -136,7 +135,7 @@ def _sides(rng: StableRandom, counts: Sequence[int]) -> list[Item] | None:
         look = _look(rng)
         if all(look.colour != other.colour for other in looks):
             looks.append(look)
-    axis = rng.pick((0, 1))
+    axis = rng.pick((0, 1))  # 0: side by side, 1: one above the other
     groups: list[list[Item]] = []
     start = 0
     for i, (look, count) in enumerate(zip(looks, counts, strict=True)):
@@ -146,7 +145,7 @@ def _sides(rng: StableRandom, counts: Sequence[int]) -> list[Item] | None:
         if reserved:
             extra = longest * min(count, 2) + SLACK
             stop = min(stop, start + shortest + int(rng.random() * extra))
-        group = _apart(rng, look, count, (0, start, SIDE, stop) if axis else (start, 0, stop, SIDE))
+        group = _same_kind(rng, look, count, (0, start, SIDE, stop) if axis else (start, 0, stop, SIDE))
         if group is None:
             return None
         groups.append(group)
@@ -177,10 +176,11 @@ def _centre_distance(a: Box, b: Box, axis: int) -> float:
 
 
 def _look(rng: StableRandom) -> Look:
+    """A shape, colour and size at random."""
     return Look(rng.pick(tuple(SHAPES)), rng.pick(tuple(COLOURS)), rng.pick(tuple(SIDES)))
 
 
-def _apart(rng: StableRandom, look: Look, count: int, room: Box) -> list[Item] | None:
+def _same_kind(rng: StableRandom, look: Look, count: int, room: Box) -> list[Item] | None:
     """`count` objects of the same look that do not touch; None if they do not fit within `ATTEMPTS` attempts each."""
     items: list[Item] = []
     for _ in range(ATTEMPTS * count):
@@ -229,33 +229,33 @@ def render(scene: Scene) -> Image.Image:
     """Draw the objects over faint lines, rings, dots and a patch of noise. The same scene gives equal pixels."""
     rng = StableRandom(scene.clutter)
     tint = [value + int(9 * rng.random()) - 4 for value in rng.pick(BACKGROUNDS)]
-    image = Image.new("RGB", (SIDE * SUPERSAMPLING, SIDE * SUPERSAMPLING), tuple(tint))
+    image = Image.new("RGB", (SIDE * SCALE, SIDE * SCALE), tuple(tint))
     pen = ImageDraw.Draw(image)
 
     def coordinate() -> float:
-        return rng.random() * SIDE * SUPERSAMPLING
+        return rng.random() * SIDE * SCALE
 
     def faint() -> tuple[int, int, int]:
         """The background, up to 11 % darker."""
         return _darken(tint, 1 - 0.11 * rng.random())
 
     for _ in range(int(rng.random() * 4)):  # lines
-        pen.line([(coordinate(), coordinate()), (coordinate(), coordinate())], fill=faint(), width=SUPERSAMPLING)
+        pen.line([(coordinate(), coordinate()), (coordinate(), coordinate())], fill=faint(), width=SCALE)
     for _ in range(int(rng.random() * 3)):  # rings
-        x, y, radius = coordinate(), coordinate(), (3 + 9 * rng.random()) * SUPERSAMPLING
-        pen.ellipse((x - radius, y - radius, x + radius, y + radius), outline=faint(), width=SUPERSAMPLING)
+        x, y, radius = coordinate(), coordinate(), (3 + 9 * rng.random()) * SCALE
+        pen.ellipse((x - radius, y - radius, x + radius, y + radius), outline=faint(), width=SCALE)
     for _ in range(int(rng.random() * 16)):  # dots
         x, y = coordinate(), coordinate()
-        pen.ellipse((x, y, x + 1.5 * SUPERSAMPLING, y + 1.5 * SUPERSAMPLING), fill=faint())
+        pen.ellipse((x, y, x + 1.5 * SCALE, y + 1.5 * SCALE), fill=faint())
     x, y, width, height = coordinate(), coordinate(), 40 + coordinate() / 4, 40 + coordinate() / 4
     for _ in range(int(rng.random() * 80)):  # noise
         left, top = x + width * rng.random(), y + height * rng.random()
-        pen.rectangle((left, top, left + SUPERSAMPLING, top + SUPERSAMPLING), fill=faint())
+        pen.rectangle((left, top, left + SCALE, top + SCALE), fill=faint())
     for item in scene.items:
         shade = [value + int(17 * rng.random()) - 8 for value in COLOURS[item.colour]]
         pen.polygon(_outline(item, 0), fill=_darken(shade, 0.72))  # the edge
         pen.polygon(_outline(item, EDGE), fill=_darken(shade, 1))
-    return image.reduce(SUPERSAMPLING)
+    return image.reduce(SCALE)
 
 
 def _outline(item: Item, inset: float) -> list[Point]:
@@ -265,7 +265,7 @@ def _outline(item: Item, inset: float) -> list[Point]:
     axes = []
     for coordinates, start, stop in ((xs, left, right), (ys, top, bottom)):
         low, high = min(coordinates), max(coordinates)
-        first, last = start * SUPERSAMPLING, stop * SUPERSAMPLING - 1
+        first, last = start * SCALE, stop * SCALE - 1
         origin = first - low / (high - low) * (last - first)  # of the shape's coordinates
         scale = 1 - 2 * inset / (stop - start)
         axes.append([round(origin + scale * value / (high - low) * (last - first)) for value in coordinates])
