@@ -490,7 +490,7 @@ OPEN = (
     'opens a quote (") that does not close at the end of a column: close it or leave it out; within quotes a quote is '
     'written "".'
 )
-COLUMNS = "columns but the header has 2: a caption that has a comma must stand in double quotes."
+COLUMNS = "columns but the header has 2: a caption that has a comma must be in double quotes."
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ class Karpathy(CaptionFiles):
             first, last = entries[0], entries[-1]
             if first.split not in KARPATHY_SPLITS:
                 says = f"is in split '{first.split}', which is none" if first.split else "has no split, one"
-                raise InputError(f"{first.place} {says} of {', '.join(KARPATHY_SPLITS)}.")
-            if last.place != first.place:
-                raise InputError(f"{last.place} is image {image} again.")
+                raise InputError(f"{first.location} {says} of {', '.join(KARPATHY_SPLITS)}.")
+            if last.location != first.location:
+                raise InputError(f"{last.location} is image {image} again.")
             splits[KARPATHY_SPLITS[first.split]][image] = entries
         if not splits["train"]:
             raise InputError(f"{self._annotations} has no image of the split train.")
@@ -192,7 +192,9 @@ class Coco(CaptionFiles):
         entries = read_captions(file)
         for image, captions in entries.items():
             if captions and captions[0].image == image:
-                raise InputError(f"{captions[0].place} is a caption of image {image}, which is not among the images.")
+                raise InputError(
+                    f"{captions[0].location} is a caption of image {image}, which is not among the images."
+                )
         if bare := [image for image, captions in entries.items() if not captions]:
             raise InputError(f"{file} has no caption of image {bare[0]}.")
         return captioned(directory, entries)
