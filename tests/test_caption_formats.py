@@ -234,9 +234,9 @@ STRAY = {
         "line 1, 2 have empty captions (1000.jpg, 1001.jpg)",
     ),
     "a header of which half is known": (
-        "url\tcaption\nhttp://a/1000.jpg\thello\n", "line 1 has the columns url, caption: call the column of images 'file'"
+        "url\tcaption\nhttp://a/1000.jpg\thello\n", "line 1 has the columns url, caption: call the column"
     ),
-    "the other half": ("image\talt text\n1000.jpg\thello\n", "line 1 has the columns image, alt text: call that"),
+    "the other half": ("image\talt text\n1000.jpg\thello\n", "line 1 has the columns image, alt text: call the column"),
     "no header": ("1000.jpg,A dog\n", "line 1 is '1000.jpg,A dog': a file of captions has a header"),
     "a strange header": ("dog;cat\n", "line 1 is 'dog;cat': a file of captions has a header"),
 }  # fmt: skip
