@@ -260,8 +260,8 @@ def test_vectors_that_float16_cannot_hold_are_refused(
         with pytest.raises(InputError) as error:
             prepare(files, encoder)
         assert str(error.value) == (
-            f"The annotation vectors of torchvision/vgg19, {place}, reach {value:,.0f}, and float16 holds 65,504 at "
-            "most: choose another model.encoder.layer."
+            f"The annotation vectors of torchvision/vgg19, {place}, reach {value:,.0f}, but float16 has at most "
+            "65,504: choose another model.encoder.layer."
         )
     monkeypatch.setattr(image_store, "make_backbone", lambda *_, **__: Loud(-65_504.0))
     store = prepare(files, encoder)
