@@ -1,1 +1,1 @@
-"""From images to a model's input."""
+"""Reading images, and the store of what a model reads of them."""
