@@ -1,10 +1,6 @@
-"""Reading files of captions.
+"""Reading files of captions: JSON and JSON lines, tables with a header, the lines of Flickr8k and Flickr30k, and what
+`caption` writes.
 
-`read_captions` reads
-    - JSON and JSON lines, as of COCO, Karpathy, TextCaps, or the user's own;
-    - tables with a header, whose columns are separated by commas, semicolons, tabs or bars;
-    - the lines of Flickr8k and Flickr30k;
-    - what `caption` writes.
 The content of a file decides how it is read. Every error message names the file and the line or entry in it.
 """
 
@@ -124,12 +120,13 @@ def read_list(path: Path) -> dict[str, str]:
 def captioned(
     directory: Path, entries: Mapping[str, Sequence[Entry]], paths: Mapping[str, str] | None = None
 ) -> list[Captioned]:
-    """The images in a directory that these entries, by the images' identifiers, describe.
+    """The images that entries describe, with normalised white space in their captions.
 
-    paths: the path in the directory of each image that entries name; None: names are paths
+    directory: where the images are
+    entries: the entries of each image, by its identifier
+    paths: the path in the directory for each name in an entry; None: the names are paths
 
-    The captions are checked, and their white space is normalised. Raises InputError for an invalid caption and for a
-    path that leads out of the directory.
+    Raises InputError for an invalid caption and for a path that leads out of the directory.
     """
     check_captions(entry for of_image in entries.values() for entry in of_image)
     images = []

@@ -18,12 +18,9 @@ PUBLISHED = {name: (int(size), sha256) for name, size, sha256 in map(str.split, 
 
 @final
 class Multi30k(PairFiles):
-    """The published files of the data set.
+    """The published files of the data set in `directory`; with `download`, missing files are downloaded into it.
 
-    directory: where the files are
-    source_language, target_language: two of LANGUAGES
-    test_set: what the split `test` is read from: test_2016_flickr, test_2017_flickr and so on
-    download: whether to download missing files into the directory
+    The split `test` is read from the files of `test_set`: test_2016_flickr, test_2017_flickr and so on.
     """
 
     name = "multi30k"

@@ -1,8 +1,7 @@
 """The built-in images: how scenes of coloured shapes are invented and drawn.
 
-A scene shows one object, several objects of one kind, two kinds side by side or one above the other, or three objects
-in a row or column. A kind is a shape with a colour and a size. The position of each object is known to the pixel.
-Captions never mention the clutter in the background.
+A scene shows one object, several of a kind, two kinds side by side or one above the other, or three objects in a row or
+column. The position of each object is known to the pixel. Captions never mention the clutter in the background.
 """
 
 import math
@@ -108,28 +107,23 @@ class Scene:
 
 
 def invent(rng: StableRandom) -> Scene:
-    """A scene about which every claim of a caption is clearly true or clearly false.
-
-    15 % of the scenes show one object, 20 % several of a kind, 45 % two kinds and 20 % three objects.
-    """
+    """A scene about which every claim of a caption is clearly true or clearly false."""
     layout = rng.random()
     items = None
     while items is None:
-        if layout < 0.15:
+        if layout < 0.15:  # 15 %: one object
             item = _item(rng, _look(rng), EVERYWHERE)
             if item and all(any(low <= coordinate <= high for low, high in ZONES) for coordinate in item.centre):
                 items = [item]
-        elif layout < 0.35:
+        elif layout < 0.35:  # 20 %: several of a kind
             items = _same_kind(rng, _look(rng), rng.pick((2, 3, 4)), EVERYWHERE)
-        else:
+        else:  # 45 %: two kinds, 20 %: three objects
             items = _different_kinds(rng, rng.pick(PAIRS) if layout < 0.8 else (1, 1, 1))
     return Scene(tuple(items), clutter=int(rng.random() * 2**31))
 
 
 def _different_kinds(rng: StableRandom, counts: Sequence[int]) -> list[Item] | None:
-    """Kinds of different colours, one after the other along one axis and level along the other; None if they do not
-    fit. `counts` has the number of objects of each kind.
-    """
+    """As many objects of each kind as `counts` says, in a row or column of kinds; None if they do not fit."""
     looks: list[Look] = []
     while len(looks) < len(counts):
         look = _look(rng)
@@ -156,9 +150,7 @@ def _different_kinds(rng: StableRandom, counts: Sequence[int]) -> list[Item] | N
 
 
 def _is_level(first: Sequence[Item], second: Sequence[Item], axis: int) -> bool:
-    """Whether two groups that follow each other along an axis are level across it: they overlap there by at least GAP,
-    and their centres are at most half as far apart as along the axis.
-    """
+    """Whether two groups that follow each other along an axis are level: across it they overlap, with centres close."""
     a, b = _bounds(first), _bounds(second)
     across = 1 - axis
     overlap = min(a[across + 2], b[across + 2]) - max(a[across], b[across])
@@ -202,7 +194,6 @@ def _item(rng: StableRandom, look: Look, room: Box) -> Item | None:
     xs, ys = zip(*_rotate(SHAPES[look.shape], turned), strict=True)
     extent = max(xs) - min(xs), max(ys) - min(ys)
     width, height = (round(longer_side * length / max(extent)) for length in extent)
-
     left, top, right, bottom = room
     free_x, free_y = right - left - width - 2, bottom - top - height - 2
     if min(free_x, free_y) < 0:
@@ -236,8 +227,7 @@ def render(scene: Scene) -> Image.Image:
         return rng.random() * SIDE * SCALE
 
     def faint() -> tuple[int, int, int]:
-        """The background, up to 11 % darker."""
-        return _darken(tint, 1 - 0.11 * rng.random())
+        return _darken(tint, 1 - 0.11 * rng.random())  # the background, up to 11 % darker
 
     for _ in range(int(rng.random() * 4)):  # lines
         pen.line([(coordinate(), coordinate()), (coordinate(), coordinate())], fill=faint(), width=SCALE)

@@ -232,10 +232,7 @@ def is_at(place: tuple[int, int], items: Sequence[Item]) -> bool:
 
 
 def related(relation: str, kinds: Sequence[Sequence[Item]]) -> bool:
-    """Whether the first kind is to the left (right, above, below) of the second, or BETWEEN the second and the third.
-
-    kinds: the objects of each kind
-    """
+    """Whether the first kind is left of (right of, above, below) the second, or between the second and the third."""
     if relation == BETWEEN:
         first, second, third = kinds
         return any(related(way, (second, first)) and related(way, (first, third)) for way in INVERSE)

@@ -6,11 +6,9 @@ past actions are in the preterite and past states in the imperfect. The words ar
 builds a sentence in both languages at once, and `surface` turns it into text and an alignment.
 
 Alignment: a Spanish word that has a counterpart has exactly one sure link (a verb to the verb, not to the
-dropped pronoun). A possible link leads
-    - from a form that shows a gender to the word that decides it;
-    - from "¿" to "?";
-    - from a word without a counterpart to the word that requires it: from "cerca *de*" to "near", from
-      "veo *a* mi hermano" to the person.
+dropped pronoun). A possible link leads from a form that shows a gender to the word that decides it, from "¿" to "?",
+and from a word without a counterpart to the word that requires it: from "cerca *de*" to "near", from "veo *a* mi
+hermano" to the person.
 """
 
 import re
@@ -74,9 +72,7 @@ NOTHING = Phrase()
 
 
 def phrase(english: str, spanish: str) -> Phrase:
-    """A phrase in which each Spanish word is followed by the indices of the English words that it is linked to: a sure
-    link after ":", possible ones after "~", as in `phrase("last week", "la~1 semana:1 pasada:0~1")`.
-    """
+    """A phrase; a Spanish word has the index of its sure link after ":", of possible ones after "~": "pasada:0~1"."""
     source = tuple(Word(word) for word in english.split())
     target = []
     for entry in spanish.split():
@@ -111,7 +107,6 @@ def generate(*, seed: int, train: int, valid: int, test: int, longest: int = MAX
     With `longest` above MAX_WORDS, sentences have any number of clauses. The lengths of test and valid are spread
     evenly; in train, all lengths have about the same number of words. Lengths near `longest` are rare, since sentences
     that turn out longer are rejected, not cut.
-
     No source and no target occurs twice, in one split or in two. The same seed gives the same corpus in every version
     of Python; test and valid do not depend on the size of train.
     """
@@ -260,10 +255,7 @@ def clause(rng: StableRandom, tense: str, *, asked: bool = False, time: str = "l
 
 
 def action(rng: StableRandom, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
-    """A clause in which somebody does something.
-
-    time: where an adverbial such as "yesterday" may be: "last", "anywhere" (first or last) or "nowhere"
-    """
+    """Somebody does something; `time` is where an adverbial may say when: "last", "anywhere" or "nowhere"."""
     negated = not asked and who.kind != "who" and rng.chance(0.15)
     clitic = complement = NOTHING
     choice = rng.random()
@@ -339,22 +331,16 @@ def assemble(
     complement: Phrase,
     *,
     negated: bool = False,
-    asked: bool = False,
+    asked: bool = False,  # whether it is a question
     adverb: Phrase | None = None,
-    clitic: Phrase = NOTHING,
-    modal: tuple[Verb, str] | None = None,
-    predicate: bool = False,
+    clitic: Phrase = NOTHING,  # an object pronoun
+    modal: tuple[Verb, str] | None = None,  # a verb that governs `verb`, and the Spanish for the "to" between them
+    predicate: bool = False,  # whether the complement is a predicate of ser or estar
 ) -> Phrase:
     """Subject, verb and complement, in the word order of each language.
 
     English: who [will|do|be] not never verb it …; in questions the auxiliary comes first.
     Spanish: who no nunca lo verb …; in questions who follows the verb, or the predicate of ser and estar.
-
-    who: the subject
-    asked: whether it is a question
-    clitic: an object pronoun
-    modal: a verb that governs `verb`, and the Spanish for the "to" between them
-    predicate: whether the complement is a predicate of ser or estar
     """
     finite, chain = verb, NOTHING
     if modal is not None:  # wants to buy: quiere comprar

@@ -47,9 +47,7 @@ def spanish_plural(word: str) -> str:
 
 
 def paradigms(entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Spanish paradigms by English word. An entry has all four forms, two (the singular) or one, joined by "-"; the
-    missing ones are regular.
-    """
+    """Spanish paradigms by English word; an entry has four forms, two (the singular) or one, joined by "-"."""
     by_word = {}
     for english, entry in entries.items():
         forms = entry.split("-")

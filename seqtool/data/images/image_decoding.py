@@ -1,7 +1,4 @@
-"""Reading images and fitting them to the square input of a model, with several processes if there are many.
-
-This module does not import torch, so those processes start quickly.
-"""
+"""Reading images, and fitting them to a model's input; torch is not imported, so that further processes start fast."""
 
 import math
 import stat
@@ -62,9 +59,7 @@ class ImageError(InputError):
 
 
 class _Quiet:
-    """A context that suppresses warnings while any thread is in it. With catch_warnings alone, two threads at the same
-    time could leave warnings suppressed.
-    """
+    """A context without warnings, for several threads: with catch_warnings alone, these might stay suppressed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -207,14 +202,10 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 class Chunk(NamedTuple):
-    """Images that were read together.
+    """Images that were read together."""
 
-    pixels: images×3×size×size, without the unreadable images
-    refused: for each unreadable image, its index in the chunk and the reason (a clause without the file's name)
-    """
-
-    pixels: NDArray[np.uint8]
-    refused: dict[int, str]
+    pixels: NDArray[np.uint8]  # images×3×size×size, without the unreadable images
+    refused: dict[int, str]  # by the index of each unreadable image, the reason: a clause without the file's name
 
 
 def load(
