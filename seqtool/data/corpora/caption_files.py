@@ -128,14 +128,14 @@ def captioned(
 
     Raises InputError for an invalid caption and for a path that leads out of the directory.
     """
-    check_captions(entry for of_image in entries.values() for entry in of_image)
+    check_captions(entry for image_entries in entries.values() for entry in image_entries)
     images = []
-    for identifier, of_image in entries.items():
-        name, location = of_image[0].image, of_image[0].location
+    for identifier, image_entries in entries.items():
+        name, location = image_entries[0].image, image_entries[0].location
         path = PurePosixPath(name if paths is None else paths[name])
         if not path.name or path.is_absolute() or ".." in path.parts or "\0" in name or SURROGATE.search(name):
             raise InputError(f"{location} names the image {name!r}: it must be the name of a file in {directory}.")
-        captions = tuple(" ".join(entry.caption.split()) for entry in of_image)
+        captions = tuple(" ".join(entry.caption.split()) for entry in image_entries)
         images.append(Captioned(directory / path, identifier, captions))
     return images
 

@@ -63,21 +63,23 @@ class Photos(CaptionFiles):
     def _read(self, file: Path) -> tuple[Captions[Entry], dict[str, str]]:
         """The captions in a file, by image, without the images that have none; and the paths of images, by name."""
         entries = read_captions(file)
-        check_captions(entry for of_image in entries.values() for entry in of_image)
+        check_captions(entry for image_entries in entries.values() for entry in image_entries)
         if bare := [image for image, captions in entries.items() if not captions]:
             text = "%s has no captions of %s images, such as %s, which are left out."
             log.warning(text, file, f"{len(bare):,}", bare[0])
         for image in bare:
             del entries[image]
-        return entries, in_folder(self._directory, (of_image[0].image for of_image in entries.values()), file=file)
+        return entries, in_folder(
+            self._directory, (image_entries[0].image for image_entries in entries.values()), file=file
+        )
 
     def _divide(self, entries: Captions[Entry]) -> dict[str, set[str]]:
         """Divide the images of `train` into splits: as the file says, if it has images of all of them. Otherwise the
         images are ordered by a hash of their names; the first are `valid` and the next `test`, at least one each.
         """
         splits: dict[str, set[str]] = {}  # as the file says
-        for name, of_image in entries.items():
-            splits.setdefault(KARPATHY_SPLITS.get(of_image[0].split or "", ""), set()).add(name)
+        for name, image_entries in entries.items():
+            splits.setdefault(KARPATHY_SPLITS.get(image_entries[0].split or "", ""), set()).add(name)
         if splits.keys() >= {"train", *self.splits()}:
             return splits
         names = sorted(entries, key=lambda name: hashlib.sha256(name.encode(errors="replace")).digest())

@@ -29,7 +29,7 @@ LONG_VERSION = "2"  # the same for corpora with longer sentences
 MIN_WORDS, MAX_WORDS = 3, 25  # of a sentence; punctuation marks count only towards the maximum
 MAX_LONG_WORDS = 100  # of a sentence in corpora with longer sentences
 CONTRACTIONS = {"a": "al", "de": "del"}  # with "el": a sure link to "to" or "of", a possible one to "the"
-TENSES = ("present", "present", "past", "past", "future")
+TENSES = ("present", "present", "past", "past", "future")  # to choose from
 
 # Words and phrases
 
@@ -47,6 +47,8 @@ class Word:
 
 @dataclass(frozen=True)
 class Phrase:
+    """Part of a sentence, in both languages."""
+
     source: tuple[Word, ...] = ()
     target: tuple[Word, ...] = ()
 
@@ -58,8 +60,8 @@ class Phrase:
 class Nominal(Phrase):
     """A subject or object, with the features that verbs and adjectives agree with."""
 
-    person: int = 2  # the verb's: I, you, he, we, they
-    gender: int = 0
+    person: int = 2  # of the verb: 0 to 4, as in `toy_words`
+    gender: int = 0  # 0: masculine, 1: feminine
     heads: tuple[Word, ...] = ()  # the words that decide the gender
     kind: str = "person"  # a key of `words.NOUNS`, or "who"
 
@@ -107,6 +109,7 @@ def generate(*, seed: int, train: int, valid: int, test: int, longest: int = MAX
     With `longest` above MAX_WORDS, sentences have any number of clauses. The lengths of test and valid are spread
     evenly; in train, all lengths have about the same number of words. Lengths near `longest` are rare, since sentences
     that turn out longer are rejected, not cut.
+
     No source and no target occurs twice, in one split or in two. The same seed gives the same corpus in every version
     of Python; test and valid do not depend on the size of train.
     """
@@ -255,7 +258,7 @@ def clause(rng: StableRandom, tense: str, *, asked: bool = False, time: str = "l
 
 
 def action(rng: StableRandom, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
-    """Somebody does something; `time` is where an adverbial may say when: "last", "anywhere" or "nowhere"."""
+    """Somebody does something. An adverbial of time may be "last", "anywhere" (first or last) or "nowhere"."""
     negated = not asked and who.kind != "who" and rng.chance(0.15)
     clitic = complement = NOTHING
     choice = rng.random()
@@ -318,8 +321,8 @@ def liking(rng: StableRandom, tense: str, asked: bool) -> Phrase:
     article = Word(words.DETERMINERS["the"][2 + liked.gender], None, liked.heads)
     complement = Phrase((), (article,)) + liked if bare else liked
     clitic = Phrase((), (Word(words.DATIVES[who.person], who.source[0]),))
-    agreed = {when: (forms[liked.person],) * 5 for when, forms in words.LIKE.spanish.items()}
-    verb = words.LIKE._replace(spanish=agreed)
+    forms = {when: (by_person[liked.person],) * 5 for when, by_person in words.LIKE.spanish.items()}
+    verb = words.LIKE._replace(spanish=forms)
     negated = not asked and rng.chance(0.15)
     return assemble(who, verb, tense, complement, negated=negated, asked=asked, clitic=clitic)
 
@@ -351,7 +354,8 @@ def assemble(
     elif finite.base == "be":  # is … going
         english = finite.english[tense][who.person], finite.participle
     elif negated or asked:  # did … buy
-        english = "did" if tense == "past" else "does" if who.person == 2 else "do", finite.base
+        present = "does" if who.person == 2 else "do"
+        english = "did" if tense == "past" else present, finite.base
     else:
         english = "", finite.english[tense][who.person]
     auxiliary, main = (phrase(verbs, "").source for verbs in english)
@@ -380,8 +384,10 @@ def objects(rng: StableRandom, verb: Verb, negated: bool, asked: bool) -> Phrase
     second = noun_phrase(rng, kinds, determiners)
     if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not rng.chance(0.2):
         return with_personal_a(first, verb)
-    joined = phrase("or", "o:0") if asked else contrast(rng) if owned else phrase("and", "y:0")
-    return with_personal_a(first, verb) + joined + with_personal_a(second, verb)
+    conjunction = phrase("or", "o:0") if asked else phrase("and", "y:0")
+    if owned and not asked:
+        conjunction = contrast(rng)
+    return with_personal_a(first, verb) + conjunction + with_personal_a(second, verb)
 
 
 def thing_phrase(rng: StableRandom) -> Nominal:
@@ -446,19 +452,21 @@ def noun_phrase(
     """A determiner, adjectives and a noun: `noun`, or one of the kinds. Some determiners are replaced to suit it."""
     noun = noun or rng.pick(words.NOUNS[rng.pick(kinds)])
     chosen = rng.pick(determiners)
-    single = len(noun.english) == 1
-    if noun.kind == "kin" and (single or "my" in determiners):
+    singular_only = len(noun.english) == 1
+    if noun.kind == "kin" and (singular_only or "my" in determiners):
         chosen = rng.pick(words.POSSESSIVES)
     elif noun.kind == "person" and chosen in (*words.POSSESSIVES, "bare"):
         chosen = "the"
-    many = chosen in words.PLURAL
-    if not (many or single or chosen in words.SINGULAR or determiners is words.LOCAL):
-        many = rng.chance(0.25)
-    head = Word(noun.english[many])
-    bare = Nominal((head,), (Word(noun.spanish[many], head),), 4 if many else 2, noun.gender, (head,), noun.kind)
+    is_plural = chosen in words.PLURAL
+    if not (is_plural or singular_only or chosen in words.SINGULAR or determiners is words.LOCAL):
+        is_plural = rng.chance(0.25)
+    head = Word(noun.english[is_plural])
+    bare = Nominal(
+        (head,), (Word(noun.spanish[is_plural], head),), 4 if is_plural else 2, noun.gender, (head,), noun.kind
+    )
 
     before = after = NOTHING
-    if rng.chance(0.1) and not single and chosen not in ("another", "many", "bare"):
+    if rng.chance(0.1) and not singular_only and chosen not in ("another", "many", "bare"):
         ranked = chosen in words.DEFINITE and chosen != "this"
         word = rng.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
         before = agreeing(word, words.BEFORE[word], bare)
@@ -473,6 +481,7 @@ def noun_phrase(
 
 
 def determiner(rng: StableRandom, chosen: str, noun: Nominal) -> Phrase:
+    """The determiner `chosen` in agreement with the noun; "number" stands for a number, or "two or three"."""
     if chosen == "bare":
         return NOTHING
     if chosen == "number":
