@@ -118,13 +118,13 @@ class Karpathy(CaptionFiles):
         self._advice = {"annotations": advice}
 
     def splits(self) -> tuple[str, ...]:
-        return tuple(self._all)
+        return tuple(self._images)
 
     def images(self, split: str) -> list[Captioned]:
-        return self._all[split]
+        return self._images[split]
 
     @cached_property
-    def _all(self) -> dict[str, list[Captioned]]:
+    def _images(self) -> dict[str, list[Captioned]]:
         splits: dict[str, dict[str, Sequence[Entry]]] = {split: {} for split in SPLITS}
         for image, entries in read_captions(self._annotations).items():
             if not entries:
@@ -197,6 +197,6 @@ class Coco(CaptionFiles):
                 raise InputError(
                     f"{captions[0].location} is a caption of image {image}, which is not among the images."
                 )
-        if bare := [image for image, captions in entries.items() if not captions]:
-            raise InputError(f"{file} has no caption of image {bare[0]}.")
+        if without_captions := [image for image, captions in entries.items() if not captions]:
+            raise InputError(f"{file} has no caption of image {without_captions[0]}.")
         return captioned(directory, entries)

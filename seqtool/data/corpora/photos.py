@@ -64,10 +64,10 @@ class Photos(CaptionFiles):
         """The captions in a file, by image, without the images that have none; and the paths of images, by name."""
         entries = read_captions(file)
         check_captions(entry for image_entries in entries.values() for entry in image_entries)
-        if bare := [image for image, captions in entries.items() if not captions]:
+        if without_captions := [image for image, captions in entries.items() if not captions]:
             text = "%s has no captions of %s images, such as %s, which are left out."
-            log.warning(text, file, f"{len(bare):,}", bare[0])
-        for image in bare:
+            log.warning(text, file, f"{len(without_captions):,}", without_captions[0])
+        for image in without_captions:
             del entries[image]
         return entries, in_folder(
             self._directory, (image_entries[0].image for image_entries in entries.values()), file=file

@@ -1,1 +1,1 @@
-"""Reading images, and the store of what a model reads of them."""
+"""Reading images, and storing a captioner's input for them."""

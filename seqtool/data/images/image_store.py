@@ -248,12 +248,14 @@ def prepare_store(
         return {**summary, "inputs": {**inputs, "images": len(distinct)}}
 
     if not distinct:
-        raise InputError(f"None of the {len(files):,} images can be used; {unreadable(files[0])}{_instead(files[0])}")
+        raise InputError(
+            f"None of the {len(files):,} images can be used; {unreadable(files[0])}{_images_nearby(files[0])}"
+        )
     make_once(directory, fill)
     return ImageStore(directory, files, digests)
 
 
-def _instead(missing: Path) -> str:
+def _images_nearby(missing: Path) -> str:
     """A sentence about the images in the nearest existing folder of a missing image; empty if the image exists."""
     folder = next((folder for folder in missing.parents if folder.is_dir()), None)
     if missing.exists() or folder is None:
