@@ -57,8 +57,8 @@ class NothingToDrawError(InputError):
 
 @contextmanager
 def or_left_out(path: Path) -> Iterator[None]:
-    """A context for drawing an optional figure: an error is only reported on standard error, and not even that if there
-    is nothing to draw.
+    """A context for drawing an optional figure: if it fails, the error is reported on standard error and the work
+    continues. If there is nothing to draw, nothing is reported.
     """
     try:
         yield

@@ -26,7 +26,7 @@ SLACK = 8  # pixels along the axis that one of several kinds may have beyond the
 ZONES = ((0, 19), (25, 39), (45, 64))  # pixels: range of the centre of an object at the left, middle or right
 MAX_ROTATION = 12  # degrees
 SCALE = 4  # a picture is drawn this many times larger, then reduced
-PAIRS = ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1))  # numbers of objects of two kinds; (1, 1) counts twice
+PAIRS = ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1))  # numbers of objects of two kinds; (1, 1) is likelier
 EDGE = 1.2  # pixels: width of the darker edge of an object
 ATTEMPTS = 8  # to place one of several objects of a kind
 
