@@ -318,7 +318,7 @@ SETTINGS = {
     f"{TRANSLATE} threads=100000": "threads must be at most 1,024, not 100,000.",
     f"{TRANSLATE} sample=perhaps": "setting 'sample' must be true or false, not 'perhaps'.",
     "eval hypotheses=lines references=lines bootstrap=2000000": "bootstrap must be at most 1,000,000, not 2,000,000.",
-    "prepare data.test=1000000": "data.test is 1,000,000: of the built-in corpus it has at most 100,000 pairs.",
+    "prepare data.test=1000000": "data.test is 1,000,000: it must be at most 100,000 pairs.",
     "prepare data.processes=99999": "data.processes is 99,999 but must be at most 1,024.",
 }
 

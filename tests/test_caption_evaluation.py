@@ -101,7 +101,7 @@ def test_document_frequencies_of_a_file(tmp_path: Path) -> None:
         ),
         ({"images": [{}], "annotations": []}, r"f\.json images\[0\]: 'id' must be a whole number or text, not null\.$"),
         ({"1": [3]}, r"f\.json holds no captions under '1': it is an object with the keys '1'\. Exp"),
-        ('{"1": "a", "1": "b"}', r"f\.json has '1' twice in one object: every image must stand once\.$"),
+        ('{"1": "a", "1": "b"}', r"f\.json has '1' twice in one object: keys must be unique\.$"),
     ],
 )
 def test_files_of_other_shapes(tmp_path: Path, data: Any, message: str) -> None:
@@ -420,7 +420,7 @@ def test_ones_own_captions(
             "own.jsonl have no image in common: h has image d.jpg; own.jsonl has 3 images, such as a.jpg.",
         ),
         *(
-            (line + "\n", "h line 1 must be an image, a tab and its caption (of n best, also its score), or the")
+            (line + "\n", "h line 1 must be an image, a tab and its caption (and for the n best, a tab and its")
             for line in ("a.jpg\tone\tx", "a.jpg\tone\t-1.5\tended", "a.jpg\tone\t-1.5\tnot ended\t2")
         ),
     ],

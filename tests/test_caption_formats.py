@@ -224,7 +224,7 @@ STRAY = {
         "line 3 opens a quote (\")",
     ),
     "a comma": ("file,caption\n1000.jpg,A dog, running\n", "line 2 has 3 columns but the header has 2"),
-    "a semicolon": ("file;caption\n1000.jpg;A dog; running\n", "a caption that has a semicolon must stand in double"),
+    "a semicolon": ("file;caption\n1000.jpg;A dog; running\n", "a caption that has a semicolon must be in double"),
     "empty captions": (
         "file,caption\n1000.jpg,\n1001.jpg,A cat\n1002.jpg, \n1003.jpg,\"\"\n",
         "line 2, 4, 5 have empty captions (1000.jpg, 1002.jpg, 1003.jpg)",
@@ -234,9 +234,9 @@ STRAY = {
         "line 1, 2 have empty captions (1000.jpg, 1001.jpg)",
     ),
     "a header of which half is known": (
-        "url\tcaption\nhttp://a/1000.jpg\thello\n", "line 1 has the columns url, caption: call that of the images file"
+        "url\tcaption\nhttp://a/1000.jpg\thello\n", "line 1 has the columns url, caption: call the column"
     ),
-    "the other half": ("image\talt text\n1000.jpg\thello\n", "line 1 has the columns image, alt text: call that"),
+    "the other half": ("image\talt text\n1000.jpg\thello\n", "line 1 has the columns image, alt text: call the column"),
     "no header": ("1000.jpg,A dog\n", "line 1 is '1000.jpg,A dog': a file of captions has a header"),
     "a strange header": ("dog;cat\n", "line 1 is 'dog;cat': a file of captions has a header"),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 
 from PIL.Image import Image
 
-from seqtool.data.corpora.draw import Draw
+from seqtool.data.corpora.draw import StableRandom
 from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, SIDE, SIDES, Item, Scene, invent, render
 from seqtool.demo.engine import WorkItem
 from seqtool.errors import InputError
@@ -192,8 +192,8 @@ def check_work(predictor: Any, texts: int, likeliest: int) -> None:
 
 def offered_scenes() -> dict[str, Any]:
     """Some scenes, the same ones each time, and what objects there can be; outlines have points from −1 to 1."""
-    draw = Draw(7)
-    invented = [invent(draw) for _ in range(OFFERED)]
+    rng = StableRandom(7)
+    invented = [invent(rng) for _ in range(OFFERED)]
     return {
         "scenes": [{"items": list(map(_plain, scene.items)), "clutter": scene.clutter} for scene in invented],
         "side": SIDE,

@@ -1,1 +1,1 @@
-"""Pictures."""
+"""Plots and reports."""

@@ -1,9 +1,9 @@
-"""Plots as PNG files: of alignments, of attention over images, of scores, and of training runs, one or several in a
-figure. `Panel`s hold what is drawn of a run, here by matplotlib and on a report's page by `web/charts.js`.
+"""Plots of alignments, of attention over images, of scores and of training runs, as PNG files.
 
-They are drawn without a window system, written whole or not at all, with fonts that have the words' characters.
-matplotlib is imported when a figure is made. Neither its files nor the environment decide how a figure looks, and the
-settings of a caller who uses matplotlib too stay as they are.
+- A plot needs no window system, is written completely or not at all, and has fonts with the words' characters.
+- matplotlib is imported when a figure is made. Its configuration files and the environment do not change how a figure
+  looks, and the settings of a caller who uses matplotlib too are kept.
+- The data of the plots of a run are `Panel`s, which `web/charts.js` draws on the page of a report.
 """
 
 import logging
@@ -33,34 +33,32 @@ if TYPE_CHECKING:
     from seqtool.metrics.translation import LengthScore
 
 DPI = 150
-LONGEST_WORD = 30  # letters shown of a word
-NOT_FOR_WORDS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
+MAX_LABEL_LETTERS = 30  # a longer word is cut in a label
+SYMBOL_FONTS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: colour-blind safe
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer than colours, so that more combinations differ
-CELL = 0.24  # inches a word takes in a heat map, so that 40 × 40 words are readable
-LARGEST = 60.0  # inches of a heat map at most: with more words the cells and letters shrink
-PANELS, PANEL = 7, 1.5  # pictures in a row of attention over an image, and inches of each
-
-
-SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # of one run's steps, light to dark
+CELL = 0.24  # inches for a word in a heat map, so that 40 × 40 words are readable
+MAX_INCHES = 60.0  # of a heat map: with more words the cells and letters shrink
+PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # of attention over an image: pictures in a row, and the size of each
+SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # for the steps of one run, light to dark
 NORM = "‖gradient‖"
 SINGULAR = "singular values"
-LINES = ("-", "--")  # the first and the second curve of several runs in one panel
+LINE_STYLES = ("-", "--")  # for the first and the second curve of each of several runs in one panel
 
 Series = Mapping[str, tuple[list[int], list[float]]]  # steps and values, by their names in metrics.jsonl
 
-# One chart of lines: what the y axis is called, and x and y of each line, by the run and by what it is called.
+# A chart of lines: the label of its y axis; and the x and y values of each line, by its run and its name.
 Panel = tuple[str, dict[tuple[str, str], tuple[list[int], list[float]]]]
 
 
 class NothingToDrawError(InputError):
-    """Records that hold no number for a figure."""
+    """There are no numbers to draw in a figure."""
 
 
 @contextmanager
 def or_left_out(path: Path) -> Iterator[None]:
-    """Draw a figure that the work does without: if that fails, a sentence on standard error says so, unless there is
-    nothing to draw.
+    """A context for drawing an optional figure: if it fails, the error is reported on standard error and the work
+    continues. If there is nothing to draw, nothing is reported.
     """
     try:
         yield
@@ -73,9 +71,11 @@ def or_left_out(path: Path) -> Iterator[None]:
 
 @contextmanager
 def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
-    """An empty figure, in inches, that needs no window and is written as a PNG in the end; no reader ever sees part of
-    it. It is drawn with matplotlib's default settings and without its messages about fonts and cache folders;
-    afterwards the settings are the caller's again. Raises InputError if matplotlib fails.
+    """A context that gives an empty figure of `width` × `height` inches and writes it as a PNG file when it ends.
+
+    The file is complete as soon as it exists. Within the context, matplotlib has its default settings and does not log
+    messages about fonts and cache folders; the caller's settings are restored afterwards. Raises InputError if
+    matplotlib fails.
     """
     logger = logging.getLogger("matplotlib")
     level = logger.level
@@ -101,8 +101,8 @@ def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
 
 
 def _matplotlib() -> Any:
-    """The module. It refuses to be imported if MPLBACKEND names a backend that is not installed, as a notebook's often
-    is not where a command runs; a backend that is installed stays the one of the caller's pyplot.
+    """Import matplotlib without MPLBACKEND: the import fails if this names a backend that is not installed, as in a
+    command that a notebook runs. An installed backend is kept for the caller's pyplot.
     """
     is_new, backend = "matplotlib" not in sys.modules, os.environ.pop("MPLBACKEND", None)
     try:
@@ -117,24 +117,24 @@ def _matplotlib() -> Any:
 
 
 def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path) -> None:
-    """A heat map of attention (target words × source words), like Figure 3 of Bahdanau et al. 2015.
+    """Draw a heat map of attention (target words × source words), like Figure 3 of Bahdanau et al. 2015.
 
-    Source on top, target downwards; black is 0 and white is 1. The words are set in fonts that have their
-    characters, if such fonts are installed. Raises ValueError if the shape does not match or there
-    are no words.
+    The source is at the top and the target at the left; black is 0 and white is 1. Raises ValueError if the shape of
+    the attention does not match the words or there are no words.
     """
     if attention.shape != (len(target), len(source)) or attention.size == 0:
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
-    cell = min(CELL, LARGEST / max(len(source), len(target)))
+    cell = min(CELL, MAX_INCHES / max(len(source), len(target)))
     with drawing(path, cell * len(source), cell * len(target)) as figure:
-        axes = figure.add_axes((0, 0, 1, 1))  # the words lie outside; the picture grows to fit them
+        axes = figure.add_axes((0, 0, 1, 1))  # the words are outside; the saved picture grows to fit them
         axes.imshow(attention, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         axes.xaxis.tick_top()
         axes.tick_params(length=0, pad=3)
         axes.set_xticks(np.arange(len(source)), [word_label(word) for word in source], rotation=90)
         axes.set_yticks(np.arange(len(target)), [word_label(word) for word in target])
+        font_size = cell * 72 * 0.62  # points: 62 % of a cell
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-            label.set(parse_math=False, fontfamily=families(label.get_text()), fontsize=cell * 72 * 0.62)
+            label.set(parse_math=False, fontfamily=families(label.get_text()), fontsize=font_size)
         axes.set_xticks(np.arange(1, len(source)) - 0.5, minor=True)
         axes.set_yticks(np.arange(1, len(target)) - 0.5, minor=True)
         axes.grid(which="minor", color="0.35", linewidth=0.4)
@@ -149,21 +149,23 @@ def attention_over_image(
     *,
     chosen: Sequence[int] | None,
 ) -> None:
-    """The image (side × side × 3), then for each word the image overlaid with its attention, like Figure 2 of Xu et al.
-    2015: bright where attention is high. attention is words × rows × columns; a frame marks a location that hard
-    attention chose (its number in reading order).
+    """Draw the image, and for each word the image, bright where attention is high, like Figure 2 of Xu et al. 2015.
+
+    image: side × side × 3
+    attention: words × rows × columns
+    chosen: for each word, the location that hard attention chose, in reading order; it is marked by a frame
     """
     from PIL.Image import Resampling, fromarray
 
     side = image.shape[0]
-    across = min(PANELS, len(words) + 1)
+    across = min(PANELS_PER_ROW, len(words) + 1)
     down = math.ceil((len(words) + 1) / across)
-    with drawing(path, PANEL * across, (PANEL + 0.28) * down) as figure:
+    with drawing(path, PANEL_INCHES * across, (PANEL_INCHES + 0.28) * down) as figure:
         from matplotlib.patches import Rectangle
 
         panels = figure.subplots(down, across, squeeze=False).flatten()
         for axes in panels:
-            axes.axis("off")
+            axes.axis("off")  # hides the frame and ticks
         panels[0].imshow(image)
         rows, columns = attention.shape[1:]
         grey = image.mean(-1, keepdims=True).repeat(3, -1) / 255
@@ -183,17 +185,18 @@ def attention_over_image(
 
 
 def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *, unit: str = "words") -> None:
-    """BLEU by source length with 95 % intervals, one line for each system: Figure 2 of Bahdanau et al. 2015.
+    """Draw BLEU by source length with 95 % intervals, one line for each system, like Figure 2 of Bahdanau et al. 2015.
 
-    Every system has the same bins. Bins without sentences leave a gap.
+    systems: the scores of each system, by its name, in the same bins; bins without sentences leave a gap
+    unit: what the length of a source counts
     """
     with drawing(path, 7, 4) as figure:
         axes = figure.subplots()
         bins = next(iter(systems.values()))
         for index, (name, scores) in enumerate(systems.items()):
-            shift = 0.06 * (index - (len(systems) - 1) / 2)  # so that intervals stand side by side
+            shift = 0.06 * (index - (len(systems) - 1) / 2)  # so that intervals of different systems do not overlap
             points = [(bleu.value, bleu.low, bleu.high) if (bleu := score.bleu) else (np.nan,) * 3 for score in scores]
-            values, low, high = np.array(points, float).T  # None is NaN
+            values, low, high = np.array(points, float).T  # an interval that is None becomes NaN
             axes.errorbar(
                 np.arange(len(points)) + shift,
                 values,
@@ -205,16 +208,16 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *
             )
         axes.set_xticks(np.arange(len(bins)), [f"{score.label}\n{score.sentences:,}" for score in bins])
         limits = {"xlim": (-0.5, len(bins) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
-        clean(axes, xlabel=f"{unit} in the source sentence, and the number of sentences", ylabel="BLEU", **limits)
+        style_axes(axes, xlabel=f"{unit} in the source sentence, and the number of sentences", ylabel="BLEU", **limits)
         if len(systems) > 1:
-            legend(axes)
+            draw_legend(axes)
 
 
 def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
-    """The panels of runs' learning curves: losses, scores, learning rate and the gradient's norm before clipping."""
+    """The panels of learning curves: losses, scores, the learning rate and the norm of the gradient before clipping."""
     recorded = dict.fromkeys(name for series in runs.values() for name in series)
-    own = [name.removeprefix("valid_") for name in recorded if "." in name]
-    scores = [score(name) for name in (*SCORES, *own) if name != "loss"]
+    user_scores = [name.removeprefix("valid_") for name in recorded if "." in name]  # dotted names of users' classes
+    scores = [score(name) for name in (*SCORES, *user_scores) if name != "loss"]
     titles: list[tuple[str, dict[str, str]]] = [
         ("nats per token", {"valid_loss": "validation loss", "loss": "training loss"}),
         *((metric.label, {f"valid_{metric.name}": f"validation {metric.label}"}) for metric in scores),
@@ -234,58 +237,68 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
 
 
 def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
-    """Draw the learning curves in the metrics.jsonl of runs by their names (`curve_panels`, `read_metrics`). Several
-    runs have a colour each. NothingToDrawError where they hold no values.
+    """Draw the learning curves of runs, given the metrics.jsonl of each by the run's name.
+
+    Each of several runs has its own colour. Raises NothingToDrawError if the files have no values.
     """
     panels = curve_panels({name: read_metrics(file) for name, file in metrics.items()})
     if not panels:
-        places = ", ".join(map(str, metrics.values()))
-        raise NothingToDrawError(f"{places} holds no losses, scores or learning rates to draw.")
-    several, colours = len(metrics) > 1, {run: COLOURS[i % len(COLOURS)] for i, run in enumerate(metrics)}
+        files = ", ".join(map(str, metrics.values()))
+        raise NothingToDrawError(f"{files} holds no losses, scores or learning rates to draw.")
+    several = len(metrics) > 1
+    colours = {run: COLOURS[i % len(COLOURS)] for i, run in enumerate(metrics)}
     with drawing(path, 7, 2.3 * len(panels) + 0.4) as figure:
         plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
         for axes, (label, lines) in zip(plots, panels, strict=True):
             titles = list(dict.fromkeys(title for _, title in lines))
             for (run, title), (steps, values) in lines.items():
-                place = titles.index(title)
+                index = titles.index(title)
                 axes.plot(
                     steps,
                     values,
-                    color=colours[run] if several else COLOURS[place],
-                    linestyle=LINES[place] if several else "-",
+                    color=colours[run] if several else COLOURS[index],
+                    linestyle=LINE_STYLES[index] if several else "-",
                     marker="." if len(steps) <= 40 else None,
                     label=drawable(f"{run}: {title}" if several else title),
                 )
-            negative = any(value < 0 for _, values in lines.values() for value in values)
-            scale = {"yscale": "log"} if label == NORM else {} if negative else {"ylim": (0, None)}
-            clean(axes, ylabel=label, **scale)
+            if label == NORM:
+                axes.set_yscale("log")
+            elif not any(value < 0 for _, values in lines.values() for value in values):
+                axes.set_ylim(0, None)
+            style_axes(axes, ylabel=label)
             if len(titles) > 1 or (several and axes is plots[0]):
-                legend(axes, above=several)
+                draw_legend(axes, above=several)
         plots[-1].set_xlabel("updates")
         figure.align_ylabels()
 
 
 def gradient_panels(measurements: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, list[Any]]]:
-    """What measurements (`training.gradient_flow.flow`, by their names) say of the highest layer of each stack: for the
-    letter of a tensor of its state, ‖∂loss/∂h_t‖ by time step; for `SINGULAR`, the singular values of ∂s_t/∂s_{t−1}.
+    """The panels of measurements of the gradient flow (`training.gradient_flow.flow`), which are given by name.
+
+    A panel is named by its kind and its stack, and has a line for each measurement, of the highest layer of the stack.
+    For the kind "h" or "c", a tensor of the state, it is ‖∂loss/∂h_t‖ by time step; for SINGULAR, it is the singular
+    values of ∂s_t/∂s_{t−1}.
     """
     panels: dict[tuple[str, str], dict[str, list[Any]]] = {}
-    for name, measured in measurements.items():
-        for layer, state in measured["gradients"].items():  # a higher layer takes the place of a lower one
-            for kind, values in {**state, SINGULAR: measured["singular_values"][layer]}.items():
+    for name, measurement in measurements.items():
+        for layer, state in measurement["gradients"].items():  # a higher layer replaces a lower one
+            for kind, values in {**state, SINGULAR: measurement["singular_values"][layer]}.items():
                 panels.setdefault((kind, _stack(layer)), {})[name] = values
     return panels
 
 
 def _stack(layer: str) -> str:
-    """The name of the stack that a layer belongs to: `decoder` of `decoder.1`."""
+    """The name of the stack that a layer belongs to: `decoder` for `decoder.1`."""
     return re.sub(r"\.\d+$", "", layer)
 
 
 def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: bool = False) -> None:
-    """Draw what `gradient_panels` gives on logarithmic scales: a column for each stack, one line per measurement. They
-    are steps of one run, from light to dark, or different `runs`, in different colours. A gradient that vanished to 0
-    or exploded leaves a gap. NothingToDrawError where all of them have.
+    """Draw the `gradient_panels` on logarithmic scales, with a column for each stack.
+
+    measurements: by name, those of several steps of one run, drawn from light to dark, or of several runs
+    runs: whether they are of several runs, each of which has its own colour
+
+    A gradient that is 0 or not finite leaves a gap. Raises NothingToDrawError if all of them are.
     """
     panels = gradient_panels(measurements)
     if not any(any(values) for lines in panels.values() for values in lines.values()):
@@ -293,32 +306,32 @@ def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, 
     steps = max(1, len(measurements) - 1)
     shades = [SHADES[index * (len(SHADES) - 1) // steps] for index in range(len(measurements))]
     colours = [COLOURS[index % len(COLOURS)] for index in range(len(measurements))] if runs else shades
-    layers = Counter(map(_stack, {layer for measured in measurements.values() for layer in measured["gradients"]}))
+    layers = Counter(map(_stack, {layer for values in measurements.values() for layer in values["gradients"]}))
     kinds = [kind for kind in ("h", "c", SINGULAR) if any(kind == other for other, _ in panels)]
     stacks = list(dict.fromkeys(stack for _, stack in panels))
     with drawing(path, 4.2 * max(2, len(stacks)), 2.8 * len(kinds)) as figure:
         grid = figure.subplots(len(kinds), len(stacks), sharey="row", squeeze=False)
         for axes, (kind, stack) in zip(grid.flat, ((kind, stack) for kind in kinds for stack in stacks), strict=True):
             for colour, name in zip(colours, measurements, strict=True):
-                values = np.array(panels.get((kind, stack), {}).get(name, []), dtype=float)  # None is NaN
+                values = np.array(panels.get((kind, stack), {}).get(name, []), dtype=float)  # None becomes NaN
                 values[~(np.isfinite(values) & (values > 0))] = np.nan
                 axes.plot(np.arange(1, len(values) + 1), values, color=colour, linewidth=1.2, label=drawable(name))
-            where = f"{stack}, highest layer" if layers[stack] > 1 else stack
-            clean(axes, yscale="log")
-            axes.set_xlabel(f"singular values of {where}, in order" if kind == SINGULAR else f"time step t of {where}")
+            layer = f"{stack}, highest layer" if layers[stack] > 1 else stack
+            style_axes(axes, yscale="log")
+            axes.set_xlabel(f"singular values of {layer}, in order" if kind == SINGULAR else f"time step t of {layer}")
         for axes, kind in zip(grid[:, 0], kinds, strict=True):
             axes.set_ylabel(
                 "of ∂s$_t$/∂s$_{t-1}$" if kind == SINGULAR else f"‖∂loss/∂{kind}$_t$‖ of the last token's loss"
             )
-        legend(grid[0, 0])
+        draw_legend(grid[0, 0])
         figure.tight_layout()
 
 
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """The numbers of a metrics.jsonl by name: their steps, in order, and their values.
+    """Read the numbers in a metrics.jsonl: by name, their steps, in order, and their values.
 
-    Each line is an object with `step` and any numbers. If a step occurs twice, as after resuming, the
-    later line counts. A last line that was cut short is left out; InputError names any other bad line.
+    Each line is an object with `step` and any numbers. If a step occurs twice, as after resuming, the later line
+    counts. An incomplete last line is left out. Raises InputError for any other invalid line.
     """
     series: dict[str, dict[int, float]] = {}
     problem = "is not a JSON object with a 'step'"
@@ -330,47 +343,48 @@ def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
     return {name: (sorted(values), [values[s] for s in sorted(values)]) for name, values in series.items()}
 
 
-def clean(axes: "Axes", **properties: Any) -> None:
-    """Set the axes' properties, and draw them without a box, over a light grid."""
+def style_axes(axes: "Axes", **properties: Any) -> None:
+    """Set properties of the axes, and draw them without a box, over a light grid."""
     axes.set(**properties)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
 
 
-def legend(axes: "Axes", *, above: bool = False) -> None:
-    """`above`: outside, where curves that fill the axes leave no room inside."""
-    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if above else {}
-    for text in axes.legend(frameon=False, **place).get_texts():
+def draw_legend(axes: "Axes", *, above: bool = False) -> None:
+    """Draw the legend inside the axes, or above them if curves fill the axes."""
+    position: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if above else {}
+    for text in axes.legend(frameon=False, **position).get_texts():
         text.set(parse_math=False, fontfamily=families(text.get_text()))
 
 
 def word_label(word: str) -> str:
-    """A word as a label of a heat map."""
-    return drawable(word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…")
+    """The label of a word, which is cut after MAX_LABEL_LETTERS."""
+    return drawable(word if len(word) <= MAX_LABEL_LETTERS else word[: MAX_LABEL_LETTERS - 1] + "…")
 
 
 def drawable(text: str) -> str:
-    """The text with � for every character that no installed font has."""
+    """The text, with "�" in place of every character that no installed font has."""
     fonts = [characters(file) for _, file in fonts_for(frozenset(text))]
     return "".join(letter if any(ord(letter) in font for font in fonts) else "\ufffd" for letter in text)
 
 
 def families(text: str) -> list[str]:
+    """The names of the fonts that the text needs."""
     return [name for name, _ in fonts_for(frozenset(text))]
 
 
 @cache
 def fonts_for(letters: frozenset[str]) -> list[tuple[str, str]]:
-    """Names and files of the fonts that have these characters: DejaVu Sans, and installed ones as needed."""
+    """The names and files of fonts for these characters: DejaVu Sans, and others if it lacks a character."""
     from matplotlib import font_manager
 
     chosen = [("DejaVu Sans", str(font_manager.findfont("DejaVu Sans")))]
     missing = {ord(letter) for letter in letters} - characters(chosen[0][1])
     fonts = font_manager.fontManager.ttflist if missing else []
     for font in sorted(fonts, key=lambda font: (abs(int(font.weight) - 400), font.name)):  # 400: regular
-        suits = font.style == "normal" and not font.name.startswith(NOT_FOR_WORDS)
-        if suits and (added := missing & characters(font.fname)):
+        is_text_font = font.style == "normal" and not font.name.startswith(SYMBOL_FONTS)
+        if is_text_font and (added := missing & characters(font.fname)):
             chosen.append((font.name, font.fname))
             missing -= added
     return chosen
@@ -378,7 +392,7 @@ def fonts_for(letters: frozenset[str]) -> list[tuple[str, str]]:
 
 @cache
 def characters(file: str) -> frozenset[int]:
-    """The code points a font has; none for a font that matplotlib cannot open."""
+    """The code points that a font has; empty if matplotlib cannot open the font."""
     from matplotlib.ft2font import FT2Font
 
     try:

@@ -1,8 +1,8 @@
-"""A report, one self-contained HTML file: the sections that `web/report.js` draws, and packed details of sentences,
-which it reads when one is opened. Numbers are rounded, so that a report made again is the same file.
+"""Writing a report, which is one self-contained HTML file.
 
-Scripts, style and data are inside, nothing is from elsewhere, and a policy allows only the script and the style that it
-was written with. What it shows it takes from packed JSON, as text.
+`web/report.js` draws its sections, and unpacks the details of a sentence when a reader opens it. Numbers are rounded,
+so that a report made again is the same file. The content security policy of the file allows only its own script and
+style; the script inserts data as text, never as HTML.
 """
 
 import base64
@@ -26,37 +26,45 @@ from seqtool.runtime.files import replacing
 WEB = Path(__file__).with_name("web")
 IMPORT = re.compile(r'import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n')
 Section = dict[str, Any]
-DIGITS = 5  # significant ones, of what is drawn
-SHOWN = 3  # of weights after the point, and of other numbers of details in all: as many as the page shows
+DIGITS = 5  # significant digits of drawn numbers
+DETAIL_DIGITS = 3  # decimal places of attention weights, and significant digits of other details: what the page shows
 SIZE = 100  # sentences in a chunk of details
 
 
 def page(title: str, subtitle: str, sections: Iterable[Section | None]) -> dict[str, Any]:
+    """A report of these sections, without those that are None."""
     return {"title": title, "subtitle": subtitle, "sections": [section for section in sections if section is not None]}
 
 
 def facts(title: str, rows: Mapping[str, str]) -> Section:
+    """A section of facts, by name."""
     return {"kind": "facts", "title": title, "rows": list(rows.items())}
 
 
 def text(title: str, lines: Sequence[str]) -> Section:
+    """A section of lines of text."""
     return {"kind": "text", "title": title, "lines": list(lines)}
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None) -> Section:
+    """A section with a table, and a note under it."""
     listed = [list(row) for row in rows]
     return {"kind": "table", "title": title, "columns": list(columns), "rows": listed, "note": note}
 
 
 def curves(title: str, panels: Sequence[Mapping[str, Any]], note: str | None = None) -> Section | None:
-    """`panels`: see `panel`; None if there are none."""
+    """A section of charts, each made by `panel`; None if there are none."""
     return {"kind": "curves", "title": title, "panels": list(panels), "note": note} if panels else None
 
 
 def panel(
     title: str, x_label: str, y_label: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, log: bool
 ) -> dict[str, Any]:
-    """One chart of lines; `series`: x and y of each, by name."""
+    """A chart of lines.
+
+    series: the x and y values of each line, by its name
+    log: whether the y axis is logarithmic
+    """
     lines = [{"name": name, "x": list(x), "y": [rounded(value) for value in y]} for name, (x, y) in series.items()]
     return {"title": title, "xLabel": x_label, "label": y_label, "series": lines, "log": log}
 
@@ -64,27 +72,32 @@ def panel(
 def intervals(
     title: str, x_label: str, label: str, bins: Sequence[str], series: Mapping[str, Sequence[Estimate | None]]
 ) -> Section:
-    """Estimates in bins, for each system by name; None leaves a gap."""
+    """A section with a chart of estimates and their intervals.
+
+    bins: the labels of the bins on the x axis
+    series: for each system, by its name, its estimate in each bin; None leaves a gap
+    """
     lines = [{"name": name, "points": [_point(estimate) for estimate in points]} for name, points in series.items()]
-    described = {"kind": "intervals", "title": title, "xLabel": x_label, "label": label, "note": None}
-    return {**described, "bins": list(bins), "series": lines}
+    labels = {"kind": "intervals", "title": title, "xLabel": x_label, "label": label, "note": None}
+    return {**labels, "bins": list(bins), "series": lines}
 
 
 def samples(title: str, steps: Sequence[Mapping[str, Any]]) -> Section | None:
-    """What a run kept at its validations: {step, samples}; None if it kept nothing."""
+    """A section of the samples of a run's validations, each {step, samples}; None if there are none."""
     return {"kind": "samples", "title": title, "steps": list(steps)} if steps else None
 
 
 def rounded(value: float | None, digits: int = DIGITS) -> float | None:
+    """The value with so many significant digits; None if it is None or not finite."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
 
 
 class Details:
-    """What a report shows of each sentence only when it is opened."""
+    """The details of each sentence, which a report shows only when a reader opens the sentence."""
 
     def __init__(self) -> None:
-        self._packed: list[str] = []
-        self._sentences: list[dict[str, Any]] = []  # those after the last packed chunk
+        self._packed: list[str] = []  # chunks of SIZE sentences
+        self._sentences: list[dict[str, Any]] = []  # after the last chunk
 
     def add(
         self,
@@ -94,42 +107,42 @@ class Details:
         weights: NDArray[np.floating] | None = None,
         predicted: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """One more sentence.
+        """Add the details of a sentence.
 
-        source, target: its words.
-        weights: their attention, target × source, or None.
-        predicted: what was expected at each token, in the form of `predictor.expectations`, or None.
+        source, target: its words
+        weights: their attention, target × source, or None
+        predicted: the predictions for each token, in the form of `predictor.expectations`, or None
         """
         sentence: dict[str, Any] = {}
         if weights is not None and weights.size:
             sentence |= {"source": list(source), "target": list(target), "weights": rounded_weights(weights)}
         if predicted:
             text = json.dumps(predicted)
-            sentence["predicted"] = json.loads(text, parse_float=lambda number: rounded(float(number), SHOWN))
+            sentence["predicted"] = json.loads(text, parse_float=lambda number: rounded(float(number), DETAIL_DIGITS))
         self._sentences.append(sentence)
         if len(self._sentences) == SIZE:
             self._packed.append(packed(self._sentences))
             self._sentences = []
 
     def described(self) -> dict[str, Any]:
-        """What the page must know to find a sentence."""
+        """What the page needs to find a sentence."""
         return {"size": SIZE}
 
     def chunks(self) -> Iterator[str]:
-        """The packed details of `SIZE` sentences each."""
+        """The packed details, in chunks of `SIZE` sentences."""
         yield from self._packed
         if self._sentences:
             yield packed(self._sentences)
 
 
 def check_name(path: str | Path) -> None:
-    """InputError for a name that no HTML file has: it may be that of something else."""
+    """Raise InputError if the name does not end like that of an HTML file: another file might be overwritten."""
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{path}: a report is an HTML file, so its name must end in .html.")
 
 
 def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) -> None:
-    """Write a report (`web/report.js`), and packed chunks of details. No reader ever sees part of it."""
+    """Write a report and packed chunks of details as an HTML file, which is complete as soon as it exists."""
     script, style = bundle("report.js"), (WEB / "style.css").read_text(encoding="utf-8")
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     allowed = "style-src 'sha256-{}'; script-src 'sha256-{}'".format(*digests)
@@ -144,9 +157,9 @@ def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) ->
 
 
 def bundle(name: str) -> str:
-    """A module of `web/` and those that it imports as one script: each once, after those that it needs itself.
+    """A module of `web/` and the modules that it imports as one script, where each module follows its imports.
 
-    Their names at the top must differ, since all share one scope.
+    All modules share one scope, so their top-level names must differ.
     """
     texts: dict[str, str] = {}
 
@@ -163,14 +176,15 @@ def bundle(name: str) -> str:
 
 
 def packed(value: Any) -> str:
-    """A value of JSON as text that HTML can hold; the same value always gives the same text."""
+    """A JSON value, compressed, as text that HTML can contain; equal values give equal text."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    content = text.encode("utf-8", "backslashreplace")  # a lone surrogate is written as its escape
+    content = text.encode("utf-8", "backslashreplace")  # half of a surrogate pair becomes its escape sequence
     return base64.b64encode(gzip.compress(content, mtime=0)).decode()
 
 
 def rounded_weights(weights: NDArray[np.floating]) -> list[list[float]]:
-    return cast(list[list[float]], np.asarray(weights, float).round(SHOWN).tolist())
+    """Attention weights with as many decimal places as the page shows."""
+    return cast(list[list[float]], np.asarray(weights, float).round(DETAIL_DIGITS).tolist())
 
 
 def _point(estimate: Estimate | None) -> dict[str, float | None] | None:

@@ -200,7 +200,7 @@ def test_bad_images_are_reported_and_the_rest_is_unharmed(
     caplog.clear()
     cache = prepare(config)
     assert [one for one in caplog.messages if "bytes" not in one] == [
-        f"3 images cannot be used: {cache.directory / 'refused.txt'} says why"
+        f"3 images cannot be used: {cache.directory / 'refused.txt'} has the reasons"
     ]
     assert cache.directory != clean.directory and cache.store.directory != clean.store.directory
     for split in ("train", "valid"):

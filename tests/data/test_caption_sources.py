@@ -96,7 +96,7 @@ def test_flickr8k_with_files_missing(flickr8k: Path) -> None:
     (flickr8k / "Flickr_8k.devImages.txt").unlink()
     assert refusal(corpus.fetch) == (
         f"{flickr8k}/Flickr_8k.devImages.txt does not exist: "
-        "Flickr8k_text.zip has it; set data.directory to where its files are."
+        "it is in Flickr8k_text.zip; set data.directory to where its files are."
     )
     assert refusal(Flickr8k(directory=f"{flickr8k}/no").fetch) == (
         f"{flickr8k}/no is not a directory: set data.directory to where the images are."
@@ -204,23 +204,26 @@ def test_karpathys_splits_of_coco(tmp_path: Path) -> None:
         ({"images": [{"filename": "a"}]}, "{} has no 'annotations'."),
         (
             {"images": [{"filename": "a", "sentences": [{"raw": "x"}]}]},
-            "{} images[0] has no split, one of train, restval, val, test.",
+            "{} images[0] has no split: it must be one of train, restval, val, test.",
         ),
         (
             {"images": [karpathy("trian", "a", "x")]},
-            "{} images[0] is in split 'trian', which is none of train, restval, val, test.",
+            "{} images[0] has the split 'trian': it must be one of train, restval, val, test.",
         ),
         (
             {"images": [karpathy("train", "a")]},
             "{} images[0] has no caption of a: it has the keys 'split', 'filename', 'sentences'.",
         ),
         ({"images": [karpathy("train", "a", " ")]}, "{} images[0] has an empty caption of a."),
-        ({"images": [karpathy("train", "a", "x"), karpathy("val", "a", "y")]}, "{} images[1] is image a again."),
+        (
+            {"images": [karpathy("train", "a", "x"), karpathy("val", "a", "y")]},
+            "{} images[1] is a second entry of image a: remove one.",
+        ),
         (
             {"images": [karpathy("train", "a", "\ud800")]},
             "{} images[0] has a caption of a that is not valid text: '\\ud800'.",
         ),
-        ({"images": [karpathy("val", "a", "x")]}, "{} has no image of the split train."),
+        ({"images": [karpathy("val", "a", "x")]}, "{} has no image in the split 'train'."),
         ({"images": []}, "{} has no captions."),
     ],
 )
@@ -294,7 +297,7 @@ def test_flickr30k_with_files_missing_or_wrong(flickr30k: Path) -> None:
     corpus = make_flickr30k(flickr30k)
     assert refusal(corpus.fetch) == (
         f"{flickr30k}/results_20130124.token does not exist: "
-        "Flickr30k's captions have this name, or results.csv; set data.directory to where they are."
+        "it or results.csv has Flickr30k's captions; set data.directory to where it is."
     )
     path = write(flickr30k / "results.csv", f"{FLICKR30K}nothing\n")
     assert refusal(corpus.images, "train") == f"{path} line 5 must be a file name | a number | a caption."
@@ -381,8 +384,8 @@ def test_coco_with_files_missing(tmp_path: Path) -> None:
     assert refusal(corpus.fetch) == f"{tmp_path} has no folder val2014: put the images there."
     corpus = Coco(directory=str(tmp_path), year=2017)
     assert refusal(corpus.fetch) == (
-        f"{tmp_path}/annotations/captions_train2017.json does not exist: annotations_trainval2017.zip of "
-        "cocodataset.org has it; set data.directory to where annotations/ is."
+        f"{tmp_path}/annotations/captions_train2017.json does not exist: it is in annotations_trainval2017.zip "
+        "of cocodataset.org; set data.directory to where annotations/ is."
     )
     with pytest.raises(InputError, match=r"^data\.year is 2015; choose from 2014, 2017\.$"):
         Coco(directory="x", year=2015)
@@ -490,7 +493,7 @@ OPEN = (
     'opens a quote (") that does not close at the end of a column: close it or leave it out; within quotes a quote is '
     'written "".'
 )
-COLUMNS = "columns but the header has 2: a caption that has a comma must stand in double quotes."
+COLUMNS = "columns but the header has 2: a caption that has a comma must be in double quotes."
 
 
 @pytest.mark.parametrize(

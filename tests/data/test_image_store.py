@@ -140,7 +140,7 @@ def test_a_store_that_is_there_is_not_made_again(
 def test_processes_change_nothing(prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_decoding, "CHUNK", 2)
     alone = prepare(files)
-    monkeypatch.setattr(image_decoding, "SMALL", 0)
+    monkeypatch.setattr(image_decoding, "MIN_PARALLEL", 0)
     together = prepare(files, processes=2, root=alone.directory.parent / "other")
     assert torch.equal(alone.source(range(7)).values, together.source(range(7)).values)
     assert alone.summary == together.summary
@@ -182,7 +182,7 @@ def test_what_fails_for_a_moment_is_not_kept(
         f"{files[3]} can no longer be read (No such file or directory): prepare again once it can.",
         f"{files[3]} changed while it was read: prepare again.",
     ]
-    monkeypatch.setattr(image_decoding, "SMALL", 0)
+    monkeypatch.setattr(image_decoding, "MIN_PARALLEL", 0)
     for happen, message in zip(happens, messages, strict=True):
         with monkeypatch.context() as patch:
             patch.setattr(image_store, "load", after(happen))
@@ -260,8 +260,8 @@ def test_vectors_that_float16_cannot_hold_are_refused(
         with pytest.raises(InputError) as error:
             prepare(files, encoder)
         assert str(error.value) == (
-            f"The annotation vectors of torchvision/vgg19, {place}, reach {value:,.0f}, and float16 holds 65,504 at "
-            "most: choose another model.encoder.layer."
+            f"The annotation vectors of torchvision/vgg19, {place}, reach {value:,.0f}, but float16 has at most "
+            "65,504: choose another model.encoder.layer."
         )
     monkeypatch.setattr(image_store, "make_backbone", lambda *_, **__: Loud(-65_504.0))
     store = prepare(files, encoder)

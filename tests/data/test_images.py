@@ -331,7 +331,7 @@ def test_names_that_give_no_image(folder: Path) -> None:
         ("empty", f"empty is a folder without images {suffixes}."),
         ("photos/*.gif", f"photos/*.gif matches no image {suffixes}."),
         ("blank.txt", "blank.txt names no images: write one name on each line."),
-        ("outer.txt", "outer.txt line 2: blank.txt is a list: a list of images cannot name another."),
+        ("outer.txt", "outer.txt line 2: blank.txt is a list: a list of images cannot name another list."),
         ("wrong.txt", f"wrong.txt line 2: photos/*.gif matches no image {suffixes}."),
         ("", "The name of an image is empty: write the name of a file, folder or list."),
     ):
@@ -474,8 +474,8 @@ def test_a_name_that_takes_too_long_to_look_up(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("file:///etc/passwd", r"cannot be read: of addresses only http and https are\."),
-        ("ftp://localhost/a.jpg", r"cannot be read: of addresses only http and https are\."),
+        ("file:///etc/passwd", r"cannot be read: an address must begin with http:// or https://\."),
+        ("ftp://localhost/a.jpg", r"cannot be read: an address must begin with http:// or https://\."),
         ("http://", r"does not answer \(no host given\)\."),
         ("http://localhost:port/a.jpg", r"cannot be read \(nonnumeric port: 'port'\)\."),
         ("http://[::1/a.jpg", r"cannot be read \(Invalid IPv6 URL\)\."),

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from seqtool.data.corpora import toy_words
-from seqtool.data.corpora.draw import Draw
+from seqtool.data.corpora.draw import StableRandom
 from seqtool.data.corpora.parallel import Toy
 from seqtool.data.corpora.toy import (
     Nominal,
@@ -196,8 +196,8 @@ def test_lengths_and_word_types(pairs: list[Aligned]) -> None:
 
 
 def test_english_determines_spanish() -> None:
-    draw, known = Draw(9), dict[str, str]()
-    made = [pair for pair in (surface(sentence(draw)) for _ in range(30_000)) if pair]
+    rng, known = StableRandom(9), dict[str, str]()
+    made = [pair for pair in (surface(sentence(rng)) for _ in range(30_000)) if pair]
     for pair in made:
         assert known.setdefault(pair.source, pair.target) == pair.target
     assert len(known) < len(made)  # some did come twice
@@ -325,10 +325,10 @@ def test_the_sentence_of_the_lecture() -> None:
     def draw_until(text: str, make: Callable[[], Nominal]) -> Nominal:
         return next(made for made in iter(make, None) if " ".join(w.text for w in made.source) == text)
 
-    draw = Draw(0)
+    rng = StableRandom(0)
     owned = toy_words.HAVE.objects
-    cat = draw_until("a big cat", lambda: noun_phrase(draw, owned, toy_words.INDEFINITE))
-    house = draw_until("a small house", lambda: noun_phrase(draw, owned, toy_words.INDEFINITE))
+    cat = draw_until("a big cat", lambda: noun_phrase(rng, owned, toy_words.INDEFINITE))
+    house = draw_until("a small house", lambda: noun_phrase(rng, owned, toy_words.INDEFINITE))
     who = Nominal((Word("I"),), person=0)
     have = assemble(who, toy_words.HAVE, "present", cat + phrase("but", "pero:0") + house)
     assert surface(statement(have)) == Pair(
@@ -340,12 +340,12 @@ def test_the_sentence_of_the_lecture() -> None:
 
 def test_a_subject_of_which_all_has_been_said() -> None:
     """By an adjective of every group: a clause says one of them again."""
-    draw = Draw(1)
+    rng = StableRandom(1)
     for kind, groups in toy_words.AFTER.items():
-        thing = noun_phrase(draw, (kind,), ("the",))
+        thing = noun_phrase(rng, (kind,), ("the",))
         said = tuple(Word(group[0][0]) for group in (*groups, *toy_words.STATE.get(kind, ())))
         who = replace(thing, source=thing.source + said)
-        assert all(being(draw, who, "present", asked=False).target for _ in range(30))
+        assert all(being(rng, who, "present", asked=False).target for _ in range(30))
 
 
 def test_long_sentences_are_clauses_of_the_same_language() -> None:

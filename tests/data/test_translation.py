@@ -192,7 +192,7 @@ def test_missing_files_are_downloaded_when_that_is_wanted(published: Path, tmp_p
     with pytest.raises(InputError) as error:
         make_multi30k(place).fetch()
     assert str(error.value) == (
-        f"{place}/train.en.gz does not exist: set data.directory to the directory that has Multi30k's files, "
+        f"{place}/train.en.gz does not exist: set data.directory to the directory of Multi30k's files, "
         "or data.download=true to download them into it."
     )
     assert not place.exists()
@@ -210,11 +210,13 @@ def test_files_that_differ_from_the_published_ones(published: Path, tmp_path: Pa
     with pytest.raises(InputError) as error:
         make_multi30k(published).fetch()
     assert str(error.value) == (
-        f"{path} is not Multi30k's: it has {len(right) - 1} bytes instead of {len(right)}. "
+        f"{path} is not the file of Multi30k: it has {len(right) - 1} bytes instead of {len(right)}. "
         "Remove it and set data.download=true."
     )
     path.write_bytes(right[:-1] + b"x")
-    with pytest.raises(InputError, match=r"val\.de\.gz is not Multi30k's: its SHA-256 is [0-9a-f]{64} instead of"):
+    with pytest.raises(
+        InputError, match=r"val\.de\.gz is not the file of Multi30k: its SHA-256 is [0-9a-f]{64} instead of"
+    ):
         make_multi30k(published).fetch()
     place = tmp_path / "place"
     with pytest.raises(InputError, match=r"val\.de\.gz is not the expected file: its SHA-256 is"):

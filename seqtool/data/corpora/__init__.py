@@ -1,1 +1,1 @@
-"""Where sentences, images and captions come from."""
+"""Corpora: where sentences, images and captions come from."""

@@ -1,6 +1,7 @@
-"""The captions in files, by image: in JSON, in a list, in lines, or as data sets are published; in tables with a
-header, in Flickr's two forms, and as `caption` writes them. Files are told apart by their content, and every error
-message names the file and the line or entry in it.
+"""Reading files of captions: JSON and JSON lines, tables with a header, the lines of Flickr8k and Flickr30k, and what
+`caption` writes.
+
+The content of a file decides how it is read. Every error message names the file and the line or entry in it.
 """
 
 import json
@@ -17,74 +18,70 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import NOT_ENDED, parse_json, read_lines, read_text
 
 T = TypeVar("T")
-Lines = Sequence[tuple[int, str]]  # numbered from 1, without empty ones
+Lines = Sequence[tuple[int, str]]  # line numbers, from 1, and lines, without empty ones
 
-JSON = re.compile(r'\s*[\[{]\s*(["\[{\]}]|\Z)')  # how a file of JSON begins
-TRANSLATIONS = '{"source": '  # how a line of `translate format=jsonl` begins
-KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number"}
+JSON_START = re.compile(r'\s*[\[{]\s*(["\[{\]}]|\Z)')  # the beginning of a JSON file
+TRANSLATION_START = '{"source": '  # the beginning of a line of `translate format=jsonl`
+KIND_NAMES = {str: "text", list: "a list", dict: "an object", int: "a whole number"}
 
-# The names that files give to what they hold: keys in JSON, columns in tables. The first that is there counts.
-FILE = (
+# Keys in JSON, and columns in tables, of the file, the id and the captions of an image. Of several, the first counts.
+FILE_KEYS = (
     *("file", "filename", "file_name", "image_path", "img_path", "file_path", "filepath", "path", "image_file"),
     *("image_filename", "image_name", "img_name", "image", "img", "photo", "picture"),
 )
-NUMBER = ("cocoid", "image_id", "img_id", "imgid", "id")
-CAPTIONS = (
+ID_KEYS = ("cocoid", "image_id", "img_id", "imgid", "id")
+CAPTION_KEYS = (
     *("caption", "captions", "reference_strs", "sentences", "caption_str", "comment", "description", "text"),
     *("sentence", "raw", "hypothesis", "prediction"),
 )
-LISTS = ("annotations", "images", "data", "predictions", "results")  # what an object may keep records under
+LIST_KEYS = ("annotations", "images", "data", "predictions", "results")  # that have the records, if a file is an object
 
-SHAPES = (
+EXPECTED = (
     'a list of {"image_id": …, "caption": …} or {"image": …, "captions": […]}, such a list in an object, '
     '{"images": […], "annotations": […]} as of COCO, or an object of image to caption or captions'
 )
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 
-# Flickr8k.token.txt, and Flickr30k's results.csv, of which one published line lacks its second |.
-TOKENS = re.compile(r"(?P<image>[^\t]+)#(?P<number>\d+)\t(?P<caption>.*)")
-RESULTS = re.compile(r"(?P<image>[^|\t]+?)\s*\|\s*(?P<number>\d+)\s*\|?(?P<caption>.*)")
-RESULTS_HEADER = re.compile(r"[^|]*image[^|]*\|[^|]*number[^|]*\|[^|]*", re.IGNORECASE)
+# A line of Flickr8k.token.txt and of Flickr30k's results.csv, where one published line lacks its second "|".
+FLICKR8K_LINE = re.compile(r"(?P<image>[^\t]+)#(?P<number>\d+)\t(?P<caption>.*)")
+FLICKR30K_LINE = re.compile(r"(?P<image>[^|\t]+?)\s*\|\s*(?P<number>\d+)\s*\|?(?P<caption>.*)")
+FLICKR30K_HEADER = re.compile(r"[^|]*image[^|]*\|[^|]*number[^|]*\|[^|]*", re.IGNORECASE)
 
-# What `caption` writes.
+# A line that `caption` writes.
 SCORE = rf"\t(?P<score>-?([0-9]+(\.[0-9]+)?|inf|nan))(\t{NOT_ENDED})?"
-WRITTEN = re.compile(rf"(?P<image>[^\t]*)\t(?P<caption>[^\t]*)({SCORE})?")
+WRITTEN_LINE = re.compile(rf"(?P<image>[^\t]*)\t(?P<caption>[^\t]*)({SCORE})?")
 
-SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold half a pair, which cannot be written
-LISTED = 10  # places that a message names
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may have half of a pair, which is not valid text
+MAX_LISTED = 10  # locations or images in an error message
 
 log = logging.getLogger("seqtool")
 
 
 class Entry(NamedTuple):
-    """A caption as it stands in a file, the name of its image's file, and its place in the file."""
+    """A caption in a file."""
 
-    image: str
+    image: str  # the name of the image's file
     caption: str
-    place: str  # "captions.csv line 7"
-    split: str | None = None  # if the file says
-    own: bool = False  # in a form for anyone's own captions, in which white space means nothing
+    location: str  # of the caption, for messages: "captions.csv line 7"
+    split: str | None = None  # of the image, if the file has it
+    own: bool = False  # whether the file has the user's own captions, in which white space is not significant
 
 
 class Record(NamedTuple):
-    """What a file says of an image.
+    """An entry of an image in a file."""
 
-    image: its name, which is the number that a data set gives it or the name of its file.
-    captions: of several hypotheses only the best.
-    other: any other name of it.
-    best: all that `caption` wrote of the best hypothesis.
-    """
-
-    image: str
-    captions: Sequence[Entry]
-    other: str | None = None
-    best: Mapping[str, Any] = {}
+    image: str  # the id that a data set gives it, or the name of its file
+    captions: Sequence[Entry]  # of several hypotheses only the best
+    other: str | None = None  # another name of the image
+    best: Mapping[str, Any] = {}  # the best hypothesis with all fields that `caption` wrote
 
 
 class Captions(dict[str, Sequence[T]]):
-    """The captions of each image, in the order of the file, as entries or text. Names of images are text: the number 42
-    and the text "42" are the same image. others: further names of the images, such as those of their files.
+    """The captions of each image, in the order of the file, as entries or text.
+
+    Images are named by text, so the number 42 and the text "42" are the same image. `others` has the images by further
+    names, such as those of their files.
     """
 
     def __init__(self, captions: Mapping[str, Sequence[T]], others: Mapping[str, str]) -> None:
@@ -92,12 +89,12 @@ class Captions(dict[str, Sequence[T]]):
         self.others = others
 
     def only(self, images: Container[str]) -> "Captions[T]":
-        """Those of these images."""
+        """The captions of these images."""
         return Captions({image: captions for image, captions in self.items() if image in images}, self.others)
 
 
 def read_captions(path: Path) -> Captions[Entry]:
-    """The captions in a file, by image. Several places may name the same image."""
+    """The captions in a file, by image. An image may have several entries."""
     entries: dict[str, list[Entry]] = {}
     others: dict[str, str] = {}
     for image, captions, other, _ in records(path):
@@ -110,74 +107,82 @@ def read_captions(path: Path) -> Captions[Entry]:
 
 
 def read_list(path: Path) -> dict[str, str]:
-    """The names in a list, one per line, and the place of each."""
-    places: dict[str, str] = {}
+    """The names in a list, one per line, each with its location: the file and the line."""
+    locations: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), start=1):
         if name := line.strip():
-            if name in places:
+            if name in locations:
                 raise InputError(f"{path} line {number:,} names {name} again.")
-            places[name] = f"{path} line {number:,}"
-    return places
+            locations[name] = f"{path} line {number:,}"
+    return locations
 
 
 def captioned(
     directory: Path, entries: Mapping[str, Sequence[Entry]], paths: Mapping[str, str] | None = None
 ) -> list[Captioned]:
-    """The images that these captions describe, by their identifiers. Captions are checked, and their white space is
-    normalised. The name of an image, or its path in the directory if `paths` has one, cannot lead out of it.
+    """The images that entries describe, with normalised white space in their captions.
+
+    directory: where the images are
+    entries: the entries of each image, by its identifier
+    paths: the path in the directory for each name in an entry; None: the names are paths
+
+    Raises InputError for an invalid caption and for a path that leads out of the directory.
     """
-    check_captions(entry for of_image in entries.values() for entry in of_image)
+    check_captions(entry for image_entries in entries.values() for entry in image_entries)
     images = []
-    for identifier, of_image in entries.items():
-        name, place = of_image[0].image, of_image[0].place
+    for identifier, image_entries in entries.items():
+        name, location = image_entries[0].image, image_entries[0].location
         path = PurePosixPath(name if paths is None else paths[name])
         if not path.name or path.is_absolute() or ".." in path.parts or "\0" in name or SURROGATE.search(name):
-            raise InputError(f"{place} names the image {name!r}: it must be the name of a file in {directory}.")
-        captions = tuple(" ".join(entry.caption.split()) for entry in of_image)
+            raise InputError(f"{location} names the image {name!r}: it must be the name of a file in {directory}.")
+        captions = tuple(" ".join(entry.caption.split()) for entry in image_entries)
         images.append(Captioned(directory / path, identifier, captions))
     return images
 
 
 def check_captions(entries: Iterable[Entry]) -> None:
-    """Raise InputError for captions that are empty, or no valid text."""
+    """Raise InputError for captions that are empty or not valid text."""
     empty = []
     for entry in entries:
         if not entry.caption.strip():
             empty.append(entry)
         elif SURROGATE.search(entry.caption):
-            raise InputError(f"{entry.place} has a caption of {entry.image} that is not valid text: {entry.caption!r}.")
+            raise InputError(
+                f"{entry.location} has a caption of {entry.image} that is not valid text: {entry.caption!r}."
+            )
     if len(empty) == 1:
-        raise InputError(f"{empty[0].place} has an empty caption of {empty[0].image}.")
+        raise InputError(f"{empty[0].location} has an empty caption of {empty[0].image}.")
     if empty:
-        same, _, _ = empty[0].place.rpartition(" ")
-        places = [empty[0].place, *(entry.place.removeprefix(f"{same} ") for entry in empty[1:])]
+        prefix, _, _ = empty[0].location.rpartition(" ")  # "captions.csv line": it is written once
+        locations = [empty[0].location, *(entry.location.removeprefix(f"{prefix} ") for entry in empty[1:])]
         images = list(dict.fromkeys(entry.image for entry in empty))
-        raise InputError(f"{_listed(places)} have empty captions ({_listed(images)}): write them, or leave them out.")
+        raise InputError(
+            f"{_listed(locations)} have empty captions ({_listed(images)}): write them, or leave them out."
+        )
 
 
 def _listed(texts: Sequence[str]) -> str:
-    more = len(texts) - LISTED
-    return ", ".join([*texts[:LISTED], *([f"and {more:,} more"] if more > 0 else [])])
+    """The first texts, separated by commas, and the number of those left out."""
+    more = len(texts) - MAX_LISTED
+    return ", ".join([*texts[:MAX_LISTED], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 def records(path: Path) -> Iterator[Record]:
-    """What a file says of images: captions as data sets are published, as `caption` writes them, or one's own. What is
-    not JSON is told by its first line.
-    """
+    """The records in a file. If it is not JSON, its first line decides how it is read."""
     text = read_text(path)
-    if JSON.match(text):
+    if JSON_START.match(text):
         return _json_records(text, path)
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         return iter(())
     number, first = lines[0]
     separator = _separator(first)
-    if separator and not RESULTS_HEADER.fullmatch(first):
+    if separator and not FLICKR30K_HEADER.fullmatch(first):
         return _table(text, separator, path)
-    if TOKENS.fullmatch(first):
-        return _numbered(lines, TOKENS, "a file name, # and a number, one tab, a caption", path)
-    if separator or RESULTS.fullmatch(first):
-        return _numbered(lines[1:] if separator else lines, RESULTS, "a file name | a number | a caption", path)
+    if FLICKR8K_LINE.fullmatch(first):
+        return _numbered(lines, FLICKR8K_LINE, "a file name, # and a number, one tab, a caption", path)
+    if separator or FLICKR30K_LINE.fullmatch(first):
+        return _numbered(lines[1:] if separator else lines, FLICKR30K_LINE, "a file name | a number | a caption", path)
     if "\t" in first:
         return _written(lines, path)
     if path.name.lower().removesuffix(".gz").endswith((".json", ".jsonl")):
@@ -190,16 +195,16 @@ def records(path: Path) -> Iterator[Record]:
 
 
 def holds_captions(path: Path) -> bool:
-    """Whether the file begins with a caption of an image, in JSON or under a header, rather than with a sentence."""
+    """Whether the file has captions in JSON or under a header, rather than sentences, judged by its beginning."""
     lines = (line for line in read_lines(path, may_be_empty=True, with_ends=True) if line.strip())
     first, second = next(lines, ""), next(lines, "")
     if _separator(first):
         return any(_is_image(cell.strip('" \n\r')) for cell in re.split(r"[,;\t|]", second))
-    if JSON.match(first) and not first.startswith(TRANSLATIONS):
+    if JSON_START.match(first) and not first.startswith(TRANSLATION_START):
         for text in (first, read_text(path)):
             with suppress(InputError):
                 record = next(_json_records(text, path), None)
-                names = any(f'"{key}"' in text for key in (*FILE, *NUMBER))
+                names = any(f'"{key}"' in text for key in (*FILE_KEYS, *ID_KEYS))
                 return record is not None and (names or _is_image(record.image))
     return False
 
@@ -208,9 +213,7 @@ def holds_captions(path: Path) -> bool:
 
 
 def _json_records(text: str, path: Path) -> Iterator[Record]:
-    """The records in a file of JSON, whichever of the known shapes it has. JSON lines are a list of their values, which
-    have places of their own.
-    """
+    """The records in the text of a JSON or JSON lines file. JSON lines are read as a list of their values."""
     try:
         return _records(_parsed(text, path), path, {})
     except InputError as error:
@@ -218,117 +221,123 @@ def _json_records(text: str, path: Path) -> Iterator[Record]:
         if isinstance(error.__cause__, KeyError) or not first.endswith("}"):
             raise
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    places = {i: f"{path} line {number:,}" for i, (number, _) in enumerate(lines)}
-    return _records([_parsed(line, path, number) for number, line in lines], path, places)
+    locations = {i: f"{path} line {number:,}" for i, (number, _) in enumerate(lines)}
+    return _records([_parsed(line, path, number) for number, line in lines], path, locations)
 
 
-def _field(record: Any, key: str, kind: type[T], place: str) -> T:
-    """record[key], which must be of the kind; `place` names the record in an error message."""
-    fields = _checked(record, dict, place)
+def _field(record: Any, key: str, kind: type[T], location: str) -> T:
+    """record[key], which must be of this kind. `location` names the record in an error message."""
+    fields = _checked(record, dict, location)
     if key not in fields:
-        raise InputError(f"{place} has no '{key}'.")
-    return _checked(fields[key], kind, place, key)
+        raise InputError(f"{location} has no '{key}'.")
+    return _checked(fields[key], kind, location, key)
 
 
 def _parsed(text: str, path: Path, line: int | None = None) -> Any:
-    """The value of the JSON in a file, or in one line of it."""
-    place = str(path) if line is None else f"{path} line {line:,}"
+    """The value that the JSON of a file, or of one line of it, has."""
+    location = str(path) if line is None else f"{path} line {line:,}"
     try:
         return parse_json(text, _unique)
     except json.JSONDecodeError as error:
         number = error.lineno if line is None else line
         raise InputError(f"{path} line {number:,} is not JSON (column {error.colno:,}: {error.msg}).") from error
     except KeyError as error:
-        raise InputError(f"{place} has {error} twice in one object: every image must stand once.") from error
+        raise InputError(f"{location} has {error} twice in one object: keys must be unique.") from error
     except ValueError as error:
-        raise InputError(f"{place} cannot be read as JSON ({error}).") from error
+        raise InputError(f"{location} cannot be read as JSON ({error}).") from error
 
 
-def _checked(value: Any, kind: type[T], place: str, key: str | None = None) -> T:
-    """The value, which must be of the kind; its place, or the record's and the key, name it in an error message."""
+def _checked(value: Any, kind: type[T], location: str, key: str | None = None) -> T:
+    """The value, which must be of this kind. In an error message, `location` names it or, with `key`, its record."""
     if isinstance(value, kind) and not isinstance(value, bool):
         return value
     shown = json.dumps(value)
     shown = shown if len(shown) <= 40 else f"{shown[:40]}…"
-    what = place if key is None else f"{place}: '{key}'"
-    raise InputError(f"{what} must be {KINDS[kind]}, not {shown}.")
+    subject = location if key is None else f"{location}: '{key}'"
+    raise InputError(f"{subject} must be {KIND_NAMES[kind]}, not {shown}.")
 
 
 def _plain_name(name: str) -> str:
-    """The name of a file without what means nothing: a/./b.jpg is a/b.jpg."""
+    """The normalised name of a file: a/b.jpg for a/./b.jpg. Web addresses stay as they are."""
     return name if "://" in name else str(PurePosixPath(name))
 
 
-def _records(value: Any, path: Path, places: Mapping[int, str], name: str = "entry {}") -> Iterator[Record]:
+def _records(value: Any, path: Path, locations: Mapping[int, str], name: str = "entry {}") -> Iterator[Record]:
+    """The records in the value of a JSON file. The items of a list are named by `locations`, by index, or by `name`."""
     if isinstance(value, list):
         complete = set()
         for number, item in enumerate(value):
-            record = _record(item, places.get(number) or f"{path} {name.format(number)}")
+            record = _record(item, locations.get(number) or f"{path} {name.format(number)}")
             if record.image not in complete:
                 yield record
-            if "reference_strs" in item:  # TextCaps has all of an image's captions with each of them
+            if "reference_strs" in item:  # TextCaps repeats all captions of an image in each of its records
                 complete.add(record.image)
     elif not isinstance(value, dict):
-        raise InputError(f"{path} holds no captions: expected {SHAPES}.")
+        raise InputError(f"{path} holds no captions: expected {EXPECTED}.")
     elif "images" in value and ("annotations" in value or not _has_captions(value["images"])):
         yield from _annotations(value, path)
-    elif key := next((key for key in LISTS if isinstance(value.get(key), list | dict)), None):
+    elif key := next((key for key in LIST_KEYS if isinstance(value.get(key), list | dict)), None):
         yield from _records(value[key], path, {}, f"{key}[{{}}]")
-    elif any(key in value for key in (*FILE, *NUMBER)):
+    elif any(key in value for key in (*FILE_KEYS, *ID_KEYS)):
         yield _record(value, f"{path} line 1")
     else:
         yield from _mapping(value, path)
 
 
-def _record(record: Any, place: str) -> Record:
-    """An object that names an image and has its captions. A data set's number of the image goes before a file's name,
-    except for `file`, the key of anyone's own captions.
+def _record(record: Any, location: str) -> Record:
+    """The record in an object that names an image and has its captions. The image is named by a data set's id if there
+    is one, otherwise by its file; `file` is the key of the user's own captions and always names it.
     """
-    fields = _checked(record, dict, place)
-    file_key, number_key, key = (next(filter(fields.__contains__, keys), None) for keys in (FILE, NUMBER, CAPTIONS))
-    number = None if number_key is None else _number(fields[number_key], place, number_key)
-    if file_key is not None and (number is None or isinstance(fields[file_key], str)):
-        file = _plain_name(_checked(fields[file_key], str, place, file_key))
+    fields = _checked(record, dict, location)
+    file_key, id_key, caption_key = (
+        next((key for key in keys if key in fields), None) for keys in (FILE_KEYS, ID_KEYS, CAPTION_KEYS)
+    )
+    identifier = None if id_key is None else _identifier(fields[id_key], location, id_key)
+
+    if file_key is not None and (identifier is None or isinstance(fields[file_key], str)):
+        file = _plain_name(_checked(fields[file_key], str, location, file_key))
         folder = fields.get("filepath") if file_key == "filename" else None  # Karpathy's
-        file = file if not folder or str(folder).endswith(file) else f"{folder}/{file}"
-    elif number is not None:
-        file = number
+        if folder and not str(folder).endswith(file):
+            file = f"{folder}/{file}"
+    elif identifier is not None:
+        file = identifier
     else:
-        raise InputError(f'{place} names no image, as in "file" or "image_id": it has {_keys(fields)}.')
+        raise InputError(f'{location} names no image, as in "file" or "image_id": it has {_keys(fields)}.')
     if file_key == "file" and "caption" in fields and "captions" in fields:
-        raise InputError(f"{place} must have either 'caption' or 'captions'.")
-    captions, best = ([], {}) if key is None else _texts(fields[key], place)
+        raise InputError(f"{location} must have either 'caption' or 'captions'.")
+
+    captions, best = ([], {}) if caption_key is None else _texts(fields[caption_key], location)
     if not captions:
-        raise InputError(f"{place} has no caption of {file}: it has {_keys(fields)}.")
-    split = str(fields["split"]) if key == "sentences" and "split" in fields else None  # Karpathy's
-    is_numbered = number is not None and number_key in ("cocoid", "image_id") and file_key != "file"
-    own = not is_numbered and not best
-    entries = [Entry(file, " ".join(text.split()) if own else text, place, split, own) for text in captions]
-    if number is not None and is_numbered:
-        return Record(number, entries, file, best)
-    return Record(file, entries, number if number_key != "id" else None, best)
+        raise InputError(f"{location} has no caption of {file}: it has {_keys(fields)}.")
+    split = str(fields["split"]) if caption_key == "sentences" and "split" in fields else None  # Karpathy's
+    named_by_id = identifier is not None and id_key in ("cocoid", "image_id") and file_key != "file"
+    own = not named_by_id and not best
+    entries = [Entry(file, " ".join(text.split()) if own else text, location, split, own) for text in captions]
+    if identifier is not None and named_by_id:
+        return Record(identifier, entries, file, best)
+    return Record(file, entries, identifier if id_key != "id" else None, best)
 
 
 def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
-    """COCO's form, also nocaps' and VizWiz's, whose rejected captions are left out as its own tools do."""
+    """The records in COCO's form, without the captions that VizWiz marks as rejected: its own tools skip them too."""
     annotations = _field(value, "annotations", list, str(path))
     files: dict[str, str] = {}
     for number, image in enumerate(_field(value, "images", list, str(path))):
-        place = f"{path} images[{number}]"
-        identifier = _number(_checked(image, dict, place).get("id"), place, "id")
-        file = _checked(image.get("file_name", identifier), str, place, "file_name")
+        location = f"{path} images[{number}]"
+        identifier = _identifier(_checked(image, dict, location).get("id"), location, "id")
+        file = _checked(image.get("file_name", identifier), str, location, "file_name")
         if files.setdefault(identifier, file) != file:
-            raise InputError(f"{place} has the id {identifier} again.")
+            raise InputError(f"{location} has the id {identifier} again.")
     captions: dict[str, list[Entry]] = {identifier: [] for identifier in files}
     rejected = 0
     for number, annotation in enumerate(annotations):
-        place = f"{path} annotations[{number}]"
-        identifier = _number(_checked(annotation, dict, place).get("image_id"), place, "image_id")
-        caption = _field(annotation, "caption", str, place)
+        location = f"{path} annotations[{number}]"
+        identifier = _identifier(_checked(annotation, dict, location).get("image_id"), location, "image_id")
+        caption = _field(annotation, "caption", str, location)
         if annotation.get("is_rejected") or annotation.get("is_precanned"):
             rejected += 1
         else:
-            captions.setdefault(identifier, []).append(Entry(files.get(identifier, identifier), caption, place))
+            captions.setdefault(identifier, []).append(Entry(files.get(identifier, identifier), caption, location))
     if rejected:
         log.warning("%s has %s rejected or precanned captions, which are left out.", path, f"{rejected:,}")
     for identifier, entries in captions.items():
@@ -336,50 +345,51 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
 
 
 def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
-    """An object of image to caption or captions."""
+    """The records in an object that has the caption or captions of each image under its name."""
     for image, captions in value.items():
         texts = captions if isinstance(captions, list) else [captions]
-        if not all(isinstance(text, str) or (isinstance(text, dict) and {*text} & {*CAPTIONS}) for text in texts):
+        if not all(isinstance(text, str) or (isinstance(text, dict) and {*text} & {*CAPTION_KEYS}) for text in texts):
             raise InputError(
-                f"{path} holds no captions under '{image}': it is an object with {_keys(value)}. Expected {SHAPES}."
+                f"{path} holds no captions under '{image}': it is an object with {_keys(value)}. Expected {EXPECTED}."
             )
-        place = f"{path}: image {image}"
-        yield Record(image, [Entry(image, caption, place) for caption in _texts(captions, place)[0]])
+        location = f"{path}: image {image}"
+        yield Record(image, [Entry(image, caption, location) for caption in _texts(captions, location)[0]])
 
 
-def _texts(value: Any, place: str) -> tuple[list[str], Mapping[str, Any]]:
-    """One caption or several. Of objects with a `text`, which `caption` writes with the best first, the best."""
+def _texts(value: Any, location: str) -> tuple[list[str], Mapping[str, Any]]:
+    """The captions in a value, which is one or a list; only the best, with its fields, if `caption` wrote them."""
     values = value if isinstance(value, list) else [value]
     first = values[0] if values and isinstance(values[0], dict) else {}
-    if "text" in first:
-        return [_field(first, "text", str, place)], first
+    if "text" in first:  # hypotheses, the best first
+        return [_field(first, "text", str, location)], first
     if key := next((key for key in ("caption", "raw") if key in first), None):
-        return [_field(caption, key, str, place) for caption in values], {}
+        return [_field(caption, key, str, location) for caption in values], {}
     if not all(isinstance(caption, str) for caption in values):
-        values = [_checked(caption, str, f"{place}: a caption") for caption in values]
+        values = [_checked(caption, str, f"{location}: a caption") for caption in values]
     return values, {}
 
 
-def _number(value: Any, place: str, key: str) -> str:
+def _identifier(value: Any, location: str, key: str) -> str:
     """An image's id: 42 and "42" are the same image."""
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise InputError(f"{place}: '{key}' must be a whole number or text, not {json.dumps(value)}.")
+        raise InputError(f"{location}: '{key}' must be a whole number or text, not {json.dumps(value)}.")
     return str(value)
 
 
 def _has_captions(images: Any) -> bool:
-    """Whether the images have their captions themselves, as in Karpathy's files."""
+    """Whether the objects of images include their captions, as in Karpathy's files."""
     first = images[0] if isinstance(images, list) and images else None
-    return not isinstance(first, dict) or not {*CAPTIONS}.isdisjoint(first)
+    return not isinstance(first, dict) or not {*CAPTION_KEYS}.isdisjoint(first)
 
 
 def _keys(fields: Mapping[str, Any]) -> str:
+    """The first keys of an object, for an error message."""
     shown = [repr(key) for key in fields][:8]
     return f"the keys {', '.join(shown)}{', …' if len(fields) > len(shown) else ''}" if fields else "no keys"
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are all different: JSON readers silently keep the last of two equal ones."""
+    """An object of these keys and values. Raises KeyError if a key occurs twice, where `json` would drop a value."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -391,57 +401,57 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _separator(header: str) -> str | None:
-    """What stands between the columns of this header, if it names those of images and of captions."""
+    """The separator of columns in this line; None unless it is a header with a column of images and one of captions."""
     for separator in SEPARATORS:
         names = _names(header.split(separator))
-        if set(names) & {*FILE, *NUMBER} and set(names) & set(CAPTIONS):
+        if set(names) & {*FILE_KEYS, *ID_KEYS} and set(names) & set(CAPTION_KEYS):
             return separator
     return None
 
 
 def _is_image(name: str) -> bool:
-    """Whether this can only be the name or the number of an image."""
+    """Whether the text is a number, or a file name with the suffix of an image."""
     return name.isdigit() or Path(name).suffix.casefold() in SUFFIXES
 
 
 def _names(cells: Iterable[str]) -> list[str]:
-    """The names of columns, in one spelling: "File Name" is file_name."""
+    """The normalised names of columns: file_name for "File Name"."""
     return [re.sub(r"[\s-]+", "_", cell.strip().strip('"').strip().casefold()) for cell in cells]
 
 
 def _numbered(lines: Lines, form: re.Pattern[str], parts: str, path: Path) -> Iterator[Record]:
-    """The lines of Flickr8k and Flickr30k, in which the captions of each image are numbered."""
+    """The records in lines of Flickr8k or Flickr30k, with a number for each caption; `parts` describes the `form`."""
     seen = set()
     for number, line in lines:
-        place = f"{path} line {number:,}"
+        location = f"{path} line {number:,}"
         match = form.fullmatch(line)
         if match is None:
-            raise InputError(f"{place} must be {parts}.")
+            raise InputError(f"{location} must be {parts}.")
         image, digits, caption = match["image"], match["number"], match["caption"].strip()
         if (image, digits) in seen:
-            raise InputError(f"{place} has caption {digits} of {image} again.")
+            raise InputError(f"{location} has caption {digits} of {image} again.")
         seen.add((image, digits))
-        yield Record(image, [Entry(image, caption, place)])
+        yield Record(image, [Entry(image, caption, location)])
 
 
 def _written(lines: Lines, path: Path) -> Iterator[Record]:
-    """Lines of an image, a tab and its caption; with scores at the end, n lines per image, best first. Refuses columns
-    under names of which only that of the images or that of the captions is known.
+    """The records in lines of an image, a tab and its caption. If scores follow, an image has n lines, best first, and
+    only the first counts. Raises InputError for a header that names only the column of images or that of captions.
     """
     first, header = lines[0]
     cells = [cell.strip() for cell in header.split("\t")]
-    if not _is_image(cells[0]) and not {*_names(cells)}.isdisjoint([*FILE, *NUMBER, *CAPTIONS]):
+    if not _is_image(cells[0]) and not {*_names(cells)}.isdisjoint([*FILE_KEYS, *ID_KEYS, *CAPTION_KEYS]):
         raise InputError(
-            f"{path} line {first:,} has the columns {', '.join(cells)}: call that of the images file, and that of the "
-            "captions caption; or leave this line out."
+            f"{path} line {first:,} has the columns {', '.join(cells)}: call the column of images 'file' and that of "
+            "captions 'caption', or remove this line."
         )
     ranked = set()
     for number, line in lines:
-        match = WRITTEN.fullmatch(line)
+        match = WRITTEN_LINE.fullmatch(line)
         if match is None:
             raise InputError(
-                f"{path} line {number:,} must be an image, a tab and its caption (of n best, also its score), or the "
-                "file JSON."
+                f"{path} line {number:,} must be an image, a tab and its caption (and for the n best, a tab and its "
+                "score), or the file must be JSON."
             )
         image = match["image"]
         if match["score"] is None or image not in ranked:
@@ -450,32 +460,33 @@ def _written(lines: Lines, path: Path) -> Iterator[Record]:
 
 
 def _table(text: str, separator: str, path: Path) -> Iterator[Record]:
-    """A table under a header, in which quotes may hold separators and line ends."""
+    """The records in a table with a header, where cells in quotes may have separators and line ends."""
     rows = _rows(text.replace("\r", "\n"), separator, path)
     header = _names(next(rows)[1])
     file, number, caption = (
-        next((header.index(name) for name in names if name in header), None) for names in (FILE, NUMBER, CAPTIONS)
+        next((header.index(name) for name in names if name in header), None)
+        for names in (FILE_KEYS, ID_KEYS, CAPTION_KEYS)
     )
     image = number if file is None else file
-    assert image is not None and caption is not None  # as `_separator` found
+    assert image is not None and caption is not None  # `_separator` has checked it
     for line, row in rows:
-        place = f"{path} line {line:,}"
+        location = f"{path} line {line:,}"
         if len(row) > image:
             _check_lines(row, line, image, separator, path)
         if len(row) != len(header):
             raise InputError(
-                f"{place} has {len(row)} columns but the header has {len(header)}: "
-                f"a caption that has {SEPARATORS[separator]} must stand in double quotes."
+                f"{location} has {len(row)} columns but the header has {len(header)}: "
+                f"a caption that has {SEPARATORS[separator]} must be in double quotes."
             )
         name = _plain_name(row[image].strip())
         other = None if file is None or number is None or header[number] == "id" else row[number].strip()
-        yield Record(name, [Entry(name, " ".join(row[caption].split()), place, own=True)], other)
+        yield Record(name, [Entry(name, " ".join(row[caption].split()), location, own=True)], other)
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table that are not empty, each with the number of its first line."""
-    mark = re.escape(separator)
-    cell = re.compile(rf' *"((?:[^"]|"")*+)" *(?=[{mark}\n]|\Z)|([^{mark}\n]*)')
+    """The rows of a table that are not empty, each with the number of its first line. A quote must be closed."""
+    escaped = re.escape(separator)
+    cell = re.compile(rf' *"((?:[^"]|"")*+)" *(?=[{escaped}\n]|\Z)|([^{escaped}\n]*)')
     start, line = 0, 1
     while start < len(text):
         row: list[str] = []
@@ -498,7 +509,7 @@ def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str
 
 
 def _check_lines(row: Sequence[str], line: int, image: int, separator: str, path: Path) -> None:
-    """Refuse a quoted text over several lines of which one looks like another record, with a name like this image's."""
+    """Raise InputError if a cell in quotes contains a line like a row of another image: its quote was left open."""
     for cell in row:
         for number, inner in enumerate(cell.split("\n")[1:], line + 1):
             cells = inner.split(separator)
@@ -510,13 +521,17 @@ def _check_lines(row: Sequence[str], line: int, image: int, separator: str, path
 
 
 def _alike(name: str, image: str) -> bool:
-    """Whether the text could be the name of another image, in a file that has this name of one."""
-    suffix, own = (Path(text).suffix.casefold() for text in (name, image))
-    if suffix in SUFFIXES or suffix == own != "":
+    """Whether the text may be the name of an image in a file where `image` is one: it has the suffix of an image or the
+    same suffix, or neither has a suffix and they have the same form.
+    """
+    suffix, image_suffix = (Path(text).suffix.casefold() for text in (name, image))
+    if suffix in SUFFIXES or suffix == image_suffix != "":
         return True
-    return suffix == own and _shape(name) == _shape(image)
+    return suffix == image_suffix and _form(name) == _form(image)
 
 
-def _shape(name: str) -> str | int:
-    """What names without a suffix have in common in a file: they are numbers, or paths, or have as many words."""
-    return "number" if name.isdigit() else "path" if "/" in name or "\\" in name else len(name.split())
+def _form(name: str) -> str | int:
+    """The form of a name without a suffix: "number", "path", or how many words it has."""
+    if name.isdigit():
+        return "number"
+    return "path" if "/" in name or "\\" in name else len(name.split())

@@ -1,4 +1,4 @@
-"""The published data sets of captioned images, read in their published form."""
+"""Data sets of captioned images, in the form in which they are published."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,18 @@ from seqtool.data.corpora.caption_files import Captions, Entry, captioned, read_
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.errors import InputError
 
-KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
-FLICKR8K_LISTS = {"train": "train", "valid": "dev", "test": "test"}
+KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # the split of each of theirs
+FLICKR8K_LISTS = {"train": "train", "valid": "dev", "test": "test"}  # what Flickr8k calls each split
 COCO_YEARS = (2014, 2017)
 
 
 class CaptionFiles(ImageCorpus):
-    """A corpus of image files in one directory and annotation files.
+    """A corpus of annotation files and a directory of images.
 
-    _directory: where the images and annotations are.
-    _folders: the directory's folders that must exist, each by its possible names.
-    _files: the annotation files, by their role, unless `files` says otherwise.
-    _advice: what to do if one is missing, by its role.
+    _directory: the directory of the images
+    _folders: folders that the directory must have, each as a tuple of its possible names
+    _files: the annotation files by their role, such as "captions" or a split
+    _advice: what to do if an annotation file is missing, by its role
     """
 
     _directory: Path
@@ -30,7 +30,7 @@ class CaptionFiles(ImageCorpus):
     _advice: Mapping[str, str]
 
     def files(self) -> dict[str, Path]:
-        """The annotation files, by their role."""
+        """The annotation files by their role."""
         return self._files
 
     def splits(self) -> tuple[str, ...]:
@@ -40,17 +40,17 @@ class CaptionFiles(ImageCorpus):
         """Raise InputError if the directory, an annotation file or a folder is missing."""
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is not a directory: set data.directory to where the images are.")
-        for name, path in self.files().items():
+        for role, path in self.files().items():
             if not path.is_file():
-                raise InputError(f"{path} does not exist: {self._advice[name]}")
+                raise InputError(f"{path} does not exist: {self._advice[role]}")
         for names in self._folders:
             self._folder(*names)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        return {name: digest(path) for name, path in self.files().items()}
+        return {role: digest(path) for role, path in self.files().items()}
 
     def _folder(self, *names: str) -> Path:
-        """The first of these folders that exists."""
+        """The first folder of the directory that exists with one of these names. Raises InputError if none does."""
         for name in names:
             if (self._directory / name).is_dir():
                 return self._directory / name
@@ -58,18 +58,18 @@ class CaptionFiles(ImageCorpus):
 
 
 class _Flickr(CaptionFiles):
-    """A corpus whose images are in one folder, with captions in one file and the splits in others."""
+    """A corpus with one folder of images and one file of captions, and with the splits in other files."""
 
     def images(self, split: str) -> list[Captioned]:
         directory, names, path = self._folder(*self._folders[0]), self._names(split), self.files()["captions"]
-        for name, place in names.items():
+        for name, listed_at in names.items():
             if name not in self._captions:
-                raise InputError(f"{place} names {name}, which has no caption in {path}.")
+                raise InputError(f"{listed_at} names {name}, which has no caption in {path}.")
         return captioned(directory, {name: self._captions[name] for name in names})
 
     @abstractmethod
     def _names(self, split: str) -> dict[str, str]:
-        """The names of the split's images, each with the place that names it."""
+        """The names of the split's images, each with the file, and line if it has lines, that lists it."""
 
     @cached_property
     def _captions(self) -> Captions[Entry]:
@@ -85,15 +85,16 @@ class Flickr8k(_Flickr):
 
     def __init__(self, *, directory: str) -> None:
         self._directory = Path(directory)
-        advice = "Flickr8k_text.zip has it; set data.directory to where its files are."
+        advice = "it is in Flickr8k_text.zip; set data.directory to where its files are."
         self._advice = dict.fromkeys(("captions", *FLICKR8K_LISTS), advice)
 
     def files(self) -> dict[str, Path]:
-        named = {split: self._directory / f"Flickr_8k.{stem}Images.txt" for split, stem in FLICKR8K_LISTS.items()}
-        if not named["test"].exists():
-            del named["test"]
-        tokens, kaggle = (self._directory / name for name in ("Flickr8k.token.txt", "captions.txt"))
-        return {"captions": kaggle if kaggle.exists() and not tokens.exists() else tokens, **named}
+        lists = {split: self._directory / f"Flickr_8k.{stem}Images.txt" for split, stem in FLICKR8K_LISTS.items()}
+        if not lists["test"].exists():
+            del lists["test"]
+        tokens = self._directory / "Flickr8k.token.txt"
+        kaggle = self._directory / "captions.txt"  # the same captions, as Kaggle has them
+        return {"captions": kaggle if kaggle.exists() and not tokens.exists() else tokens, **lists}
 
     def _names(self, split: str) -> dict[str, str]:
         return read_list(self.files()[split])
@@ -101,10 +102,10 @@ class Flickr8k(_Flickr):
 
 @final
 class Karpathy(CaptionFiles):
-    """The splits of Karpathy and Li (2015), dataset_flickr8k.json, dataset_flickr30k.json or dataset_coco.json.
+    """Captions and splits of Karpathy and Li (2015): dataset_flickr8k.json, dataset_flickr30k.json, dataset_coco.json.
 
-    Images are directory/FILEPATH/FILENAME (Flickr8k and Flickr30k have no FILEPATH); `restval` belongs to
-    `train`. An image of COCO has COCO's id.
+    The file of an image is directory/FILEPATH/FILENAME (Flickr8k and Flickr30k have no FILEPATH). `restval` belongs to
+    `train`. The identifier of an image of COCO is COCO's id.
     """
 
     name = "karpathy"
@@ -117,34 +118,35 @@ class Karpathy(CaptionFiles):
         self._advice = {"annotations": advice}
 
     def splits(self) -> tuple[str, ...]:
-        return tuple(self._all)
+        return tuple(self._images)
 
     def images(self, split: str) -> list[Captioned]:
-        return self._all[split]
+        return self._images[split]
 
     @cached_property
-    def _all(self) -> dict[str, list[Captioned]]:
+    def _images(self) -> dict[str, list[Captioned]]:
         splits: dict[str, dict[str, Sequence[Entry]]] = {split: {} for split in SPLITS}
         for image, entries in read_captions(self._annotations).items():
             if not entries:
                 raise InputError(f"{self._annotations} has no caption of image {image}.")
             first, last = entries[0], entries[-1]
             if first.split not in KARPATHY_SPLITS:
-                says = f"is in split '{first.split}', which is none" if first.split else "has no split, one"
-                raise InputError(f"{first.place} {says} of {', '.join(KARPATHY_SPLITS)}.")
-            if last.place != first.place:
-                raise InputError(f"{last.place} is image {image} again.")
+                problem = f"has the split '{first.split}'" if first.split else "has no split"
+                raise InputError(f"{first.location} {problem}: it must be one of {', '.join(KARPATHY_SPLITS)}.")
+            if last.location != first.location:
+                raise InputError(f"{last.location} is a second entry of image {image}: remove one.")
             splits[KARPATHY_SPLITS[first.split]][image] = entries
         if not splits["train"]:
-            raise InputError(f"{self._annotations} has no image of the split train.")
+            raise InputError(f"{self._annotations} has no image in the split 'train'.")
         return {split: captioned(self._directory, images) for split, images in splits.items() if images}
 
 
 @final
 class Flickr30k(_Flickr):
-    """Flickr30k (Young et al. 2014), which is published without splits: split_file is dataset_flickr30k.json.
+    """Flickr30k (Young et al. 2014), with the splits of Karpathy and Li, since it is published without any.
 
-    Only the splits are read from that file; captions come from results_20130124.token or results.csv.
+    directory: where results_20130124.token or results.csv, which have the captions, and the folder of images are
+    split_file: dataset_flickr30k.json, from which only the splits are read
     """
 
     name = "flickr30k"
@@ -153,9 +155,9 @@ class Flickr30k(_Flickr):
     def __init__(self, *, directory: str, split_file: str) -> None:
         self._directory = Path(directory)
         self._split_file = Path(split_file)
-        self._source = Karpathy(directory=directory, annotations=split_file)
+        self._karpathy = Karpathy(directory=directory, annotations=split_file)
         self._advice = {
-            "captions": "Flickr30k's captions have this name, or results.csv; set data.directory to where they are.",
+            "captions": "it or results.csv has Flickr30k's captions; set data.directory to where it is.",
             "splits": "set data.split_file to dataset_flickr30k.json of Karpathy's splits (caption_datasets.zip).",
         }
 
@@ -164,15 +166,15 @@ class Flickr30k(_Flickr):
         return {"captions": csv if csv.exists() and not tokens.exists() else tokens, "splits": self._split_file}
 
     def splits(self) -> tuple[str, ...]:
-        return self._source.splits()
+        return self._karpathy.splits()
 
     def _names(self, split: str) -> dict[str, str]:
-        return {image.identifier: str(self._split_file) for image in self._source.images(split)}
+        return {image.identifier: str(self._split_file) for image in self._karpathy.images(split)}
 
 
 @final
 class Coco(CaptionFiles):
-    """COCO captions (Chen et al. 2015) as published: train and val; those of the test images are not published."""
+    """COCO captions (Chen et al. 2015): the published train and val; captions of the test images are not published."""
 
     name = "coco"
 
@@ -185,14 +187,16 @@ class Coco(CaptionFiles):
         self._files = {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
         self._folders = tuple((stem,) for stem in self._stems.values())
         archive = f"annotations_trainval{year}.zip of cocodataset.org"
-        self._advice = dict.fromkeys(self._stems, f"{archive} has it; set data.directory to where annotations/ is.")
+        self._advice = dict.fromkeys(self._stems, f"it is in {archive}; set data.directory to where annotations/ is.")
 
     def images(self, split: str) -> list[Captioned]:
         directory, file = self._folder(self._stems[split]), self._files[split]
         entries = read_captions(file)
         for image, captions in entries.items():
             if captions and captions[0].image == image:
-                raise InputError(f"{captions[0].place} is a caption of image {image}, which is not among the images.")
-        if bare := [image for image, captions in entries.items() if not captions]:
-            raise InputError(f"{file} has no caption of image {bare[0]}.")
+                raise InputError(
+                    f"{captions[0].location} is a caption of image {image}, which is not among the images."
+                )
+        if without_captions := [image for image, captions in entries.items() if not captions]:
+            raise InputError(f"{file} has no caption of image {without_captions[0]}.")
         return captioned(directory, entries)

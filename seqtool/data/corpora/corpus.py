@@ -1,24 +1,25 @@
-"""The interface of a corpus: sentence pairs, images with captions, or plain text, in splits."""
+"""The interface of corpora, which have sentence pairs, images with captions or plain text, in splits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-Digest = Callable[[Path], str]
+Digest = Callable[[Path], str]  # a hash of a file's content
 Files = tuple[Path, ...]
-Names = str | list[str]  # of files, in settings
+Names = str | list[str]  # a setting that names one file or several
 SPLITS = ("train", "valid", "test")
 
 
 class Corpus(ABC):
-    """Data in splits, of which `train` is one; the others are `valid` and possibly `test`.
+    """Data in the splits `train`, `valid` and possibly `test`.
 
-    name: of the corpus, in messages and in the names of caches.
-    task: the name of the task that it is for.
-    contents, example: what it holds and a choice of such data, for messages.
-    sides: the names of its columns of sentences; captions and text are targets without sources.
-    verbatim: whether white space stays as it is.
+    name: the name of the corpus in messages and in the names of caches
+    task: the name of the task whose models are trained on it
+    contents: what the corpus consists of, in messages
+    example: a setting that chooses a corpus of this kind, in messages
+    sides: the names of its columns of text; captions and plain text are targets without a source
+    verbatim: whether white space is kept as it is
     """
 
     name: str
@@ -29,11 +30,11 @@ class Corpus(ABC):
     verbatim: ClassVar[bool] = False
 
     def fetch(self) -> None:
-        """Make sure that the files exist; may download or make them. Raises InputError if it cannot."""
+        """Make sure that the files exist, possibly by downloading or making them. Raises InputError if it cannot."""
         self.check()
 
     def check(self) -> None:  # noqa: B027 not every corpus has something to check
-        """Raise InputError if the files do not exist. Writes nothing: for settings from a checkpoint."""
+        """Raise InputError if the files do not exist. Writes nothing, as the settings may be from a checkpoint."""
 
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
@@ -41,13 +42,15 @@ class Corpus(ABC):
 
     @abstractmethod
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        """All that the text depends on, with files as digests: equal for equal text. Excludes images' content."""
+        """Return everything that the text depends on, with `digest(file)` for each file, so that a corpus is prepared
+        again if it changes. The content of images is not included.
+        """
 
 
 class FileCorpus(Corpus):
-    """A corpus of files of text, `_files` by split."""
+    """A corpus of text files."""
 
-    _files: dict[str, Files]
+    _files: dict[str, Files]  # by split
 
     def files(self) -> dict[str, Files]:
         """The files of each split."""
@@ -61,7 +64,7 @@ class FileCorpus(Corpus):
 
 
 class TextCorpus(Corpus):
-    """Sentence pairs. Languages are just names."""
+    """A corpus of sentence pairs. Its languages are only names: nothing else depends on them."""
 
     task = "translation"
     contents = "sentence pairs"
@@ -72,30 +75,30 @@ class TextCorpus(Corpus):
 
     @abstractmethod
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        """Source and target sentences of the split, read as they are asked for."""
+        """The pairs of source and target sentences of the split, which are read one by one."""
 
     def alignments(self, split: str) -> list[str] | None:
-        """The split's gold alignments in Pharaoh format, if the corpus has them."""
+        """The split's gold alignments in Pharaoh format; None if the corpus has none."""
         return None
 
     def words(self, text: str) -> list[str]:
-        """The words that its alignments number."""
+        """The words of a sentence, as its gold alignment counts them."""
         return text.split()
 
 
 class Captioned(NamedTuple):
-    """An image and its captions, at least one, with only their white space normalised.
+    """An image and its captions.
 
     The file may be missing or damaged: preparation checks the images, reports bad ones and leaves them out.
     """
 
     file: Path
-    identifier: str  # COCO's image id, elsewhere the file name; unique within a split
-    captions: tuple[str, ...]
+    identifier: str  # unique within a split: COCO's image id, elsewhere the file name
+    captions: tuple[str, ...]  # at least one; only their white space is normalised
 
 
 class ImageCorpus(Corpus):
-    """Images with captions."""
+    """A corpus of images with captions."""
 
     task = "captioning"
     contents = "images with captions"

@@ -1,4 +1,4 @@
-"""Random choices of the built-in corpora."""
+"""The random choices of the built-in corpora, which are the same in every version of Python."""
 
 import random
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Draw(random.Random):
-    """Choices made only with random(), the one sequence that stays the same in every version of Python."""
+class StableRandom(random.Random):
+    """Random choices that use only random(): Python guarantees the same sequence only for this method."""
 
     def pick(self, options: Sequence[T]) -> T:
         return options[int(self.random() * len(options))]

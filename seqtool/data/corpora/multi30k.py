@@ -12,16 +12,15 @@ from seqtool.runtime.network import difference, download_file
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 LANGUAGES = ("en", "de", "fr", "cs")
 
-# The published files: name, size in bytes and SHA-256.
-CHECKSUMS = Path(__file__).with_suffix(".txt").read_text()
+CHECKSUMS = Path(__file__).with_suffix(".txt").read_text()  # a line per published file: name, size in bytes, SHA-256
 PUBLISHED = {name: (int(size), sha256) for name, size, sha256 in map(str.split, CHECKSUMS.splitlines())}
 
 
 @final
 class Multi30k(PairFiles):
-    """The files of the data set in `directory`, as they are published; `download` fetches the missing ones.
+    """The published files of the data set in `directory`; with `download`, missing files are downloaded into it.
 
-    test_set is the file that the split `test` is read from: test_2016_flickr, test_2017_flickr and so on.
+    The split `test` is read from the files of `test_set`: test_2016_flickr, test_2017_flickr and so on.
     """
 
     name = "multi30k"
@@ -35,10 +34,13 @@ class Multi30k(PairFiles):
                 raise InputError(f"Unknown data.{setting} '{language}'; choose from {', '.join(LANGUAGES)}.")
         if source_language == target_language:
             raise InputError(f"data.source_language and data.target_language are both '{source_language}'.")
-        tests = sorted({name.split(".")[0] for name in PUBLISHED if name.startswith("test")})
-        tests = [name for name in tests if all(f"{name}.{language}.gz" in PUBLISHED for language in languages.values())]
-        if test_set not in tests:
-            raise InputError(f"Unknown data.test_set '{test_set}'; choose from {', '.join(tests)}.")
+        test_sets = [
+            name
+            for name in sorted({name.split(".")[0] for name in PUBLISHED if name.startswith("test")})
+            if all(f"{name}.{language}.gz" in PUBLISHED for language in languages.values())
+        ]
+        if test_set not in test_sets:
+            raise InputError(f"Unknown data.test_set '{test_set}'; choose from {', '.join(test_sets)}.")
         self.source_language, self.target_language = source_language, target_language
         self._files = {
             split: tuple(Path(directory, f"{stem}.{language}.gz") for language in languages.values())
@@ -47,18 +49,21 @@ class Multi30k(PairFiles):
         self._download = download
 
     def fetch(self) -> None:
-        """Download missing files, if asked to, and check every file against its published checksum."""
+        """Download missing files if `download` is set, and check every file against its published checksum."""
         for path in chain(*self._files.values()):
             if self._download and not path.exists():
                 download_file(URL + path.name, path, *PUBLISHED[path.name])
         self.check()
 
     def check(self) -> None:
+        """Raise InputError if a file is missing or differs from the published one."""
         for path in chain(*self._files.values()):
             if not path.exists():
                 raise InputError(
-                    f"{path} does not exist: set data.directory to the directory that has Multi30k's "
-                    "files, or data.download=true to download them into it."
+                    f"{path} does not exist: set data.directory to the directory of Multi30k's files, "
+                    "or data.download=true to download them into it."
                 )
             if problem := difference(check_file(path).read_bytes(), *PUBLISHED[path.name]):
-                raise InputError(f"{path} is not Multi30k's: {problem}. Remove it and set data.download=true.")
+                raise InputError(
+                    f"{path} is not the file of Multi30k: {problem}. Remove it and set data.download=true."
+                )

@@ -1,4 +1,4 @@
-"""Parallel text: where the sentence pairs of each split come from."""
+"""Corpora of sentence pairs: the user's own files, and the built-in corpus."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +10,11 @@ from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_tsv, read_two_files
 
-MOST_TRAIN, MOST_TEST = 10_000_000, 100_000  # pairs of the built-in corpus
+MAX_TRAIN_PAIRS, MAX_TEST_PAIRS = 10_000_000, 100_000  # of the built-in corpus
 
 
 class PairFiles(FileCorpus, TextCorpus):
-    """Sentence pairs in files: for each split a source and a target file, or one of tab-separated pairs."""
+    """Sentence pairs in files: for each split, a source and a target file, or one file of tab-separated pairs."""
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         files = self.files()[split]
@@ -23,7 +23,7 @@ class PairFiles(FileCorpus, TextCorpus):
 
 @final
 class ParallelFiles(PairFiles):
-    """Your own files, plain or .gz: two files per split, source first, or one TSV."""
+    """Your own files, plain or .gz: for each split, a source and a target file, or one TSV file."""
 
     name = "parallel"
 
@@ -32,8 +32,8 @@ class ParallelFiles(PairFiles):
     ) -> None:
         self.source_language = source_language
         self.target_language = target_language
-        named = {"train": train, "valid": valid, "test": test}
-        self._files = {split: _files(split, value or []) for split, value in named.items() if value or split == "train"}
+        names = {"train": train, "valid": valid, "test": test}
+        self._files = {split: _files(split, value or []) for split, value in names.items() if value or split == "train"}
 
 
 @final
@@ -45,25 +45,25 @@ class Toy(TextCorpus):
     target_language = "es"
 
     def __init__(self, *, seed: int, train: int, valid: int, test: int, longest: int) -> None:
-        if not toy.LONGEST <= longest <= toy.MOST:
-            raise InputError(f"data.longest must be from {toy.LONGEST} to {toy.MOST} words, not {longest}.")
+        if not toy.MAX_WORDS <= longest <= toy.MAX_LONG_WORDS:
+            raise InputError(f"data.longest must be from {toy.MAX_WORDS} to {toy.MAX_LONG_WORDS} words, not {longest}.")
         self._seed, self._longest = seed, longest
         self._sizes = {"train": train, "valid": valid, "test": test}
         for split, size in self._sizes.items():
             if size < 1:
                 raise InputError(f"data.{split} is {size}: a split needs at least 1 pair.")
-            most = MOST_TRAIN if split == "train" else MOST_TEST
-            if size > most:
-                raise InputError(f"data.{split} is {size:,}: of the built-in corpus it has at most {most:,} pairs.")
-        self._made: dict[str, list[toy.Pair]] = {}
+            maximum = MAX_TRAIN_PAIRS if split == "train" else MAX_TEST_PAIRS
+            if size > maximum:
+                raise InputError(f"data.{split} is {size:,}: it must be at most {maximum:,} pairs.")
+        self._generated: dict[str, list[toy.Pair]] = {}
 
     def _pairs(self, split: str) -> list[toy.Pair]:
-        """The splits, made when they are first asked for; `train`, which may be large, only when it is needed."""
-        if split not in self._made:
+        """The split's pairs, generated at the first call. Generating `train`, which may be large, gives all splits."""
+        if split not in self._generated:
             sizes = self._sizes if split == "train" else {**self._sizes, "train": 0}
-            made = toy.generate(seed=self._seed, longest=self._longest, **sizes)
-            self._made |= {name: pairs for name, pairs in made.items() if pairs}
-        return self._made[split]
+            splits = toy.generate(seed=self._seed, longest=self._longest, **sizes)
+            self._generated |= {name: pairs for name, pairs in splits.items() if pairs}
+        return self._generated[split]
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._sizes)
@@ -75,18 +75,21 @@ class Toy(TextCorpus):
         return [pair.alignment for pair in self._pairs(split)]
 
     def words(self, text: str) -> list[str]:
-        """Its links are of words and marks."""
+        """The words and punctuation marks, which the alignments link."""
         return words_and_punctuation(text)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         inputs = {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
-        return inputs if self._longest == toy.LONGEST else {**inputs, "longest": self._longest, "long": toy.LONG}
+        return (
+            inputs if self._longest == toy.MAX_WORDS else {**inputs, "longest": self._longest, "long": toy.LONG_VERSION}
+        )
 
 
 def _files(split: str, value: Names) -> Files:
+    """The one or two files that the setting of a split names."""
     names = value if isinstance(value, list) else [value]
     if not all(isinstance(name, str) for name in names):
-        raise InputError(f"data.{split} must be names of files, not {value}.")
+        raise InputError(f"data.{split} must be one or two file names, not {value}.")
     if len(names) not in (1, 2):
         count = len(names) or "no"
         raise InputError(f"data.{split} names {count} files: it takes a source and a target file, or one TSV file.")

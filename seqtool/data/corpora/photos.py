@@ -1,4 +1,4 @@
-"""Your own photos with your own captions."""
+"""The user's own photos and captions."""
 
 import hashlib
 import logging
@@ -17,10 +17,15 @@ log = logging.getLogger("seqtool")
 
 @final
 class Photos(CaptionFiles):
-    """Your own photos: a folder, and files of captions in any form that `caption_files` reads.
+    """Your own photos: a directory of images, and files of captions in any form that `caption_files` reads.
 
-    `valid` and `test` are separate files. Without `valid` it is a share of the images of `train`, and so is `test` if
-    neither is a file. Which images those are depends only on the file names, not on their order; Karpathy's files say.
+    directory: the directory of the images
+    train: the file of captions to train on
+    valid: the file to validate on; None: `valid_share` of the images of `train`
+    test: the file to test on; if neither it nor `valid` is a file, `test_share` of the images of `train`
+
+    Which images of `train` are used for validation and testing depends on the names of the files, not on their order.
+    A file that gives the splits of its images, like Karpathy's, is divided by these.
     """
 
     name = "photos"
@@ -29,9 +34,9 @@ class Photos(CaptionFiles):
         self, *, directory: str, train: str, valid: str | None, test: str | None, valid_share: float, test_share: float
     ) -> None:
         self._directory = Path(directory)
-        named = {"train": train, "valid": valid, "test": test}
-        self._files = {split: Path(name) for split, name in named.items() if name is not None}
-        self._advice = {split: f"set data.{split} to a file of captions." for split in named}
+        names = {"train": train, "valid": valid, "test": test}
+        self._files = {split: Path(name) for split, name in names.items() if name is not None}
+        self._advice = {split: f"set data.{split} to a file of captions." for split in names}
         shares = {"valid": valid_share, "test": test_share} if valid is None else {}
         self._shares = {split: share for split, share in shares.items() if split not in self._files}
         if min(valid_share, test_share) < 0 or valid_share + test_share >= 1:
@@ -42,13 +47,13 @@ class Photos(CaptionFiles):
         self._entries = cache(self._read)
 
     def splits(self) -> tuple[str, ...]:
-        shared = (split for split, share in self._shares.items() if share > 0)
-        return tuple(sorted({*self._files, *shared}, key=SPLITS.index))
+        from_train = (split for split, share in self._shares.items() if share > 0)
+        return tuple(sorted({*self._files, *from_train}, key=SPLITS.index))
 
     def images(self, split: str) -> list[Captioned]:
         file = self._files.get(split, self._files["train"])
         entries, paths = self._entries(file)
-        chosen = self._divided(entries)[split] if self._shares and file == self._files["train"] else entries
+        chosen = self._divide(entries)[split] if self._shares and file == self._files["train"] else entries
         images = {name: entries[name] for name in entries if name in chosen}
         return captioned(self._directory, images, paths)
 
@@ -56,29 +61,32 @@ class Photos(CaptionFiles):
         return {**super().fingerprint(digest), "shares": self._shares}
 
     def _read(self, file: Path) -> tuple[Captions[Entry], dict[str, str]]:
-        """The captions of a file, by image, without the images that have none; and these images' paths, by name."""
+        """The captions in a file, by image, without the images that have none; and the paths of images, by name."""
         entries = read_captions(file)
-        check_captions(entry for of_image in entries.values() for entry in of_image)
-        if bare := [image for image, captions in entries.items() if not captions]:
-            log.warning("%s has no captions of %s images, such as %s: left out.", file, f"{len(bare):,}", bare[0])
-        for image in bare:
+        check_captions(entry for image_entries in entries.values() for entry in image_entries)
+        if without_captions := [image for image, captions in entries.items() if not captions]:
+            text = "%s has no captions of %s images, such as %s, which are left out."
+            log.warning(text, file, f"{len(without_captions):,}", without_captions[0])
+        for image in without_captions:
             del entries[image]
-        return entries, in_folder(self._directory, (of_image[0].image for of_image in entries.values()), file=file)
+        return entries, in_folder(
+            self._directory, (image_entries[0].image for image_entries in entries.values()), file=file
+        )
 
-    def _divided(self, entries: Captions[Entry]) -> dict[str, set[str]]:
-        """With the names ordered by hash, the first are `valid` and the next `test`: at least one each. A file with
-        images of all these splits has its own.
+    def _divide(self, entries: Captions[Entry]) -> dict[str, set[str]]:
+        """Divide the images of `train` into splits: as the file says, if it has images of all of them. Otherwise the
+        images are ordered by a hash of their names; the first are `valid` and the next `test`, at least one each.
         """
-        splits: dict[str, set[str]] = {}
-        for name, of_image in entries.items():
-            splits.setdefault(KARPATHY_SPLITS.get(of_image[0].split or "", ""), set()).add(name)
+        splits: dict[str, set[str]] = {}  # as the file says
+        for name, image_entries in entries.items():
+            splits.setdefault(KARPATHY_SPLITS.get(image_entries[0].split or "", ""), set()).add(name)
         if splits.keys() >= {"train", *self.splits()}:
             return splits
         names = sorted(entries, key=lambda name: hashlib.sha256(name.encode(errors="replace")).digest())
-        total, divided = len(names), {}
+        total, held_out = len(names), {}
         for split, share in self._shares.items():
             count = max(1, round(total * share)) if share > 0 else 0
-            divided[split], names = set(names[:count]), names[count:]
+            held_out[split], names = set(names[:count]), names[count:]
         if not names:
             raise InputError(f"{self._files['train']} has captions of {total} images: too few to divide into splits.")
-        return {"train": set(names), **divided}
+        return {"train": set(names), **held_out}

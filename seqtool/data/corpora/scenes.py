@@ -1,11 +1,11 @@
 """The built-in captioning corpus: pictures of small scenes, drawn when they are first needed, and their captions.
 
-A caption is one to three noun phrases ("two small red hearts") in a frame (PLAIN, PLACED), with at most one place ("in
-the top left") or relation ("to the left of"), of the words in scenes.yaml. What is true of a scene follows from the
-boxes of its objects:
-    - a place holds for every object of its kind, by its centre, and "at the top" is not "in the top left";
-    - a relation holds if a clear gap lies between two kinds; of three, one is between the two others.
-scripts/scene_captions.py reads such captions, and checks whether they are true.
+A caption puts one to three noun phrases ("two small red hearts") into a frame (PLAIN, PLACED), with at most one place
+("in the top left") or relation ("to the left of"). scenes.yaml has the words. The boxes of a scene's objects decide
+what is true of it:
+    - a place is true of a kind if the centres of all its objects are there; "at the top" excludes "in the top left";
+    - a relation is true of two kinds if a clear gap lies between them; of three kinds, one is between the two others.
+scripts/scene_captions.py parses such captions and checks whether they are true.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from typing import Any, final
 import yaml
 
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
-from seqtool.data.corpora.draw import Draw
-from seqtool.data.corpora.scene_drawing import CLEAR, SHAPES, ZONES, Item, Scene, invent, render
+from seqtool.data.corpora.draw import StableRandom
+from seqtool.data.corpora.scene_drawing import CLEARANCE, SHAPES, ZONES, Item, Scene, invent, render
 from seqtool.data.directories import SUMMARY, make_once
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_record, write_lines
@@ -28,11 +28,11 @@ from seqtool.runtime.progress import progress_bar
 
 VERSION = 2  # of the pictures and captions: raise it when either changes
 
-MOST = 1_000_000  # scenes of a split
-CAPTIONS, SCENES = "captions.jsonl", "scenes.jsonl"
+MAX_SCENES = 1_000_000  # in a split
+CAPTIONS, SCENES = "captions.jsonl", "scenes.jsonl"  # file names
 COMMAND = "seqtool prepare experiment=scenes_soft"
 
-PER_SCENE = 5  # captions, all different
+CAPTIONS_PER_SCENE = 5  # all different
 TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
 DETERMINERS: dict[str, int] = TABLES["determiners"]
 SIZES: dict[str, str] = TABLES["sizes"]
@@ -46,20 +46,20 @@ PLACED: list[str] = TABLES["placed"]
 
 
 def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[tuple[Scene, list[str]]]]:
-    """The scenes and captions of the three splits, of the sizes asked for.
+    """Return the scenes of the three splits, each with its captions; train, valid and test are the numbers of scenes.
 
-    No two scenes have the same objects in the same cells, in one split or in two. The same seed gives the same
-    scenes on every Python; test and valid do not depend on the size of train.
+    No two scenes, in one split or in two, have the same objects in the same cells. The same seed gives the same
+    scenes in every version of Python; test and valid do not depend on the size of train.
     """
-    draw = Draw(seed)
+    rng = StableRandom(seed)
     seen = set()
     splits: dict[str, list[tuple[Scene, list[str]]]] = {split: [] for split in SPLITS}
     for split, size in (("test", test), ("valid", valid), ("train", train)):
         while len(splits[split]) < size:
-            scene = invent(draw)
+            scene = invent(rng)
             if scene.content not in seen:
                 seen.add(scene.content)
-                splits[split].append((scene, captions(scene, draw)))
+                splits[split].append((scene, captions(scene, rng)))
     return splits
 
 
@@ -75,7 +75,7 @@ def read_captions(directory: Path, split: str) -> list[Captioned]:
 class Scenes(ImageCorpus):
     """The pictures in `directory`: a folder of PNG files per split, captions.jsonl, and scenes.jsonl with the boxes.
 
-    Existing files are never changed: other settings need another directory.
+    Existing files are never changed, so other settings need another directory.
     """
 
     name = "scenes"
@@ -86,8 +86,10 @@ class Scenes(ImageCorpus):
         for split, size in self._sizes.items():
             if size < 1:
                 raise InputError(f"data.{split} is {size}: a split needs at least 1 scene.")
-            if size > MOST:
-                raise InputError(f"data.{split} is {size:,}: a split of the built-in images has at most {MOST:,}.")
+            if size > MAX_SCENES:
+                raise InputError(
+                    f"data.{split} is {size:,}: a split of the built-in images has at most {MAX_SCENES:,}."
+                )
         self._settings = {"seed": seed, **self._sizes}
         self._record: dict[str, Any] = {"corpus": self.name, "version": VERSION, **self._settings}
 
@@ -96,13 +98,13 @@ class Scenes(ImageCorpus):
 
     def fetch(self) -> None:
         """Draw the pictures, unless they exist."""
-        place = self._directory.resolve()  # a link stays a link
+        directory = self._directory.resolve()  # keeps a symbolic link and makes its target
         with contextlib.suppress(OSError):
-            place.rmdir()  # an empty one may be used; any other stays
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            make_once(place, self._draw)
-        self.check()  # another process may have drawn others
+            directory.rmdir()  # succeeds only if it is empty: make_once fills new directories only
+        if not directory.exists():
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            make_once(directory, self._draw)
+        self.check()  # another process may have drawn pictures with other settings
 
     def check(self) -> None:
         """Raise InputError unless the pictures exist and were drawn with these settings."""
@@ -112,20 +114,19 @@ class Scenes(ImageCorpus):
             raise InputError(f"{self._directory} does not exist: {COMMAND} {arguments} draws the built-in images.")
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is a file: set data.directory to a directory for the built-in images.")
-        summary: dict[str, Any] = {}  # unknown content
+        summary: dict[str, Any] = {}  # if the directory has none: it holds something else
         with contextlib.suppress(OSError, ValueError):
             summary = read_record(self._directory / SUMMARY)
-        others = [name for name, value in self._record.items() if summary.get(name) != value]
-        if not others:
+        different = [name for name, value in self._record.items() if summary.get(name) != value]
+        if not different:
             return
-        if "corpus" in others:
+        if "corpus" in different:
             problem = "is not a directory of the built-in images and is not overwritten:"
-        elif "version" in others:
+        elif "version" in different:
             problem = "has the built-in images of another version of seqtool: remove it, or"
         else:
-            drawn, wanted = (
-                " ".join(f"data.{name}={record.get(name)}" for name in others) for record in (summary, self._record)
-            )
+            drawn = " ".join(f"data.{name}={summary.get(name)}" for name in different)
+            wanted = " ".join(f"data.{name}={self._record[name]}" for name in different)
             problem = f"has the built-in images of {drawn}, not {wanted}:"
         raise InputError(f"{self._directory} {problem} set data.directory to a new one.")
 
@@ -136,23 +137,24 @@ class Scenes(ImageCorpus):
         return {**self._record, "captions": digest(self._directory / CAPTIONS)}
 
     def _draw(self, directory: Path) -> dict[str, Any]:
-        written, boxes = [], []
+        """Write all files except the summary, which is returned."""
+        caption_lines, scene_lines = [], []
         with progress_bar(total=sum(self._sizes.values()), unit=" images", description="Drawing scenes") as bar:
-            for split, described in generate(**self._settings).items():
+            for split, scenes in generate(**self._settings).items():
                 (directory / split).mkdir()
-                for number, (scene, lines) in enumerate(described):
+                for number, (scene, texts) in enumerate(scenes):
                     file = f"{split}/{number:05}.png"
                     render(scene).save(directory / file)
-                    written.append(json.dumps({"file": file, "captions": lines}))
-                    boxes.append(json.dumps({"file": file, **asdict(scene)}))
+                    caption_lines.append(json.dumps({"file": file, "captions": texts}))
+                    scene_lines.append(json.dumps({"file": file, **asdict(scene)}))
                     bar.update()
-        write_lines(directory / CAPTIONS, written)
-        write_lines(directory / SCENES, boxes)
+        write_lines(directory / CAPTIONS, caption_lines)
+        write_lines(directory / SCENES, scene_lines)
         return self._record
 
 
 def read_records(path: Path, split: str) -> list[dict[str, Any]]:
-    """A file's record of each picture of a split. Raises InputError if it has none."""
+    """The records of a split's pictures in CAPTIONS or SCENES. Raises InputError if there are none."""
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -168,65 +170,69 @@ def read_records(path: Path, split: str) -> list[dict[str, Any]]:
 # The grammar of captions
 
 
-def captions(scene: Scene, draw: Draw) -> list[str]:
-    """Captions that name every kind of the scene, their numbers, and their relative positions."""
-    different: list[str] = []
-    while len(different) < PER_SCENE:
-        caption = _caption(scene, draw)
-        if caption not in different:
-            different.append(caption)
-    return different
+def captions(scene: Scene, rng: StableRandom) -> list[str]:
+    """Different captions of the scene. Each names all of its kinds, their numbers and their relative positions."""
+    texts: list[str] = []
+    while len(texts) < CAPTIONS_PER_SCENE:
+        caption = _caption(scene, rng)
+        if caption not in texts:
+            texts.append(caption)
+    return texts
 
 
-def _caption(scene: Scene, draw: Draw) -> str:
-    """Names kinds in reading order, but one between two others first, so earlier words say which kind comes next.
+def _caption(scene: Scene, rng: StableRandom) -> str:
+    """A caption that names the kinds in reading order, except that of three kinds the middle one comes first.
 
-    Attention chooses where to look for a word before it reads the previous word. With the kinds in a random order
-    it could not know whether that word was "red", or the other object's "blue".
+    A fixed order is needed because attention chooses where to look for a word before it reads the previous word. With
+    the kinds in a random order, it could not know whether that word was "red" or the other object's "blue".
     """
     groups: dict[tuple[str, str], list[Item]] = {}
     for item in scene.items:
         groups.setdefault((item.shape, item.colour), []).append(item)
     kinds = list(groups.values())  # from left to right or from top to bottom
-    frame = draw.pick(PLACED)
-    fronted = frame.startswith("{where}")
+    frame = rng.pick(PLACED)
+    relation_first = frame.startswith("{where}")
     where = ""
     if len(kinds) == 3:
         kinds = [kinds[1], kinds[0], kinds[2]]
-        where = f"{BETWEEN} {_noun_phrase(kinds[1], draw)} and {_noun_phrase(kinds[2], draw)}"
+        where = f"{BETWEEN} {_noun_phrase(kinds[1], rng)} and {_noun_phrase(kinds[2], rng)}"
     elif len(kinds) == 2:
-        kinds = kinds[::-1] if fronted else kinds
-        relation = draw.pick([text for text, name in RELATIONS.items() if related(name, kinds)])
-        where = f"{relation} {_noun_phrase(kinds[1], draw)}"
-    elif len(scene.items) == 1 and draw.chance(0.75):
-        where = draw.pick([text for text, place in PLACES.items() if is_at(place, kinds[0])])
+        kinds = kinds[::-1] if relation_first else kinds
+        relation = rng.pick([text for text, name in RELATIONS.items() if related(name, kinds)])
+        where = f"{relation} {_noun_phrase(kinds[1], rng)}"
+    elif len(scene.items) == 1 and rng.chance(0.75):
+        where = rng.pick([text for text, place in PLACES.items() if is_at(place, kinds[0])])
     else:
-        frame = draw.pick(PLAIN)
-    return frame.format(_noun_phrase(kinds[0], draw), be="are" if len(kinds[0]) > 1 else "is", where=where)
+        frame = rng.pick(PLAIN)
+    return frame.format(_noun_phrase(kinds[0], rng), be="are" if len(kinds[0]) > 1 else "is", where=where)
 
 
-def _noun_phrase(kind: Sequence[Item], draw: Draw) -> str:
+def _noun_phrase(kind: Sequence[Item], rng: StableRandom) -> str:
+    """A noun phrase such as "two small red hearts"; half of them name the size."""
     item, count = kind[0], len(kind)
-    size = draw.pick([f"{word} " for word, size in SIZES.items() if size == item.size]) if draw.chance(0.5) else ""
-    rest = f"{size}{item.colour} {PLURALS[item.shape] if count > 1 else item.shape}"
-    return f"{determiner(count, rest)} {rest}"
+    size = rng.pick([f"{word} " for word, size in SIZES.items() if size == item.size]) if rng.chance(0.5) else ""
+    noun = f"{size}{item.colour} {PLURALS[item.shape] if count > 1 else item.shape}"
+    return f"{determiner(count, noun)} {noun}"
 
 
 def determiner(count: int, following: str) -> str:
+    """The article or number before the text `following`."""
     if count == 1:
         return "an" if following[0] in "aeiou" else "a"
     return next(word for word, number in DETERMINERS.items() if number == count)
 
 
 def is_at(place: tuple[int, int], items: Sequence[Item]) -> bool:
+    """Whether the centres of all objects are in this column and row of the picture, each from 0 to 2."""
     return all(
-        ZONES[zone][0] <= middle <= ZONES[zone][1]
+        ZONES[zone][0] <= coordinate <= ZONES[zone][1]
         for item in items
-        for zone, middle in zip(place, item.centre, strict=True)
+        for zone, coordinate in zip(place, item.centre, strict=True)
     )
 
 
 def related(relation: str, kinds: Sequence[Sequence[Item]]) -> bool:
+    """Whether the first kind is left of (right of, above, below) the second, or between the second and the third."""
     if relation == BETWEEN:
         first, second, third = kinds
         return any(related(way, (second, first)) and related(way, (first, third)) for way in INVERSE)
@@ -234,4 +240,4 @@ def related(relation: str, kinds: Sequence[Sequence[Item]]) -> bool:
         return related(INVERSE[relation], kinds[::-1])
     axis = 0 if relation == "left" else 1
     first, second = kinds
-    return max(item.box[axis + 2] for item in first) + CLEAR <= min(item.box[axis] for item in second)
+    return max(item.box[axis + 2] for item in first) + CLEARANCE <= min(item.box[axis] for item in second)

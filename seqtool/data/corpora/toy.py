@@ -2,12 +2,13 @@
 
 A small grammar in the spirit of "I have a big cat but a small house." → "Tengo un gato grande pero una casa
 pequeña.". The English determines the Spanish: "you" is always tú, a person of unknown sex is masculine,
-past actions are in the preterite and past states in the imperfect. The words are in `toy_words.py`;
-here the grammar puts them together, in both languages at once, and they become text and links.
+past actions are in the preterite and past states in the imperfect. The words are in `toy_words.py`. The grammar here
+builds a sentence in both languages at once, and `surface` turns it into text and an alignment.
 
 Alignment: a Spanish word that has a counterpart has exactly one sure link (a verb to the verb, not to the
-dropped pronoun). Possible links lead to the word that decides a gender, from "¿" to "?", and to the word that
-requires one without a counterpart: "near" for "cerca *de*", the person for "veo *a* mi hermano".
+dropped pronoun). A possible link leads from a form that shows a gender to the word that decides it, from "¿" to "?",
+and from a word without a counterpart to the word that requires it: from "cerca *de*" to "near", from "veo *a* mi
+hermano" to the person.
 """
 
 import re
@@ -15,28 +16,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from seqtool.data.corpora import toy_words as words
-from seqtool.data.corpora.draw import Draw
+from seqtool.data.corpora.draw import StableRandom
 from seqtool.data.corpora.toy_words import Adjective, Noun, Verb, english_plural
 
-GRAMMAR = (  # enters a cache's name: change an entry whenever the grammar generates different text
+GRAMMAR = (  # arbitrary, and part of a cache's name: change an entry whenever the grammar generates different text
     "748fd6fa45a640fa46c31d9acc34f1a446c53bf6347044787b818fcbdb03de68",
     "01dea6b52d8e063af57afe730a0f50e852d3fe528e541ca70bdb8e4d7956e183",
     "ed0847435b0b641d1f75b99ef60b1326b1939252e0628d1651b9403c11829944",
     "5fd797ba3350113fff98de2e5d6c8e1ae1673786ea8d9a0c713dcc38d49591ab",
 )
-LONG = "2"  # the same for sentences longer than usual
-SHORTEST, LONGEST = 3, 25  # words of a sentence; punctuation counts only towards the longest
-MOST = 100  # words of long sentences
-CONTRACTIONS = {"a": "al", "de": "del"}  # with "el"; sure link to "to" or "of", possible one to "the"
-TENSES = ("present", "present", "past", "past", "future")
+LONG_VERSION = "2"  # the same for corpora with longer sentences
+MIN_WORDS, MAX_WORDS = 3, 25  # of a sentence; punctuation marks count only towards the maximum
+MAX_LONG_WORDS = 100  # of a sentence in corpora with longer sentences
+CONTRACTIONS = {"a": "al", "de": "del"}  # with "el": a sure link to "to" or "of", a possible one to "the"
+TENSES = ("present", "present", "past", "past", "future")  # to choose from
 
-# What phrases are made of
+# Words and phrases
 
 
 @dataclass(frozen=True, eq=False)
 class Word:
-    """A word of either language; a Spanish one also has the English word that it surely, or possibly, came from: so
-    phrases are joined without counting positions.
+    """A word of either language. A Spanish word refers to the English words that it is linked to, not to their
+    positions, so phrases can be joined freely.
     """
 
     text: str
@@ -46,6 +47,8 @@ class Word:
 
 @dataclass(frozen=True)
 class Phrase:
+    """Part of a sentence, in both languages."""
+
     source: tuple[Word, ...] = ()
     target: tuple[Word, ...] = ()
 
@@ -57,10 +60,10 @@ class Phrase:
 class Nominal(Phrase):
     """A subject or object, with the features that verbs and adjectives agree with."""
 
-    person: int = 2  # the verb's: I, you, he, we, they
-    gender: int = 0
+    person: int = 2  # of the verb: 0 to 4, as in `toy_words`
+    gender: int = 0  # 0: masculine, 1: feminine
     heads: tuple[Word, ...] = ()  # the words that decide the gender
-    kind: str = "person"
+    kind: str = "person"  # a key of `words.NOUNS`, or "who"
 
     @property
     def plural(self) -> bool:
@@ -71,18 +74,18 @@ NOTHING = Phrase()
 
 
 def phrase(english: str, spanish: str) -> Phrase:
-    """Words with their links: "last week" gave "la~1 semana:1 pasada:0~1"."""
+    """A phrase; a Spanish word has the index of its sure link after ":", of possible ones after "~": "pasada:0~1"."""
     source = tuple(Word(word) for word in english.split())
     target = []
     for entry in spanish.split():
-        rest, *possible = entry.split("~")
-        text, _, sure = rest.partition(":")
+        word, *possible = entry.split("~")
+        text, _, sure = word.partition(":")
         target.append(Word(text, source[int(sure)] if sure else None, tuple(source[int(i)] for i in possible)))
     return Phrase(source, tuple(target))
 
 
 def agreeing(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
-    """An article or adjective; if its form shows the gender, the noun's heads are possible links."""
+    """An article or adjective in agreement with the noun; possible links to its heads if the form shows the gender."""
     word = Word(english)
     genders = forms[2 * noun.plural : 2 * noun.plural + 2]
     return Phrase((word,), (Word(genders[noun.gender], word, noun.heads if genders[0] != genders[1] else ()),))
@@ -100,35 +103,39 @@ class Pair:
     alignment: str
 
 
-def generate(*, seed: int, train: int, valid: int, test: int, longest: int = LONGEST) -> dict[str, list[Pair]]:
-    """The three splits, of the sizes asked for. If `longest` is more than usual, sentences have any number of clauses:
-    the lengths of test and valid are spread evenly, and those of train so that all lengths have as many words, but for
-    the greatest, which few sentences have: none is cut to fit.
+def generate(*, seed: int, train: int, valid: int, test: int, longest: int = MAX_WORDS) -> dict[str, list[Pair]]:
+    """Return the three splits; train, valid and test are their numbers of pairs.
 
-    No source and no target occurs twice, in one split or in two. The same seed gives the same corpus on every
-    Python; test and valid do not depend on the size of train.
+    With `longest` above MAX_WORDS, sentences have any number of clauses. The lengths of test and valid are spread
+    evenly; in train, all lengths have about the same number of words. Lengths near `longest` are rare, since sentences
+    that turn out longer are rejected, not cut.
+
+    No source and no target occurs twice, in one split or in two. The same seed gives the same corpus in every version
+    of Python; test and valid do not depend on the size of train.
     """
-    draw = Draw(seed)
+    rng = StableRandom(seed)
     seen: set[str] = set()
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for name, size in (("test", test), ("valid", valid), ("train", train)):
         while len(splits[name]) < size:
-            if longest == LONGEST:
-                made = sentence(draw)
+            if longest == MAX_WORDS:
+                utterance = sentence(rng)
             else:
-                share = draw.random()
-                made = long_sentence(draw, int(longest**share) if name == "train" else 1 + int(longest * share))
-            pair = surface(made, longest)
+                share = rng.random()
+                utterance = long_sentence(rng, int(longest**share) if name == "train" else 1 + int(longest * share))
+            pair = surface(utterance, longest)
             if pair is not None and pair.source not in seen and pair.target not in seen:
                 seen.update((pair.source, pair.target))
                 splits[name].append(pair)
     return splits
 
 
-def surface(made: Phrase, longest: int = LONGEST) -> Pair | None:
-    """Contractions, euphony, spaces, capitals and links; None for a sentence too short or too long."""
+def surface(utterance: Phrase, longest: int = MAX_WORDS) -> Pair | None:
+    """Write a statement or question as text and alignment, with contractions ("del"), changed conjunctions ("e" before
+    "i"), "an", spaces and capitals; None if it has fewer than MIN_WORDS or more than `longest` words.
+    """
     target: list[Word] = []
-    for word in made.target:
+    for word in utterance.target:
         last = target[-1] if target else word
         if word.text == "el" and last.text in CONTRACTIONS:
             possible = *last.possible, *word.possible, *((word.sure,) if word.sure else ())
@@ -140,16 +147,16 @@ def surface(made: Phrase, longest: int = LONGEST) -> Pair | None:
             target[-1] = replace(last, text="u")
         target.append(word)
 
-    english = [word.text for word in made.source]
+    english = [word.text for word in utterance.source]
     for i, following in enumerate(english[1:]):
         if english[i] == "a" and following[0] in "aeiou":
             english[i] = "an"
     spanish = [word.text for word in target]
     lengths = [sum(text not in ".,?¿" for text in side) for side in (english, spanish)]
-    if min(lengths) < SHORTEST or max(len(english), len(spanish)) > longest:
+    if min(lengths) < MIN_WORDS or max(len(english), len(spanish)) > longest:
         return None
 
-    position = {word: i for i, word in enumerate(made.source)}
+    position = {word: i for i, word in enumerate(utterance.source)}
     links = []
     for j, word in enumerate(target):
         sure = {position[word.sure]} if word.sure else set()
@@ -159,7 +166,8 @@ def surface(made: Phrase, longest: int = LONGEST) -> Pair | None:
 
 
 def written(texts: Sequence[str]) -> str:
-    text = re.sub(r" (?=[.,?])|(?<=¿) ", "", " ".join(texts))  # marks stand at words
+    """The sentence of these words and punctuation marks, with a capital letter."""
+    text = re.sub(r" (?=[.,?])|(?<=¿) ", "", " ".join(texts))  # no space between a word and its punctuation mark
     start = int(text.startswith("¿"))
     return text[:start] + text[start].upper() + text[start + 1 :]
 
@@ -167,169 +175,172 @@ def written(texts: Sequence[str]) -> str:
 # Sentences
 
 
-def sentence(draw: Draw) -> Phrase:
-    tense = draw.pick(TENSES)
-    shape = draw.random()
-    if shape < 0.12:
-        return question(clause(draw, tense, asked=True))
-    if shape < 0.20:
-        return question(open_question(draw, tense))
-    if shape < 0.58:
-        return statement(clause(draw, tense, time="anywhere"))
-    if shape < 0.70:  # My mother bought a red car but sold the house.
-        who = subject(draw)
-        unsaid = replace(who, source=(), target=())
-        return statement(action(draw, who, tense) + contrast(draw) + action(draw, unsaid, tense))
-    if shape < 0.78:
-        return statement(clause(draw, tense) + phrase(",", ",:0") + contrast(draw) + clause(draw, tense))
-    if shape < 0.86:
-        return statement(clause(draw, tense) + phrase("because", "porque:0") + clause(draw, tense))
-    if shape < 0.90:
-        tense = draw.pick(("present", "past"))
-        return statement(phrase("when", "cuando:0") + clause(draw, tense) + phrase(",", ",:0") + clause(draw, tense))
-    if shape < 0.94:
-        condition = phrase("if", "si:0") + clause(draw, "present") + phrase(",", ",:0")
-        return statement(condition + clause(draw, "future"))
-    thought = phrase("that", "que:0") + clause(draw, tense)
-    who, verb = subject(draw), draw.pick(words.SAYING)
+def sentence(rng: StableRandom) -> Phrase:
+    """A question, or a statement of one or two clauses."""
+    tense = rng.pick(TENSES)
+    choice = rng.random()
+    if choice < 0.12:
+        return question(clause(rng, tense, asked=True))
+    if choice < 0.20:
+        return question(open_question(rng, tense))
+    if choice < 0.58:
+        return statement(clause(rng, tense, time="anywhere"))
+    if choice < 0.70:  # My mother bought a red car but sold the house.
+        who = subject(rng)
+        implied = replace(who, source=(), target=())
+        return statement(action(rng, who, tense) + contrast(rng) + action(rng, implied, tense))
+    if choice < 0.78:
+        return statement(clause(rng, tense) + phrase(",", ",:0") + contrast(rng) + clause(rng, tense))
+    if choice < 0.86:
+        return statement(clause(rng, tense) + phrase("because", "porque:0") + clause(rng, tense))
+    if choice < 0.90:
+        tense = rng.pick(("present", "past"))
+        return statement(phrase("when", "cuando:0") + clause(rng, tense) + phrase(",", ",:0") + clause(rng, tense))
+    if choice < 0.94:
+        condition = phrase("if", "si:0") + clause(rng, "present") + phrase(",", ",:0")
+        return statement(condition + clause(rng, "future"))
+    thought = phrase("that", "que:0") + clause(rng, tense)
+    who, verb = subject(rng), rng.pick(words.SAYING)
     return statement(assemble(who, verb, "past" if tense == "past" else "present", thought))
 
 
-def long_sentence(draw: Draw, words: int) -> Phrase:
-    """Clauses joined by conjunctions until there are this many English words."""
-    made = clause(draw, draw.pick(TENSES))
-    while len(made.source) < words:
-        joined = phrase("because", "porque:0") if draw.chance(0.3) else phrase(",", ",:0") + contrast(draw)
-        made += joined + clause(draw, draw.pick(TENSES))
-    return statement(made)
+def long_sentence(rng: StableRandom, min_words: int) -> Phrase:
+    """Clauses joined by conjunctions until they have `min_words` English words."""
+    clauses = clause(rng, rng.pick(TENSES))
+    while len(clauses.source) < min_words:
+        conjunction = phrase("because", "porque:0") if rng.chance(0.3) else phrase(",", ",:0") + contrast(rng)
+        clauses += conjunction + clause(rng, rng.pick(TENSES))
+    return statement(clauses)
 
 
 def statement(clauses: Phrase) -> Phrase:
     return clauses + phrase(".", ".:0")
 
 
-def question(asked: Phrase) -> Phrase:
+def question(clauses: Phrase) -> Phrase:
     end = phrase("?", "?:0")
-    return Phrase((), (Word("¿", None, end.source),)) + asked + end
+    return Phrase((), (Word("¿", None, end.source),)) + clauses + end
 
 
-def open_question(draw: Draw, tense: str) -> Phrase:
-    """Who, where, why, when."""
-    shape = draw.random()
-    if shape < 0.35:
+def open_question(rng: StableRandom, tense: str) -> Phrase:
+    """A question with "who", "where", "why" or "when"."""
+    choice = rng.random()
+    if choice < 0.35:
         who = phrase("who", "quién:0")
-        return action(draw, Nominal(who.source, who.target, kind="who"), tense)
-    if shape < 0.6:
-        thing = noun_phrase(draw, ("kin", "animal", "text", "thing", "clothes", "place"), words.DEFINITE)
+        return action(rng, Nominal(who.source, who.target, kind="who"), tense)
+    if choice < 0.6:
+        thing = noun_phrase(rng, ("kin", "animal", "text", "thing", "clothes", "place"), words.DEFINITE)
         return phrase("where", "dónde:0") + assemble(thing, words.ESTAR, tense, NOTHING, asked=True)
-    asked = draw.pick((phrase("why", "por:0 qué:0"), phrase("when", "cuándo:0")))
-    return asked + action(draw, subject(draw, asked=True), tense, asked=True, time="nowhere")
+    adverb = rng.pick((phrase("why", "por:0 qué:0"), phrase("when", "cuándo:0")))
+    return adverb + action(rng, subject(rng, asked=True), tense, asked=True, time="nowhere")
 
 
 # Clauses
 
 
-def clause(draw: Draw, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
-    shape = draw.random()
-    if shape < 0.55:
-        return action(draw, subject(draw, asked), tense, asked=asked, time=time)
-    if shape < 0.70:
-        return being(draw, subject(draw, asked), tense, asked)
-    if shape < 0.83:
-        return being(draw, thing_phrase(draw), tense, asked)
-    if shape < 0.88:  # The dog sleeps in the garden.
-        animal = noun_phrase(draw, ("animal",), words.SUBJECT)
-        return assemble(animal, draw.pick(words.ANIMAL), tense, location(draw, ("home", "place")), asked=asked)
-    if shape < 0.93:  # There is a cat on the table.
-        thing = noun_phrase(draw, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
+def clause(rng: StableRandom, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
+    """A clause, in the word order of a question if `asked`; see `action` for `time`."""
+    choice = rng.random()
+    if choice < 0.55:
+        return action(rng, subject(rng, asked), tense, asked=asked, time=time)
+    if choice < 0.70:
+        return being(rng, subject(rng, asked), tense, asked)
+    if choice < 0.83:
+        return being(rng, thing_phrase(rng), tense, asked)
+    if choice < 0.88:  # The dog sleeps in the garden.
+        animal = noun_phrase(rng, ("animal",), words.SUBJECT)
+        return assemble(animal, rng.pick(words.ANIMAL), tense, location(rng, ("home", "place")), asked=asked)
+    if choice < 0.93:  # There is a cat on the table.
+        thing = noun_phrase(rng, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
         there = Nominal((Word("there"),), person=thing.person)
-        return assemble(there, words.HABER, tense, thing + location(draw, ("furniture", "home")), asked=asked)
-    return liking(draw, "past" if tense == "past" else "present", asked)
+        return assemble(there, words.HABER, tense, thing + location(rng, ("furniture", "home")), asked=asked)
+    return liking(rng, "past" if tense == "past" else "present", asked)
 
 
-def action(draw: Draw, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
-    """Somebody does something. An adverbial of time may come last, elsewhere or not at all."""
-    negated = not asked and who.kind != "who" and draw.chance(0.15)
-    clitic = rest = NOTHING
-    shape = draw.random()
-    if shape < 0.65:
-        verb = draw.pick(words.TRANSITIVE)
-        rest = objects(draw, verb, negated, asked)
-    elif shape < 0.75:
-        verb = draw.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
-        mine = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())  # "I see me" is left out
-        english, spanish, _ = draw.pick([clitic for clitic in words.CLITICS if clitic[2] not in mine])
+def action(rng: StableRandom, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
+    """Somebody does something. An adverbial of time may be "last", "anywhere" (first or last) or "nowhere"."""
+    negated = not asked and who.kind != "who" and rng.chance(0.15)
+    clitic = complement = NOTHING
+    choice = rng.random()
+    if choice < 0.65:
+        verb = rng.pick(words.TRANSITIVE)
+        complement = objects(rng, verb, negated, asked)
+    elif choice < 0.75:
+        verb = rng.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
+        reflexive = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())  # "I see me" is left out
+        english, spanish, _ = rng.pick([clitic for clitic in words.CLITICS if clitic[2] not in reflexive])
         clitic = phrase(english, f"{spanish}:0")  # sees him: lo ve
-    elif shape < 0.9:
-        verb = draw.pick(words.STAYING)
-        rest = location(draw, ("home", "place"))
+    elif choice < 0.9:
+        verb = rng.pick(words.STAYING)
+        complement = location(rng, ("home", "place"))
     else:
-        verb = draw.pick(words.MOVING)
-        rest = phrase("to", "a:0") + noun_phrase(draw, ("place",), words.LOCAL)
-    if not verb.stative and draw.chance(0.08):
-        rest += phrase("with", "con:0") + noun_phrase(draw, ("kin",), words.POSSESSIVES)
+        verb = rng.pick(words.MOVING)
+        complement = phrase("to", "a:0") + noun_phrase(rng, ("place",), words.LOCAL)
+    if not verb.stative and rng.chance(0.08):
+        complement += phrase("with", "con:0") + noun_phrase(rng, ("kin",), words.POSSESSIVES)
 
     modal = adverb = None
-    if not verb.stative and tense != "future" and draw.chance(0.2):
-        modal = draw.pick(words.MODALS[tense == "past" :])  # "was going to" is left out
-    elif not (verb.stative or negated or asked) and draw.chance(0.08):
-        adverb = phrase(*draw.pick(words.ADVERBS))
-    made = assemble(who, verb, tense, rest, negated=negated, asked=asked, adverb=adverb, clitic=clitic, modal=modal)
-    if time == "nowhere" or adverb or verb.stative or not draw.chance(0.3):
-        return made
-    when = phrase(*draw.pick(words.TIMES["future" if modal == words.MODALS[0] else tense]))
-    return when + made if time == "anywhere" and not asked and draw.chance(0.4) else made + when
+    if not verb.stative and tense != "future" and rng.chance(0.2):
+        modal = rng.pick(words.MODALS[tense == "past" :])  # "was going to" is left out
+    elif not (verb.stative or negated or asked) and rng.chance(0.08):
+        adverb = phrase(*rng.pick(words.ADVERBS))
+    options = {"negated": negated, "asked": asked}
+    event = assemble(who, verb, tense, complement, adverb=adverb, clitic=clitic, modal=modal, **options)
+    if time == "nowhere" or adverb or verb.stative or not rng.chance(0.3):
+        return event
+    when = phrase(*rng.pick(words.TIMES["future" if modal == words.MODALS[0] else tense]))
+    return when + event if time == "anywhere" and not asked and rng.chance(0.4) else event + when
 
 
-def being(draw: Draw, who: Nominal, tense: str, asked: bool) -> Phrase:
-    """Is tall (ser), is tired (estar), is in the garden, is a doctor."""
-    negated = not asked and draw.chance(0.12)
-    shape = draw.random()
-    if shape < 0.7:
-        lasts = shape < 0.4 or who.kind not in words.STATE
-        verb, groups = (words.SER, words.AFTER) if lasts else (words.ESTAR, words.STATE)
+def being(rng: StableRandom, who: Nominal, tense: str, asked: bool) -> Phrase:
+    """A clause with "be": is tall (ser), is tired (estar), is in the garden, is a doctor."""
+    negated = not asked and rng.chance(0.12)
+    choice = rng.random()
+    if choice < 0.7:
+        is_permanent = choice < 0.4 or who.kind not in words.STATE
+        verb, groups = (words.SER, words.AFTER) if is_permanent else (words.ESTAR, words.STATE)
         mentioned = {word.text for word in who.source}
-        news = [group for group in groups[who.kind] if mentioned.isdisjoint(english for english, _ in group)]
-        rest = description(draw, news or groups[who.kind], who, predicate=True)  # or what is mentioned already
-    elif who.kind in words.HUMAN and shape < 0.85:
-        english, forms = draw.pick(tuple(words.PROFESSIONS.items()))
+        unused = [group for group in groups[who.kind] if mentioned.isdisjoint(english for english, _ in group)]
+        complement = description(rng, unused or groups[who.kind], who, predicate=True)
+    elif who.kind in words.HUMAN and choice < 0.85:
+        english, forms = rng.pick(tuple(words.PROFESSIONS.items()))
         name = agreeing(english_plural(english) if who.plural else english, forms, who)
-        verb, rest = words.SER, name if who.plural else phrase("a", "") + name
+        verb, complement = words.SER, name if who.plural else phrase("a", "") + name
     else:
         kinds = ("furniture", "home") if who.kind in ("text", "clothes", "food", "animal") else ("home", "place")
-        return assemble(who, words.ESTAR, tense, location(draw, kinds), negated=negated, asked=asked)
-    return assemble(who, verb, tense, rest, negated=negated, asked=asked, predicate=True)
+        return assemble(who, words.ESTAR, tense, location(rng, kinds), negated=negated, asked=asked)
+    return assemble(who, verb, tense, complement, negated=negated, asked=asked, predicate=True)
 
 
-def liking(draw: Draw, tense: str, asked: bool) -> Phrase:
-    """I like cats: me gustan los gatos, where the cats are the subject."""
-    who = one_word(draw, words.PRONOUNS[asked:], is_dropped=True)
+def liking(rng: StableRandom, tense: str, asked: bool) -> Phrase:
+    """A clause with "like", whose object is the subject in Spanish: I like cats, me gustan los gatos."""
+    who = name_or_pronoun(rng, words.PRONOUNS[asked:], is_dropped=True)
     kinds = ("animal", "text", "clothes", "food", "home", "place")
-    bare = draw.chance(0.35)
-    liked = noun_phrase(draw, kinds, ("bare",) if bare else words.DEFINITE)
+    bare = rng.chance(0.35)
+    liked = noun_phrase(rng, kinds, ("bare",) if bare else words.DEFINITE)
     article = Word(words.DETERMINERS["the"][2 + liked.gender], None, liked.heads)
-    rest = Phrase((), (article,)) + liked if bare else liked
+    complement = Phrase((), (article,)) + liked if bare else liked
     clitic = Phrase((), (Word(words.DATIVES[who.person], who.source[0]),))
-    agreed = {when: (forms[liked.person],) * 5 for when, forms in words.LIKE.spanish.items()}
-    verb = words.LIKE._replace(spanish=agreed)
-    negated = not asked and draw.chance(0.15)
-    return assemble(who, verb, tense, rest, negated=negated, asked=asked, clitic=clitic)
+    forms = {when: (by_person[liked.person],) * 5 for when, by_person in words.LIKE.spanish.items()}
+    verb = words.LIKE._replace(spanish=forms)
+    negated = not asked and rng.chance(0.15)
+    return assemble(who, verb, tense, complement, negated=negated, asked=asked, clitic=clitic)
 
 
 def assemble(
     who: Nominal,
     verb: Verb,
     tense: str,
-    rest: Phrase,
+    complement: Phrase,
     *,
     negated: bool = False,
-    asked: bool = False,
+    asked: bool = False,  # whether it is a question
     adverb: Phrase | None = None,
-    clitic: Phrase = NOTHING,
-    modal: tuple[Verb, str] | None = None,
-    predicate: bool = False,
+    clitic: Phrase = NOTHING,  # an object pronoun
+    modal: tuple[Verb, str] | None = None,  # a verb that governs `verb`, and the Spanish for the "to" between them
+    predicate: bool = False,  # whether the complement is a predicate of ser or estar
 ) -> Phrase:
-    """Subject, verb and the rest, in the order of each language.
+    """Subject, verb and complement, in the word order of each language.
 
     English: who [will|do|be] not never verb it …; in questions the auxiliary comes first.
     Spanish: who no nunca lo verb …; in questions who follows the verb, or the predicate of ser and estar.
@@ -343,147 +354,159 @@ def assemble(
     elif finite.base == "be":  # is … going
         english = finite.english[tense][who.person], finite.participle
     elif negated or asked:  # did … buy
-        english = "did" if tense == "past" else "does" if who.person == 2 else "do", finite.base
+        present = "does" if who.person == 2 else "do"
+        english = "did" if tense == "past" else present, finite.base
     else:
         english = "", finite.english[tense][who.person]
     auxiliary, main = (phrase(verbs, "").source for verbs in english)
     particles = (phrase("not", "no:0") if negated else NOTHING) + (adverb or NOTHING)
-    source = particles.source + main + chain.source + clitic.source + rest.source
+    source = particles.source + main + chain.source + clitic.source + complement.source
     head = Word(finite.spanish[tense][who.person], (auxiliary + main)[-1])
     target = (*particles.target, *clitic.target, head)
     if predicate and asked:
-        return Phrase(auxiliary + who.source + source, target + rest.target + who.target)
+        return Phrase(auxiliary + who.source + source, target + complement.target + who.target)
     if asked:
-        return Phrase(auxiliary + who.source + source, target + who.target + chain.target + rest.target)
-    return Phrase(who.source + auxiliary + source, who.target + target + chain.target + rest.target)
+        return Phrase(auxiliary + who.source + source, target + who.target + chain.target + complement.target)
+    return Phrase(who.source + auxiliary + source, who.target + target + chain.target + complement.target)
 
 
-def objects(draw: Draw, verb: Verb, negated: bool, asked: bool) -> Phrase:
-    """One object or two: a big cat but a small house."""
-    kind = draw.pick(verb.objects)
-    if kind in ("text", "thing", "clothes", "furniture") and draw.chance(0.06):
-        return relative(draw, noun_phrase(draw, (kind,), ("the",)))
+def objects(rng: StableRandom, verb: Verb, negated: bool, asked: bool) -> Phrase:
+    """One object of the verb, or two: a big cat but a small house."""
+    kind = rng.pick(verb.objects)
+    if kind in ("text", "thing", "clothes", "furniture") and rng.chance(0.06):
+        return relative(rng, noun_phrase(rng, (kind,), ("the",)))
     owned = verb.stative and "person" not in verb.objects  # things one has, wants or needs
     determiners: Sequence[str] = words.INDEFINITE if owned else words.ANY
     if negated:
         determiners = words.LACKING if owned else words.NEGATED
-    first = noun_phrase(draw, (kind,), determiners)
+    first = noun_phrase(rng, (kind,), determiners)
     kinds = [other for other in verb.objects if (other in words.HUMAN) == (kind in words.HUMAN)]
-    second = noun_phrase(draw, kinds, determiners)
-    if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not draw.chance(0.2):
-        return personal(first, verb)
-    joined = phrase("or", "o:0") if asked else contrast(draw) if owned else phrase("and", "y:0")
-    return personal(first, verb) + joined + personal(second, verb)
+    second = noun_phrase(rng, kinds, determiners)
+    if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not rng.chance(0.2):
+        return with_personal_a(first, verb)
+    conjunction = phrase("or", "o:0") if asked else phrase("and", "y:0")
+    if owned and not asked:
+        conjunction = contrast(rng)
+    return with_personal_a(first, verb) + conjunction + with_personal_a(second, verb)
 
 
-def thing_phrase(draw: Draw) -> Nominal:
-    """A thing to say something about, sometimes one that somebody bought."""
+def thing_phrase(rng: StableRandom) -> Nominal:
+    """A thing as a subject, sometimes with a relative clause."""
     kinds = ("animal", "text", "thing", "clothes", "food", "furniture", "home", "place", "part")
-    if draw.chance(0.12):
-        return relative(draw, noun_phrase(draw, kinds[1:-2], ("the",)))
-    return noun_phrase(draw, kinds, words.DEFINITE)
+    if rng.chance(0.12):
+        return relative(rng, noun_phrase(rng, kinds[1:-2], ("the",)))
+    return noun_phrase(rng, kinds, words.DEFINITE)
 
 
-def relative(draw: Draw, thing: Nominal) -> Nominal:
-    """The house that my brother sold."""
+def relative(rng: StableRandom, thing: Nominal) -> Nominal:
+    """The thing with a relative clause: the house that my brother sold."""
     verbs = [verb for verb in words.TRANSITIVE if thing.kind in verb.objects and not verb.stative]
-    both = thing + phrase("that", "que:0") + assemble(subject(draw), draw.pick(verbs), "past", NOTHING)
+    both = thing + phrase("that", "que:0") + assemble(subject(rng), rng.pick(verbs), "past", NOTHING)
     return replace(thing, source=both.source, target=both.target)
 
 
 # Phrases
 
 
-def subject(draw: Draw, asked: bool = False) -> Nominal:
-    shape = draw.random()
-    if shape < 0.55:
-        return one_word(draw, words.PRONOUNS[asked:], is_dropped=True)  # nobody asks what "I" do
-    if shape < 0.85:
-        return noun_phrase(draw, words.HUMAN, words.SUBJECT)
-    if shape < 0.93:
-        return one_word(draw, words.NAMES)
-    first, second = one_word(draw, words.NAMES[:-1]), one_word(draw, words.NAMES[-1:])
-    if draw.chance(0.6):
-        second = noun_phrase(draw, ("kin",), words.POSSESSIVES)
+def subject(rng: StableRandom, asked: bool = False) -> Nominal:
+    """A person or persons as a subject: a pronoun, a noun phrase, a name, or a name and one of these."""
+    choice = rng.random()
+    if choice < 0.55:
+        return name_or_pronoun(rng, words.PRONOUNS[asked:], is_dropped=True)  # nobody asks what "I" do
+    if choice < 0.85:
+        return noun_phrase(rng, words.HUMAN, words.SUBJECT)
+    if choice < 0.93:
+        return name_or_pronoun(rng, words.NAMES)
+    first, second = name_or_pronoun(rng, words.NAMES[:-1]), name_or_pronoun(rng, words.NAMES[-1:])
+    if rng.chance(0.6):
+        second = noun_phrase(rng, ("kin",), words.POSSESSIVES)
     both = first + phrase("and", "y:0") + second
     return Nominal(both.source, both.target, 4, min(first.gender, second.gender), first.heads + second.heads)
 
 
-def one_word(draw: Draw, options: Sequence[tuple[str, int, int]], *, is_dropped: bool = False) -> Nominal:
+def name_or_pronoun(rng: StableRandom, options: Sequence[tuple[str, int, int]], *, is_dropped: bool = False) -> Nominal:
     """A name, or a pronoun, which Spanish may drop."""
-    text, person, gender = draw.pick(options)
+    text, person, gender = rng.pick(options)
     word = Word(text)
     return Nominal((word,), () if is_dropped else (Word(text, word),), person, gender, (word,))
 
 
-def personal(thing: Nominal, verb: Verb) -> Phrase:
-    """Persons take the preposition a, except after tener."""
+def with_personal_a(thing: Nominal, verb: Verb) -> Phrase:
+    """The object, with the preposition "a" if it is a person and the verb is not tener."""
     if thing.kind in words.HUMAN and verb is not words.HAVE:
         return Phrase((), (Word("a", None, thing.heads),)) + thing
     return thing
 
 
-def location(draw: Draw, kinds: Sequence[str]) -> Phrase:
-    noun = draw.pick(words.NOUNS[draw.pick(kinds)])
+def location(rng: StableRandom, kinds: Sequence[str]) -> Phrase:
+    """Where something is: in the garden, near my house."""
+    noun = rng.pick(words.NOUNS[rng.pick(kinds)])
     usual = (noun.preposition, "en:0")
-    relation = draw.pick((usual, usual, usual, usual, ("near", "cerca:0 de~0"), ("behind", "detrás:0 de~0")))
-    return phrase(*relation) + noun_phrase(draw, kinds, words.LOCAL, noun=noun)
+    relation = rng.pick((usual, usual, usual, usual, ("near", "cerca:0 de~0"), ("behind", "detrás:0 de~0")))
+    return phrase(*relation) + noun_phrase(rng, kinds, words.LOCAL, noun=noun)
 
 
-def noun_phrase(draw: Draw, kinds: Sequence[str], determiners: Sequence[str], *, noun: Noun | None = None) -> Nominal:
-    """A determiner, adjectives and a noun of one of the kinds."""
-    noun = noun or draw.pick(words.NOUNS[draw.pick(kinds)])
-    chosen = draw.pick(determiners)
-    single = len(noun.english) == 1
-    if noun.kind == "kin" and (single or "my" in determiners):
-        chosen = draw.pick(words.POSSESSIVES)
+def noun_phrase(
+    rng: StableRandom, kinds: Sequence[str], determiners: Sequence[str], *, noun: Noun | None = None
+) -> Nominal:
+    """A determiner, adjectives and a noun: `noun`, or one of the kinds. Some determiners are replaced to suit it."""
+    noun = noun or rng.pick(words.NOUNS[rng.pick(kinds)])
+    chosen = rng.pick(determiners)
+    singular_only = len(noun.english) == 1
+    if noun.kind == "kin" and (singular_only or "my" in determiners):
+        chosen = rng.pick(words.POSSESSIVES)
     elif noun.kind == "person" and chosen in (*words.POSSESSIVES, "bare"):
         chosen = "the"
-    many = chosen in words.PLURAL
-    if not (many or single or chosen in words.SINGULAR or determiners is words.LOCAL):
-        many = draw.chance(0.25)
-    head = Word(noun.english[many])
-    bare = Nominal((head,), (Word(noun.spanish[many], head),), 4 if many else 2, noun.gender, (head,), noun.kind)
+    is_plural = chosen in words.PLURAL
+    if not (is_plural or singular_only or chosen in words.SINGULAR or determiners is words.LOCAL):
+        is_plural = rng.chance(0.25)
+    head = Word(noun.english[is_plural])
+    bare = Nominal(
+        (head,), (Word(noun.spanish[is_plural], head),), 4 if is_plural else 2, noun.gender, (head,), noun.kind
+    )
 
     before = after = NOTHING
-    if draw.chance(0.1) and not single and chosen not in ("another", "many", "bare"):
+    if rng.chance(0.1) and not singular_only and chosen not in ("another", "many", "bare"):
         ranked = chosen in words.DEFINITE and chosen != "this"
-        word = draw.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
+        word = rng.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
         before = agreeing(word, words.BEFORE[word], bare)
-    elif draw.chance(0.2 if determiners is words.LOCAL else 0.45):
-        after = description(draw, words.AFTER[noun.kind], bare)
-    before = determiner(draw, chosen, bare) + before
+    elif rng.chance(0.2 if determiners is words.LOCAL else 0.45):
+        after = description(rng, words.AFTER[noun.kind], bare)
+    before = determiner(rng, chosen, bare) + before
     source, target = before.source + after.source + bare.source, before.target + bare.target + after.target
     if noun.kind == "part" and chosen == "the":  # the door of the house
-        whole = phrase("of", "de:0") + noun_phrase(draw, ("home", "place"), words.LOCAL)
+        whole = phrase("of", "de:0") + noun_phrase(rng, ("home", "place"), words.LOCAL)
         source, target = source + whole.source, target + whole.target
     return replace(bare, source=source, target=target)
 
 
-def determiner(draw: Draw, chosen: str, noun: Nominal) -> Phrase:
+def determiner(rng: StableRandom, chosen: str, noun: Nominal) -> Phrase:
+    """The determiner `chosen` in agreement with the noun; "number" stands for a number, or "two or three"."""
     if chosen == "bare":
         return NOTHING
     if chosen == "number":
-        first = draw.pick(range(len(words.NUMBERS) - 1))
+        first = rng.pick(range(len(words.NUMBERS) - 1))
         low, high = (phrase(number, f"{spanish}:0") for number, spanish in words.NUMBERS[first : first + 2])
-        return low + phrase("or", "o:0") + high if draw.chance(0.25) else low
+        return low + phrase("or", "o:0") + high if rng.chance(0.25) else low
     english = "these" if chosen == "this" and noun.plural else chosen
     return agreeing(english, words.DETERMINERS[chosen], noun)
 
 
-def description(draw: Draw, groups: Sequence[Sequence[Adjective]], noun: Nominal, *, predicate: bool = False) -> Phrase:
-    """Big, very big, or two of different groups: big and expensive; in predicates also small but modern."""
-    group = draw.pick(groups)
-    english, forms = draw.pick(group)
-    made = agreeing(english, forms, noun)
+def description(
+    rng: StableRandom, groups: Sequence[Sequence[Adjective]], noun: Nominal, *, predicate: bool = False
+) -> Phrase:
+    """One adjective (big, very big), or two of different groups (big and expensive; in predicates also with "but")."""
+    group = rng.pick(groups)
+    english, forms = rng.pick(group)
+    adjective = agreeing(english, forms, noun)
     others = [other for other in groups if other is not group]
-    if others and draw.chance(0.2 if predicate else 0.06):
-        joined = contrast(draw) if predicate else phrase("and", "y:0")
-        return made + joined + agreeing(*draw.pick(draw.pick(others)), noun)
-    if english not in words.ABSOLUTE and draw.chance(0.15):
-        return phrase("very", "muy:0") + made
-    return made
+    if others and rng.chance(0.2 if predicate else 0.06):
+        conjunction = contrast(rng) if predicate else phrase("and", "y:0")
+        return adjective + conjunction + agreeing(*rng.pick(rng.pick(others)), noun)
+    if english not in words.ABSOLUTE and rng.chance(0.15):
+        return phrase("very", "muy:0") + adjective
+    return adjective
 
 
-def contrast(draw: Draw) -> Phrase:
-    return draw.pick((phrase("and", "y:0"), phrase("but", "pero:0")))
+def contrast(rng: StableRandom) -> Phrase:
+    return rng.pick((phrase("and", "y:0"), phrase("but", "pero:0")))

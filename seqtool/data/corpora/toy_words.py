@@ -1,7 +1,7 @@
 """The words of the built-in corpus, from toy_words.yaml, and how they inflect.
 
-Spanish paradigms are four forms: masculine and feminine singular, masculine and feminine plural. Persons are
-counted I, you, he or she, we, they: 0 to 4.
+A Spanish paradigm has four forms: masculine and feminine singular, masculine and feminine plural. Persons are
+numbered 0 to 4: I, you, he or she, we, they.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,22 +14,22 @@ Adjective = tuple[str, tuple[str, ...]]  # English, and the Spanish paradigm
 
 
 class Noun(NamedTuple):
-    english: tuple[str, ...]  # singular and plural; only the singular if one has just one
-    spanish: tuple[str, str]
-    gender: int  # masculine, feminine
+    english: tuple[str, ...]  # singular and plural; only the singular of what one has just one of: my father
+    spanish: tuple[str, str]  # singular and plural
+    gender: int  # 0: masculine, 1: feminine
     kind: str
-    preposition: str  # in the garden, on the beach, at the market
+    preposition: str  # "in" the garden, "on" the beach, "at" the market
 
 
 class Verb(NamedTuple):
-    """Forms by tense ("present", "past", "future") and person; English makes its future with "will"."""
+    """A verb, with its forms by tense ("present", "past", "future") and person; the English future needs none."""
 
     base: str
     english: Mapping[str, tuple[str, ...]]
     infinitive: str
     spanish: Mapping[str, tuple[str, ...]]
     objects: tuple[str, ...] = ()  # kinds of nouns
-    participle: str = ""  # the "going" of "be going to"
+    participle: str = ""  # "going", of "be going to"
     stative: bool = False  # its past is the imperfect
 
 
@@ -39,37 +39,37 @@ def english_plural(word: str) -> str:
     return word + ("es" if word.endswith(("s", "x", "ch", "sh", "to")) else "s")
 
 
-def plural(word: str) -> str:
-    """Gatos, flores, jardines, habitaciones, jóvenes."""
+def spanish_plural(word: str) -> str:
+    """The plural of a noun or adjective: gatos, flores, jardines, habitaciones, jóvenes."""
     if word[-1] in "aeiou":
         return word + "s"
     return {"joven": "jóven"}.get(word, word.replace("ín", "in").replace("ón", "on")) + "es"
 
 
 def paradigms(entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Spanish forms by English word, from paradigms that are written out or regular: hermoso, azul."""
+    """Spanish paradigms by English word; an entry has four forms, two (the singular) or one, joined by "-"."""
     by_word = {}
-    for english, forms in entries.items():
-        written = forms.split("-")
-        if len(written) == 1:
-            written.append(forms[:-1] + "a" if forms.endswith("o") else forms)
-        if len(written) == 2:
-            written += [plural(form) for form in written]
-        by_word[english] = tuple(written)
+    for english, entry in entries.items():
+        forms = entry.split("-")
+        if len(forms) == 1:
+            forms.append(entry[:-1] + "a" if entry.endswith("o") else entry)
+        if len(forms) == 2:
+            forms += [spanish_plural(form) for form in forms]
+        by_word[english] = tuple(forms)
     return by_word
 
 
-def choices(by_kind: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[str, list[list[Adjective]]]:
-    """Groups of adjectives by kind of noun."""
+def adjectives(by_kind: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[str, list[list[Adjective]]]:
+    """By kind of noun, groups of adjectives that describe the same property."""
     return {kind: [list(paradigms(group).items()) for group in groups] for kind, groups in by_kind.items()}
 
 
 def noun(english: str, form: str, kind: str) -> Noun:
-    """A noun from its entry in the table, `english[/plural]: spanish gender [preposition]`."""
+    """A noun from its entry in the table, `english[/plural]: spanish gender [preposition]`; "/-": without a plural."""
     spanish, gender, *preposition = form.split()
-    singular, _, written = english.partition("/")
-    both = (singular,) if written == "-" else (singular, written or english_plural(singular))
-    return Noun(both, (spanish, plural(spanish)), "mf".index(gender), kind, "".join(preposition))
+    singular, _, plural = english.partition("/")
+    numbers = (singular,) if plural == "-" else (singular, plural or english_plural(singular))
+    return Noun(numbers, (spanish, spanish_plural(spanish)), "mf".index(gender), kind, "".join(preposition))
 
 
 def verb(
@@ -82,7 +82,9 @@ def verb(
         forms = {"present": ("am", "are", "is", "are", "are"), "past": ("was", "were", "was", "were", "were")}
     spanish = {}
     for tense in ("present", "past", "future"):
-        name = tense if tense != "past" else "imperfect" if stative else "preterite"
+        name = tense
+        if tense == "past":
+            name = "imperfect" if stative else "preterite"
         stem = TABLES["future_stems"].get(infinitive, infinitive) if tense == "future" else infinitive[:-2]
         stressed = TABLES["stressed_stems"].get(infinitive, stem) if tense == "present" else stem
         endings = TABLES["endings"][name][infinitive[-2:]].split()
@@ -101,8 +103,8 @@ SER, ESTAR, HABER = VERBS["being"]
 (GOING,), (LIKE,) = VERBS["going"], VERBS["liking"]
 TRANSITIVE, STAYING, MOVING, SAYING = (VERBS[group] for group in ("transitive", "staying", "moving", "saying"))
 HAVE, WANT, NEED, *_ = TRANSITIVE
-ANIMAL = STAYING[-2:]  # things that animals do, too
-MODALS = [(GOING, "a:0"), (WANT, ""), (NEED, ""), (HAVE, "que:0")]  # and the translation of "to"
+ANIMAL = STAYING[-2:]  # verbs whose subject may be an animal
+MODALS = [(GOING, "a:0"), (WANT, ""), (NEED, ""), (HAVE, "que:0")]  # each with the translation of "to"
 
 NOUNS = {
     kind: [noun(english, form, kind) for english, form in entries.items()] for kind, entries in TABLES["nouns"].items()
@@ -111,6 +113,7 @@ HUMAN = ("person", "kin")
 NAMES, PRONOUNS, CLITICS, DATIVES = (TABLES[name] for name in ("names", "pronouns", "clitics", "datives"))
 PROFESSIONS, DETERMINERS = paradigms(TABLES["professions"]), paradigms(TABLES["determiners"])
 NUMBERS = list(TABLES["numbers"].items())
+# Determiners to choose from: one that occurs several times is chosen more often.
 POSSESSIVES = ("my", "my", "your", "his", "her", "our", "their")
 DEFINITE = ("the", "the", "the", "the", "this", *POSSESSIVES)
 INDEFINITE = ("a", "a", "a", "a", "a", "a", "some", "many", "another", "number")
@@ -121,7 +124,7 @@ SUBJECT = (*DEFINITE, *DEFINITE, "a", "some", "many", "number")
 LOCAL = ("the", "the", "the", "the", "my", "our", "this", "a")
 SINGULAR, PLURAL = ("a", "another"), ("some", "many", "number", "bare")
 
-BEFORE, AFTER, STATE = paradigms(TABLES["before"]), choices(TABLES["after"]), choices(TABLES["state"])
+BEFORE, AFTER, STATE = paradigms(TABLES["before"]), adjectives(TABLES["after"]), adjectives(TABLES["state"])
 ABSOLUTE = TABLES["absolute"]
 
 TIMES = {tense: list(phrases.items()) for tense, phrases in TABLES["times"].items()}

@@ -1,1 +1,1 @@
-"""From images to a model's input."""
+"""Reading images, and storing a captioner's input for them."""

@@ -1,5 +1,7 @@
-"""Finding images: those that files, folders, globs, web addresses and lists of these name; and the same image under
-names that differ in normal form, in case, in the slashes or the folders of its path, or as COCO numbers it.
+"""Finding images.
+
+`find_images` lists the images that files, folders, globs, web addresses and lists name. `ImageNames` and `in_folder`
+find images whose names are spelt differently: in Unicode normal form, case, slashes, folders or suffix.
 """
 
 import glob
@@ -17,25 +19,27 @@ from seqtool.runtime import network
 from seqtool.runtime.files import read_lines
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-LISTED = ", ".join(SUFFIXES)
-MOST_KINDS = 5  # of other files that a message names
-COCO = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.\w+)?")  # COCO_val2014_000000000042.jpg, 000000000042.jpg
+SUFFIX_LIST = ", ".join(SUFFIXES)
+MAX_KINDS = 5  # kinds of other files in a message
+COCO_NAME = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.\w+)?")  # COCO_val2014_000000000042.jpg, 000000000042.jpg
 
 log = logging.getLogger("seqtool")
 
 
 def find_images(names: Sequence[str], *, recursive: bool = False) -> list[str]:
-    """The images that files, folders, globs, http(s) addresses and .txt lists of these name, in their order.
+    """Return the names of the images that files, folders, globs, http(s) addresses and .txt lists name, in order.
 
-    Folders and globs give the files with an image's suffix, sorted. The folders inside a folder are searched only if
-    `recursive`, and links to folders never. Other files in a folder are reported on standard error; names that begin
-    with a dot are ignored. The lines of a list are names like those given here, but not of lists. Raises InputError if
-    a folder, glob or list gives no image. A missing file is left for read_image to refuse, so the others can be read.
+    A folder or glob gives its files with the suffix of an image, sorted. The folders inside a folder are searched only
+    if `recursive`, and links to folders never. Other files in a folder are reported on standard error; those whose
+    names begin with a dot are ignored. A line of a list is any such name except that of a list. Raises InputError if
+    a folder, glob or list gives no image. Missing files are not checked here but by read_image, so that the other
+    images can be read.
     """
     return [image for name in names for image in _find(name, in_list=False, recursive=recursive)]
 
 
 def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
+    """The images of one name, which may be a line of a list."""
     path = Path(name)
     if not name:
         raise InputError("The name of an image is empty: write the name of a file, folder or list.")
@@ -43,7 +47,7 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
         yield from _in_folder(path, name, recursive=recursive)
     elif path.suffix.lower() == ".txt" and path.is_file() and not network.has_scheme(name):
         if in_list:
-            raise InputError(f"{name} is a list: a list of images cannot name another.")
+            raise InputError(f"{name} is a list: a list of images cannot name another list.")
         lines = [(number, line) for number, line in enumerate(map(str.strip, read_lines(path)), start=1) if line]
         if not lines:
             raise InputError(f"{path} names no images: write one name on each line.")
@@ -56,41 +60,42 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
         matches = glob.glob(name, recursive=True)  # noqa: PTH207 the pattern is a whole path, hidden files are the shell's
         images = sorted(match for match in matches if _is_image(Path(match)))
         if not images:
-            raise InputError(f"{name} matches no image ({LISTED}).")
+            raise InputError(f"{name} matches no image ({SUFFIX_LIST}).")
         yield from images
     else:
         yield name
 
 
 def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
-    """The images in a folder, and with `recursive` in those inside it; reports what else is there."""
+    """The images in a folder, and with `recursive` in the folders inside it. Reports what is left out."""
     images: list[Path] = []
-    others: Counter[str] = Counter()
-    folders = 0
-    for place, inside, files in os.walk(folder, onerror=_raise):
-        inside[:] = [sub for sub in inside if not sub.startswith(".")]
+    other_files: Counter[str] = Counter()  # by suffix
+    skipped_folders = 0
+    for directory, subfolders, files in os.walk(folder, onerror=_raise):
+        subfolders[:] = [subfolder for subfolder in subfolders if not subfolder.startswith(".")]
         if not recursive:
-            folders = len(inside)
-            inside.clear()
-        for path in (Path(place, file) for file in files if not file.startswith(".")):
+            skipped_folders = len(subfolders)
+            subfolders.clear()
+        for path in (Path(directory, file) for file in files if not file.startswith(".")):
             if _is_image(path):
                 images.append(path)
             else:
-                others[path.suffix.lower() or "without a suffix"] += 1
-    left = []
-    if folders:
-        left.append(f"{folders:,} {'folder' if folders == 1 else 'folders'} (recursive=true takes their images)")
-    if others:
-        common = sorted(others.items(), key=lambda item: (-item[1], item[0]))[:MOST_KINDS]
-        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in common)
-        more = ", …" if len(others) > MOST_KINDS else ""
-        left.append(f"{others.total():,} of other kinds ({kinds}{more})")
+                other_files[path.suffix.lower() or "without a suffix"] += 1
+    left_out = []
+    if skipped_folders:
+        noun = "folder" if skipped_folders == 1 else "folders"
+        left_out.append(f"{skipped_folders:,} {noun} (recursive=true takes their images)")
+    if other_files:
+        most_common = sorted(other_files.items(), key=lambda item: (-item[1], item[0]))[:MAX_KINDS]
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in most_common)
+        more = ", …" if len(other_files) > MAX_KINDS else ""
+        left_out.append(f"{other_files.total():,} of other kinds ({kinds}{more})")
     if not images:
-        besides = f"; it has {' and '.join(left)}" if left else ""
-        raise InputError(f"{name} is a folder without images ({LISTED}){besides}.")
-    if left:
+        contents = f"; it has {' and '.join(left_out)}" if left_out else ""
+        raise InputError(f"{name} is a folder without images ({SUFFIX_LIST}){contents}.")
+    if left_out:
         noun = "image" if len(images) == 1 else "images"
-        print(f"{name}: {len(images):,} {noun} ({LISTED}); left out: {' and '.join(left)}.", file=sys.stderr)
+        print(f"{name}: {len(images):,} {noun} ({SUFFIX_LIST}); left out: {' and '.join(left_out)}.", file=sys.stderr)
     return [str(path) for path in sorted(images)]
 
 
@@ -103,70 +108,74 @@ def _is_image(path: Path) -> bool:
 
 
 class ImageNames:
-    """Names of images, among which other spellings of them are looked up."""
+    """A set of names of images, which finds a name by another spelling of it."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._by_end: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+        self._by_stem: dict[str, list[tuple[str, tuple[str, ...]]]] = {}  # names and their `_parts`
         for name in names:
             if parts := _parts(name):
-                self._by_end.setdefault(_without_suffix(parts[-1]), []).append((name, parts))
+                self._by_stem.setdefault(_without_suffix(parts[-1]), []).append((name, parts))
 
     def find(self, name: str) -> list[str]:
-        r"""What the image called `name` is called here: none, one, or several names that fit equally well.
+        r"""The names of the set that best match `name`: none, one, or several that match equally well.
 
-        One path must be the end of the other, in any normal form and case: `Photos\a.JPG` is `a.jpg`, and so is `a`, as
-        one of the two may lack its suffix.
+        Two names match if one path is the end of the other, in any normal form and case, where one of the two may lack
+        its suffix: `Photos\a.JPG` and `a` match `a.jpg`.
         """
         parts = _parts(name)
         *folders, file = parts or ("",)
-        bare, fits = _without_suffix(file), {}
-        for other, path in self._by_end.get(bare, []):
-            is_file = file == path[-1] or bare in (file, path[-1])
-            if is_file and all(a == b for a, b in zip(reversed(folders), reversed(path[:-1]), strict=False)):
-                fits[other] = file == path[-1], min(len(parts), len(path)), path == parts
-        best = [other for other, fit in fits.items() if fit == max(fits.values())]
-        return [other for other in best if name.endswith(other) or other.endswith(name)] or best
+        stem = _without_suffix(file)
+        matches = {}
+        for candidate, path in self._by_stem.get(stem, []):
+            same_file = file == path[-1] or stem in (file, path[-1])
+            if same_file and all(a == b for a, b in zip(reversed(folders), reversed(path[:-1]), strict=False)):
+                matches[candidate] = file == path[-1], min(len(parts), len(path)), path == parts
+        best = [candidate for candidate, quality in matches.items() if quality == max(matches.values())]
+        return [candidate for candidate in best if name.endswith(candidate) or candidate.endswith(name)] or best
 
 
 def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str, str]:
-    """For each image that `file` names, its path in the directory; the name itself if it is not there, or if that image
-    has a name of its own in the file. Folders that the path lacks must end in the directory, or be those of all names.
+    """Find the path in the directory of each image that `file` names, also if it is spelt differently.
 
-    Raises InputError for a name that several images have and for two names, neither its own, of one image.
+    A name keeps itself as its path if the directory has no such image, or if `file` also names that image exactly. A
+    name may have folders in front that the path lacks, if the last is the directory or all names begin with them.
+
+    Raises InputError for a name that several images match, and for two names of the same image.
     """
     paths = {name: name for name in names}
     missing = [name for name in paths if name.startswith("/") or not os.path.exists(directory / name)]  # noqa: PTH110
-    if missing:
-        images, there = ImageNames(images_in(directory)), paths.keys() - {*missing}
-        own = {*_parts(directory.name), *_parts(directory.resolve().name)}
-        ends = [end(map(_parts, paths)) for end in (min, max)]  # what they begin with, all begin with
-        name_of: dict[str, str] = {}
-        for name in missing:
-            alike = [] if ".." in Path(name).parts else images.find(name)
-            lacking = _parts(name)[: -len(_parts(alike[0]))] if alike else ()
-            is_common = all(parts[: len(lacking)] == lacking for parts in ends)
-            if not alike or not (is_common or lacking[-1] in own):
-                continue
-            if len(alike) > 1:
-                raise InputError(f"{file} names {name}, which could be {directory}/{alike[0]} or {alike[1]}.")
-            if alike[0] not in there:
-                paths[name] = alike[0]
-                if (other := name_of.setdefault(alike[0], name)) != name:
-                    raise InputError(f"{file} names {other} and {name}, but {directory} has only {alike[0]}.")
-        if name_of:
-            path, name = next(iter(name_of.items()))
-            log.warning(
-                "%s of the %s images of %s have other names in %s: %s calls one %s, %s has %s.",
-                *(f"{len(name_of):,}", f"{len(paths):,}", file, directory, file, name, directory, path),
-            )
+    if not missing:
+        return paths
+    images, exact = ImageNames(images_in(directory)), paths.keys() - {*missing}
+    directory_names = {*_parts(directory.name), *_parts(directory.resolve().name)}
+    first, last = min(map(_parts, paths)), max(map(_parts, paths))  # what both begin with, all names begin with
+    name_of: dict[str, str] = {}
+    for name in missing:
+        matches = [] if ".." in Path(name).parts else images.find(name)
+        if not matches:
+            continue
+        extra = _parts(name)[: -len(_parts(matches[0]))]  # folders in front that the path lacks
+        is_common = first[: len(extra)] == extra == last[: len(extra)]
+        if not is_common and extra[-1] not in directory_names:
+            continue
+        if len(matches) > 1:
+            raise InputError(f"{file} names {name}, which could be {directory}/{matches[0]} or {matches[1]}.")
+        if matches[0] not in exact:
+            paths[name] = matches[0]
+            if (other := name_of.setdefault(matches[0], name)) != name:
+                raise InputError(f"{file} names {other} and {name}, but {directory} has only {matches[0]}.")
+    if name_of:
+        path, name = next(iter(name_of.items()))
+        log.warning(
+            "%s of the %s images of %s have other names in %s: %s calls one %s, %s has %s.",
+            *(f"{len(name_of):,}", f"{len(paths):,}", file, directory, file, name, directory, path),
+        )
     return paths
 
 
 def image_id(image: str) -> int | str:
-    """The id that COCO's own tools use: its number of an image, if its name has the form of COCO's file names or is the
-    number; otherwise its name.
-    """
-    if match := COCO.fullmatch(image):
+    """The id for COCO's tools: COCO's number, if the name is this or has the form of COCO's file names, or the name."""
+    if match := COCO_NAME.fullmatch(image):
         return int(match[1])
     return int(image) if image.isdecimal() and str(int(image)) == image else image
 
@@ -174,17 +183,19 @@ def image_id(image: str) -> int | str:
 def images_in(directory: Path) -> list[str]:
     """The paths of the images in a directory and in the folders inside it, relative to it."""
     images = []
-    for place, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = (Path(place, name) for name in names if name.lower().endswith(SUFFIXES))
+    for folder, subfolders, names in os.walk(directory):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        paths = (Path(folder, name) for name in names if name.lower().endswith(SUFFIXES))
         images += [path.relative_to(directory).as_posix() for path in paths]
     return sorted(images)
 
 
 def _parts(name: str) -> tuple[str, ...]:
+    """The folders and the file of a path, without differences in slashes, Unicode normal form and case."""
     return PurePosixPath(unicodedata.normalize("NFC", name.replace("\\", "/")).casefold()).parts
 
 
 def _without_suffix(file: str) -> str:
+    """The name of a file without the suffix of an image."""
     stem, dot, suffix = file.rpartition(".")
     return stem if stem and dot + suffix in SUFFIXES else file

@@ -1,4 +1,4 @@
-"""Reading images: as RGB, or refused, and made square; many of them over several processes, without torch."""
+"""Reading images, and fitting them to a model's input; torch is not imported, so that further processes start fast."""
 
 import math
 import stat
@@ -22,16 +22,16 @@ from seqtool.errors import InputError, UnfinishedError
 from seqtool.runtime import network
 from seqtool.runtime.workers import in_order
 
-MAXIMUM_PIXELS = 100_000_000
-TOO_LARGE = f"has more than {MAXIMUM_PIXELS // 1_000_000} million pixels: make it smaller."
-LARGE = 16_000_000  # pixels: larger images are read one at a time and made smaller at once, so that memory is bounded
-BAND = 1_000_000  # pixels that are converted at a time
-CHUNK = 64  # images that are read, and go through the backbone, together
-SMALL = 4 * CHUNK  # fewer images are read before other processes could start
-MOST_BYTES = 2**30  # of a file: files are read whole, in several processes at once
+MAX_PIXELS = 100_000_000  # of an image
+TOO_LARGE = f"has more than {MAX_PIXELS // 1_000_000} million pixels: make it smaller."
+LARGE_PIXELS = 16_000_000  # larger images are read one at a time and reduced at once, so that they need little memory
+BAND_PIXELS = 1_000_000  # converted at a time
+CHUNK = 64  # images that are read, and encoded by the backbone, together
+MIN_PARALLEL = 4 * CHUNK  # images: fewer are read by this process, before others could start
+MAX_FILE_BYTES = 2**30  # files are read whole, by several processes at the same time
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")  # others are not tried: Pillow runs Ghostscript on EPS
-ORIENTATION = 0x0112  # the EXIF tag, and what undoes each of its values except 1 (upright)
-UPRIGHT = {
+ORIENTATION = 0x0112  # the EXIF tag
+UPRIGHT = {  # the transposition that makes an image of this orientation upright; 1 is upright already
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -40,63 +40,56 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-DAMAGE = (  # what Pillow raises on damaged files
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    LookupError,
-    TypeError,
-    ArithmeticError,
-    NotImplementedError,
-    struct.error,
-    zlib.error,
+DAMAGE = (  # the errors that Pillow raises on damaged files
+    *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, NotImplementedError),
+    *(struct.error, zlib.error),
 )
 
 
 class ImageError(InputError):
-    """An image that cannot be used: its name and a clause that says why. It can be pickled."""
+    """An image that cannot be used."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(name, reason)
+        super().__init__(name, reason)  # both, so that it can be pickled
         self.name = name
-        self.reason = reason
+        self.reason = reason  # a clause that follows the name: "does not exist."
 
     def __str__(self) -> str:
         return f"{self.name} {self.reason}"
 
 
 class _Quiet:
-    """Suppresses warnings while any thread is inside: catch_warnings itself restores wrongly if two threads use it."""
+    """A context without warnings, for several threads: with catch_warnings alone, these might stay suppressed."""
 
     def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
+        self._lock = threading.Lock()
+        self._threads = 0  # in the context
 
     def __enter__(self) -> None:
         with self._lock:
-            self._inside += 1
-            if self._inside == 1:
+            self._threads += 1
+            if self._threads == 1:
                 self._caught = warnings.catch_warnings(action="ignore")
                 self._caught.__enter__()
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
+            self._threads -= 1
+            if self._threads == 0:
                 self._caught.__exit__(None, None, None)
 
 
 QUIET = _Quiet()
-ALONE = threading.Lock()
+LARGE_IMAGE_LOCK = threading.Lock()
 
 
 def read_image(name: str, *, seconds: float = network.TIMEOUT_SECONDS) -> Image.Image:
-    """The image in a file or at an http(s) address, fetched within so many seconds. Raises ImageError."""
+    """Read the image in a file or at an http(s) address, which is downloaded within `seconds`. Raises ImageError."""
     path = Path(name)
     if not network.has_scheme(name) or path.is_file():
         return open_image(path, name=name)
     if not network.is_web_address(name):
-        raise ImageError(name, "cannot be read: of addresses only http and https are.")
+        raise ImageError(name, "cannot be read: an address must begin with http:// or https://.")
     try:
         content = network.download(name, seconds=seconds)
     except network.DownloadError as error:
@@ -105,10 +98,9 @@ def read_image(name: str, *, seconds: float = network.TIMEOUT_SECONDS) -> Image.
 
 
 def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
-    """The image as 8-bit RGB, upright by its EXIF orientation, over white where it is transparent.
+    """Read an image as 8-bit RGB, upright by its EXIF orientation, over white where it is transparent.
 
-    Of an animation, the first frame. Colour profiles are ignored. `name` begins the message of the ImageError that
-    says what is wrong.
+    An animation gives its first frame. Colour profiles are ignored. Raises ImageError, which calls the image `name`.
     """
     if isinstance(file, Path):
         with _opened(file, name) as stream:
@@ -130,18 +122,18 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
 
 
 def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
-    """An image opened by Pillow, converted as `open_image` does. Raises ImageError."""
-    if image.width * image.height > MAXIMUM_PIXELS:
+    """Convert an image opened by Pillow as `open_image` does. Raises ImageError, which calls the image `name`."""
+    if image.width * image.height > MAX_PIXELS:
         raise ImageError(name, TOO_LARGE)
     pixels = image.width * image.height
-    with QUIET, ALONE if pixels > LARGE else nullcontext():
+    with QUIET, LARGE_IMAGE_LOCK if pixels > LARGE_PIXELS else nullcontext():
         try:
             image.load()
             rgb = _rgb(image)
-            if pixels > LARGE:
-                rgb = rgb.reduce(math.ceil(math.sqrt(pixels / LARGE)))
+            if pixels > LARGE_PIXELS:
+                rgb = rgb.reduce(math.ceil(math.sqrt(pixels / LARGE_PIXELS)))
             orientation = None
-            with suppress(*DAMAGE):  # EXIF data that cannot be read are ignored
+            with suppress(*DAMAGE):  # EXIF data that cannot be read is ignored
                 orientation = image.getexif().get(ORIENTATION)
             return rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
         except DAMAGE as error:
@@ -149,10 +141,10 @@ def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
 
 
 def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
-    """The RGB image as size×size×3: `crop` takes the square in its middle, `squash` distorts the whole image."""
+    """The pixels of the RGB image, size×size×3. Mode `crop` takes its central square, `squash` distorts the image."""
     width, height = image.size
     box = None
-    if mode == "crop":  # cut out before it is scaled: a long, thin image would become a huge one
+    if mode == "crop":  # cropped before it is scaled: scaling a long, thin image first would make it huge
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
         box = (left, top, left + side, top + side)
@@ -164,6 +156,7 @@ def _damaged(name: str, error: BaseException) -> ImageError:
 
 
 def _opened(path: Path, name: str) -> BinaryIO:
+    """Open a regular file. Raises ImageError."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
@@ -173,7 +166,7 @@ def _opened(path: Path, name: str) -> BinaryIO:
         reason = "does not exist."
     except OSError as error:
         reason = f"cannot be read ({error.strerror})."
-    except ValueError as error:  # a null character, half of a surrogate pair
+    except ValueError as error:  # the path has a null character or half of a surrogate pair
         reason = f"is not the name of a file ({error})."
     raise ImageError(name, reason)
 
@@ -181,7 +174,7 @@ def _opened(path: Path, name: str) -> BinaryIO:
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, not 8 or 16 bits")
-    if image.mode.startswith("I"):  # 16 bits, grey; with three channels Pillow has made them 8 already
+    if image.mode.startswith("I"):  # 16-bit grey; Pillow has converted 16-bit colours to 8 bits already
         return _in_bands(image, _of_16_bits)
     if image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info:
         return _in_bands(image, _over_white)
@@ -189,9 +182,9 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _in_bands(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """The image converted some rows at a time, so that intermediate results take little memory."""
+    """Convert the image in bands of rows, so that intermediate results need little memory."""
     rgb = Image.new("RGB", image.size)
-    rows = max(1, BAND // image.width)
+    rows = max(1, BAND_PIXELS // image.width)
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))
         rgb.paste(convert(image.crop(box)), box)
@@ -209,48 +202,55 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 class Chunk(NamedTuple):
-    """pixels: images×3×size×size of the images that can be read; refused: by place in the chunk, why the others
-    cannot, as a clause without the file's name.
-    """
+    """Images that were read together."""
 
-    pixels: NDArray[np.uint8]
-    refused: dict[int, str]
+    pixels: NDArray[np.uint8]  # images×3×size×size, without the unreadable images
+    refused: dict[int, str]  # by the index of each unreadable image, the reason: a clause without the file's name
 
 
 def load(
     images: Sequence[tuple[str, Path]], *, size: int, mode: str, processes: int | None
 ) -> Generator[Chunk, None, None]:
-    """The images, each a file and the SHA-256 of its content, `CHUNK` at a time in their order, fitted to size×size
-    pixels (`mode` as for `fit`). Raises InputError if a file's content is different, or it is gone.
+    """Read images in order, `CHUNK` at a time, and fit them to size×size pixels.
+
+    images: the SHA-256 of each image's content and its file
+    mode: as for `fit`
+    processes: how many processes read them; None: one per CPU, up to 8
+
+    Raises InputError if a file's content has changed, UnfinishedError if it can no longer be read.
     """
     chunks = (images[start : start + CHUNK] for start in range(0, len(images), CHUNK))
-    return in_order(partial(_load, size=size, mode=mode), chunks, processes=processes if len(images) >= SMALL else 1)
+    return in_order(
+        partial(_load, size=size, mode=mode), chunks, processes=processes if len(images) >= MIN_PARALLEL else 1
+    )
 
 
 def _load(images: Sequence[tuple[str, Path]], *, size: int, mode: str) -> Chunk:
     pixels = np.empty((len(images), 3, size, size), np.uint8)
     refused: dict[int, str] = {}
-    for place, (digest, file) in enumerate(images):
+    row = 0
+    for index, (digest, file) in enumerate(images):
         try:
             image = open_image(BytesIO(_content(file, digest)), name=str(file))
-            pixels[place - len(refused)] = fit(image, size=size, mode=mode).transpose(2, 0, 1)
+            pixels[row] = fit(image, size=size, mode=mode).transpose(2, 0, 1)
+            row += 1
         except ImageError as error:
-            refused[place] = error.reason
-    return Chunk(pixels[: len(images) - len(refused)], refused)
+            refused[index] = error.reason
+    return Chunk(pixels[:row], refused)
 
 
 def _content(file: Path, expected: str) -> bytes:
-    """The file's content, checked, so that its row in the store is computed from the content that names it."""
+    """The file's content, checked against the digest under which its row is stored."""
     try:
         with file.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+            content = stream.read(MAX_FILE_BYTES + 1)
             digest = sha256(content)
-            while more := stream.read(MOST_BYTES):
+            while more := stream.read(MAX_FILE_BYTES):
                 digest.update(more)
     except OSError as error:
         raise UnfinishedError(f"{file} can no longer be read ({error.strerror}): prepare again once it can.") from error
     if digest.hexdigest() != expected:
         raise InputError(f"{file} changed while it was read: prepare again.")
-    if len(content) > MOST_BYTES:
-        raise ImageError(str(file), f"has more than {MOST_BYTES >> 30} GB: make it smaller.")
+    if len(content) > MAX_FILE_BYTES:
+        raise ImageError(str(file), f"has more than {MAX_FILE_BYTES >> 30} GB: make it smaller.")
     return content

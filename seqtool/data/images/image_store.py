@@ -1,13 +1,15 @@
-"""Images with captions: captions are encoded by one vocabulary; and annotation vectors, or pixels, of the images are
-kept in an image store, made once and read memory-mapped.
+"""Preparing images with captions.
+
+The captions are encoded by one vocabulary. The images' annotation vectors, or pixels, are in an image store, which is
+made once and memory-mapped:
 
     cache/images-vgg19-1f2e3d4c5b6a/
         values.bin      float16 annotation vectors N×S×D, or uint8 pixels N×3×size×size (cache/images-pixels-…)
-        digests.txt     SHA-256 of each row's image file, sorted: row i belongs to the i-th of them
+        digests.txt     the SHA-256 of each row's image file; rows are in the order of these
         summary.json    grid, dimension, backbone, a hash of its weights, which images were refused and why, versions
 
-It is named by the content of the images and by what the backbone computes from them, not by file names, splits or
-captions: corpora that share their images share the store.
+The name of a store depends on the content of the images and on the backbone, not on file names, splits or captions, so
+corpora with the same images share a store.
 """
 
 import hashlib
@@ -43,31 +45,30 @@ from seqtool.runtime.files import cut, one_line, write_lines
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import Config
 
-Images = Sequence[tuple[str, Path]]  # each the SHA-256 of its content and a file that has it
+Images = Sequence[tuple[str, Path]]  # the SHA-256 of each image's content, and a file that has it
 
-FORMAT = 2  # of the directory; it enters the directory's name
+FORMAT = 2  # of the directory, part of its name
 VALUES, DIGESTS = "values.bin", "digests.txt"
-MOST = torch.finfo(torch.float16).max  # 65,504
+MAX_FLOAT16 = torch.finfo(torch.float16).max  # 65,504
 IMAGES_TOO_LARGE = (
     "while encoding images: lower model.encoder.size, or choose a smaller model.encoder.backbone or another device."
 )
-STOP = re.compile(r"[\s.]+$")  # captions end in a full stop in some corpora only; no metric counts it
+FINAL_STOP = re.compile(r"[\s.]+$")  # only some corpora end captions in a full stop; no metric counts it
 log = logging.getLogger("seqtool")
 
 
 class ImageStore:
-    """Stored annotation vectors or pixels of images, by row.
+    """Stored annotation vectors or pixels, one row per image.
 
-    For the files that the store was prepared for:
-    digests: of their content, None if there is none.
-    rows: where their images are, -1 if refused.
-    refused: a sentence that says why, by the file's index.
-
-    locations: rows and columns of the grid of annotation vectors; None for pixels.
+    summary: the content of summary.json
+    locations: rows and columns of the grid of annotation vectors; None for pixels
+    digests: for each of `files`, the digest of its content, or None if it could not be read
+    rows: for each of `files`, its row, or -1 if it was refused
+    refused: for each of `files` that was refused, by its index, a sentence with the reason
     """
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
-        """Raises InputError unless the directory is a complete store."""
+        """Open a store, and find `files`, which have these digests, in it. Raises InputError unless it is complete."""
         self.directory = directory
         self.summary = summary = read_summary(directory, format_version=FORMAT, kind="an image store")
         self.locations: tuple[int, int] | None = None
@@ -76,9 +77,9 @@ class ImageStore:
                 rows, columns = summary["locations"]
                 self.locations = rows, columns
             kind = "|u1" if self.locations is None else "<f2"
-            _, _, *others = shape = tuple(summary["shape"])
-            if summary["type"] != kind or len(others) != (2 if self.locations is None else 1):
-                raise ValueError("another type or shape")
+            shape = tuple(summary["shape"])
+            if summary["type"] != kind or len(shape) != (4 if self.locations is None else 3):
+                raise ValueError("wrong type or shape")
             self._values = np.memmap(directory / VALUES, kind, mode="r", shape=shape)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.") from error
@@ -94,16 +95,16 @@ class ImageStore:
         return len(self._values)
 
     def source(self, rows: Sequence[int] | NDArray[np.integer]) -> Annotations | Pixels:
-        """A captioner's input for the images in these rows; one gather from the mapped file."""
+        """The input of a captioner for the images in these rows, read from the mapped file at once."""
         values = torch.from_numpy(np.asarray(self._values[np.asarray(rows, np.int64)]))
         return Pixels(values) if self.locations is None else Annotations(values)
 
     def fits(self, backbone: nn.Module) -> bool:
-        """Whether the stored pixels fit this backbone's input, or the stored annotation vectors are its output."""
+        """Whether the store suits a model with this backbone: it has pixels, or annotation vectors of this backbone."""
         return self.locations is None or self.summary["weights"] == weights_digest(backbone)
 
     def describe(self) -> str:
-        """A line that says what is stored, of which backbone, and how much."""
+        """A line with the kind, shape, backbone, number and size of what is stored."""
         summary, shape = self.summary, self._values.shape
         size = f"{shape[0]:,} images, {size_text(self._values.nbytes)}"
         if self.locations is None:
@@ -114,7 +115,7 @@ class ImageStore:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """A hash of all parameters and buffers: names, types, shapes and bytes."""
+    """A hash of the names, types, shapes and bytes of all parameters and buffers."""
     content = hashlib.sha256()
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -123,7 +124,7 @@ def weights_digest(module: nn.Module) -> str:
 
 
 def is_store(path: Path) -> bool:
-    """Whether the directory was made by `prepare_store`."""
+    """Whether the directory is an image store, as `prepare_store` makes it."""
     return (path / SUMMARY).is_file() and (path / DIGESTS).is_file()
 
 
@@ -133,8 +134,12 @@ def is_store(path: Path) -> bool:
 def prepare_captions(
     config: Config, encoder: EncoderSettings, *, device: torch.device, needs: Sequence[str] = ()
 ) -> Cache:
-    """The cache of the captions that `config`, the settings under `data`, describes, and the store of their images for
-    `encoder`; see `prepare`. The store is made on `device` if it does not exist.
+    """Prepare the cache of a corpus of images with captions, and the store of its images, unless they exist.
+
+    config: the settings under `data`
+    encoder: the image encoder that the store is for
+    device: where the backbone computes
+    needs: as for `prepare`
     """
     steps = partial(CaptionSteps, encoder=encoder, device=device)
     return prepare(config, ImageCorpus, steps, needs=needs)
@@ -142,7 +147,7 @@ def prepare_captions(
 
 @final
 class CaptionSteps(Steps):
-    """The captions of images that are in a store; the original captions are kept as references."""
+    """The steps of preparing images with captions. The original captions are kept as references."""
 
     corpus: ImageCorpus
     store: ImageStore
@@ -152,7 +157,7 @@ class CaptionSteps(Steps):
     def __init__(
         self, corpus: ImageCorpus, settings: CacheSettings, *, encoder: EncoderSettings, device: torch.device
     ) -> None:
-        """Stores the images. Raises InputError if a split has none that can be used."""
+        """Make the image store. Raises InputError if no image of a split can be used."""
         splits = {split: corpus.images(split) for split in corpus.splits()}
         files = list(dict.fromkeys(image.file for images in splits.values() for image in images))
         root = Path(settings.cache)
@@ -162,13 +167,13 @@ class CaptionSteps(Steps):
         self._used: dict[str, list[Captioned]] = {}
         self._refused: dict[str, list[Captioned]] = {}
         digests = dict(zip(files, store.digests, strict=True))
-        content = hashlib.sha256()  # of the images and of their names, which are in the cache too
+        content = hashlib.sha256()  # of the images and their names, since the cache has both
         for split, images in splits.items():
             self._used[split] = [image for image in images if image.file not in self._reasons]
             self._refused[split] = [image for image in images if image.file in self._reasons]
             if not self._used[split]:
-                first = f"; {self._reasons[images[0].file]}" if images else "."
-                raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{first}")
+                reason = f"; {self._reasons[images[0].file]}" if images else "."
+                raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{reason}")
             used = [[str(image.file), image.identifier, digests[image.file]] for image in self._used[split]]
             refused = [self._reasons[image.file] for image in self._refused[split]]
             content.update(json.dumps([split, used, refused]).encode())
@@ -176,7 +181,7 @@ class CaptionSteps(Steps):
 
     def texts(self, split: str) -> Iterator[Texts]:
         """The captions without their final full stop."""
-        return ((STOP.sub("", caption),) for image in self._used[split] for caption in image.captions)
+        return ((FINAL_STOP.sub("", caption),) for image in self._used[split] for caption in image.captions)
 
     def image_of(self, split: str) -> NDArray[np.int64]:
         counts = [len(image.captions) for image in self._used[split]]
@@ -198,8 +203,8 @@ class CaptionSteps(Steps):
         refused = ((split, self._reasons[image.file]) for split, images in self._refused.items() for image in images)
         write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
         if self.store.refused:
-            file = directory.with_suffix("") / REFUSED  # when the cache is complete
-            log.warning("%s images cannot be used: %s says why", f"{len(self.store.refused):,}", file)
+            file = directory.with_suffix("") / REFUSED  # its path when the cache is complete
+            log.warning("%s images cannot be used: %s has the reasons", f"{len(self.store.refused):,}", file)
         return {}
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,20 +217,23 @@ class CaptionSteps(Steps):
 def prepare_store(
     files: Sequence[Path], encoder: EncoderSettings, *, root: Path, processes: int | None, device: torch.device
 ) -> ImageStore:
-    """The store of these images, made in the directory `root` if it does not exist.
+    """Open the store of these images, which is made if it does not exist.
 
-    For a frozen encoder, annotation vectors are stored, rounded to float16; for an encoder that is trained too, its
-    input pixels. An image that is named twice, or two files of equal content, share a row. Images that cannot be
-    read are left out. `processes` read the images; the backbone runs in this one, on `device`. Raises InputError
-    if no image can be used, one changes meanwhile, or the disk has no room. If anything but bad input ends it
-    early, the next call resumes.
+    files: the images; files with the same content share a row, and unreadable files are left out
+    encoder: if it is frozen, its annotation vectors are stored as float16; if it is trained, its input pixels
+    root: the directory of the stores
+    processes: how many processes read the images; None: one per CPU, up to 8
+    device: where the backbone computes, in this process
+
+    Raises InputError if no image can be used, if one changes meanwhile, or if the disk has too little space. If
+    anything but bad input interrupts it, the next call resumes.
     """
     encoder.check()
     root.mkdir(parents=True, exist_ok=True)
     frozen = encoder.fine_tune_from is None
     name = f"images-{encoder.backbone.rpartition('/')[2]}" if frozen else "images-pixels"
     if frozen and not any(root.glob(f"{name}-*/{SUMMARY}")):
-        check_default_weights(encoder)  # needed, as no finished store exists
+        check_default_weights(encoder)  # they are needed, since no store is complete
     memory = Digests(root / "digests.json")
     digests = memory.of(files)
     distinct = {digest: file for digest, file in zip(digests, files, strict=True) if digest is not None}
@@ -240,13 +248,15 @@ def prepare_store(
         return {**summary, "inputs": {**inputs, "images": len(distinct)}}
 
     if not distinct:
-        raise InputError(f"None of the {len(files):,} images can be used; {unreadable(files[0])}{_instead(files[0])}")
+        raise InputError(
+            f"None of the {len(files):,} images can be used; {unreadable(files[0])}{_images_nearby(files[0])}"
+        )
     make_once(directory, fill)
     return ImageStore(directory, files, digests)
 
 
-def _instead(missing: Path) -> str:
-    """What the folder of a missing image, or the nearest above it that exists, has; nothing if the image is there."""
+def _images_nearby(missing: Path) -> str:
+    """A sentence about the images in the nearest existing folder of a missing image; empty if the image exists."""
     folder = next((folder for folder in missing.parents if folder.is_dir()), None)
     if missing.exists() or folder is None:
         return ""
@@ -257,8 +267,8 @@ def _instead(missing: Path) -> str:
 def _fill(
     directory: Path, images: Images, encoder: EncoderSettings, *, processes: int | None, device: torch.device
 ) -> dict[str, Any]:
-    """Write everything in the store of these images but its summary, which is returned. It resumes from what an
-    interrupted preparation has left, if that was made with the same weights and versions.
+    """Write all files of a store except its summary, which is returned. Resumes an interrupted preparation if that had
+    the same weights and versions.
     """
     backbone = weights = None
     shape: tuple[int, ...] = (3, encoder.size, encoder.size)
@@ -269,25 +279,27 @@ def _fill(
             backbone.to(device)
         weights = weights_digest(backbone)
         shape, kind = (math.prod(backbone.locations), backbone.dimension), np.dtype("<f2")
-    row = math.prod(shape) * kind.itemsize  # bytes
-    unfinished, by = Unfinished(directory), [weights, torch.__version__, PIL.__version__]
+    row_bytes = math.prod(shape) * kind.itemsize
+    unfinished, made_by = Unfinished(directory), [weights, torch.__version__, PIL.__version__]
     progress = unfinished.progress.get("images", {})
-    if progress.get("by") != by:
+    if progress.get("by") != made_by:
         progress = {"done": 0, "refused": {}}
     done: int = progress["done"]
-    refused: dict[str, str] = dict(progress["refused"])  # why, by digest
+    refused: dict[str, str] = dict(progress["refused"])  # the reasons, by digest
 
-    def size(progress: Mapping[str, Any]) -> int:
-        return int(progress["done"] - len(progress["refused"])) * row
+    def written(progress: Mapping[str, Any]) -> int:
+        """The bytes of the rows written so far."""
+        return int(progress["done"] - len(progress["refused"])) * row_bytes
 
     if done:
         log.info("Resuming after %s images of an interrupted preparation.", f"{done:,}")
-    need, free = len(images) * row, shutil.disk_usage(directory).free
+    total, free = len(images) * row_bytes, shutil.disk_usage(directory).free
     count = f"{len(images):,}"
-    log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{need:,}", size_text(need), count)
-    if need - size(progress) > free:
+    log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{total:,}", size_text(total), count)
+    needed = total - written(progress)
+    if needed > free:
         raise UnfinishedError(
-            f"The image store needs {size_text(need - size(progress))} and {directory.parent} has {size_text(free)} "
+            f"The image store needs {size_text(needed)} and {directory.parent} has {size_text(free)} "
             "free: set data.cache to a directory on a larger disk."
         )
     chunks = load(images[done:], size=encoder.size, mode=encoder.fit, processes=processes)
@@ -295,19 +307,19 @@ def _fill(
         closing(chunks),
         (directory / VALUES).open("ab") as file,
         progress_bar(total=len(images), unit=" images", description="Images") as bar,
-        unfinished.recording("images", lambda progress: cut(file, size(progress))) as reached,
+        unfinished.recording("images", lambda progress: cut(file, written(progress))) as note_progress,
     ):
-        cut(file, size(progress))
+        cut(file, written(progress))
         bar.update(done)
         for chunk in chunks:
             if len(chunk.pixels):
                 file.write(_encoded(chunk.pixels, backbone, encoder, device).tobytes())
                 file.flush()
-            refused |= {images[done + place][0]: reason for place, reason in chunk.refused.items()}
+            refused |= {images[done + index][0]: reason for index, reason in chunk.refused.items()}
             read = len(chunk.pixels) + len(chunk.refused)
             done += read
             bar.update(read)
-            reached({"done": done, "refused": dict(refused), "by": by})
+            note_progress({"done": done, "refused": dict(refused), "by": made_by})
     kept = [digest for digest, _ in images if digest not in refused]
     if not kept:
         digest, path = images[0]
@@ -331,31 +343,31 @@ def _fill(
 def _encoded(
     pixels: NDArray[np.uint8], backbone: nn.Module | None, encoder: EncoderSettings, device: torch.device
 ) -> NDArray[Any]:
-    """The rows of these images."""
+    """The rows that are stored for these images: their annotation vectors, or their pixels without a backbone."""
     if backbone is None:
         return pixels
     with out_of_memory(lambda: IMAGES_TOO_LARGE, device), torch.inference_mode():
         annotations = backbone(torch.from_numpy(pixels).to(device))
         largest = float(annotations.abs().max())
-        if not largest <= MOST:  # catches NaN too
+        if not largest <= MAX_FLOAT16:  # also true for NaN
             layer = "the last layer" if encoder.layer is None else f"layer {encoder.layer}"
             raise InputError(
-                f"The annotation vectors of {encoder.backbone}, {layer}, reach {largest:,.0f}, and float16 holds "
-                f"{MOST:,.0f} at most: choose another model.encoder.layer."
+                f"The annotation vectors of {encoder.backbone}, {layer}, reach {largest:,.0f}, but float16 has at most "
+                f"{MAX_FLOAT16:,.0f}: choose another model.encoder.layer."
             )
         values: NDArray[np.float16] = annotations.half().cpu().numpy()
     return values
 
 
 def unreadable(file: Path) -> str:
-    """Why the file has no digest."""
+    """A sentence with the reason why a file has no digest."""
     try:
         open_image(file, name=str(file))
     except ImageError as error:
         return str(error)
-    return f"{file} could not be read at first."
+    return f"{file} could not be read when its digest was computed."
 
 
 def size_text(count: int) -> str:
-    """A number of bytes for people."""
+    """A number of bytes in GB or MB, for messages."""
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
