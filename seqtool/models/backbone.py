@@ -146,9 +146,8 @@ class CellNorm(nn.LayerNorm):
 class Small(nn.Module):
     """The CNN for the built-in images: 64×64 pixels to an 8×8 grid.
 
-    The receptive field of a cell is only 25×25 pixels, so attention to an object must lie near it. Most normalisation
-    layers would break that, since they use statistics of the whole image. Two channels hold the cell's coordinates,
-    from −1 to 1.
+    A cell sees only 25×25 pixels, so attention to an object must lie near it; most normalisation layers would break
+    that, since they use statistics of the whole image. Two channels hold the cell's coordinates, from −1 to 1.
     """
 
     def __init__(self) -> None:
@@ -180,9 +179,7 @@ def check_default_weights(settings: EncoderSettings) -> None:
 
 
 def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
-    """Make a backbone.
-
-    pretrained: whether to load `settings.weights`; false if a checkpoint will supply the weights
+    """Make a backbone, with `settings.weights` if `pretrained`; otherwise a checkpoint will supply the weights.
 
     A frozen backbone with `weights` null has random weights that are the same every time, so annotation vectors cached
     from it stay valid. Raises InputError if a library, a model, a layer or the weights are missing.
@@ -249,9 +246,8 @@ def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str
 
 
 def augmented(x: Tensor) -> Tensor:
-    """Move each picture, repeating its border, and change its brightness and contrast, at random.
-
-    Pictures are B×3×H×W with values 0–255. They are never mirrored, since captions say left and right.
+    """Move pictures, B×3×H×W with values 0–255, repeating their borders, and change their brightness and contrast, all
+    at random. Pictures are never mirrored, since captions say left and right.
     """
     B, _, H, W = x.shape  # noqa: N806
     indices = []
@@ -269,7 +265,6 @@ def augmented(x: Tensor) -> Tensor:
 
 
 def _version(library: str) -> str:
-    """Return the version of an installed library, or "none"."""
     try:
         return version(library)
     except PackageNotFoundError:

@@ -126,11 +126,7 @@ def cells_of(model: nn.Module) -> dict[str, Cell]:
 
 
 class States(NamedTuple):
-    """The result of a recurrence.
-
-    h: the output after every step
-    last: the state after each row's last step
-    """
+    """The result of a recurrence: h after every step, and the state after each row's last step."""
 
     h: Float[Tensor, "N T H"]
     last: State
@@ -155,11 +151,7 @@ class Recurrence(nn.Module):
         self.parts = parts
 
     def forward(
-        self,
-        x: Float[Tensor, "N T inputs"],
-        state: State | None = None,
-        *,
-        lengths: Int[Tensor, "N"] | None = None,
+        self, x: Float[Tensor, "N T inputs"], state: State | None = None, *, lengths: Int[Tensor, "N"] | None = None
     ) -> States:
         """Run all steps of `x` from `state` (None: zeros); rows have `lengths` steps (None: all T)."""
         state = self.cell.start(x) if state is None else state
@@ -191,7 +183,6 @@ class Layers:
 
     @property
     def top(self) -> Float[Tensor, "N H"]:
-        """The output h of the top layer."""
         return self.layers[-1][0]
 
 
@@ -256,9 +247,7 @@ class Encoder(nn.Module):
         self.dropout = parts.dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, "B"]) -> Encoding:
-        """Read the words of each row, `lengths` of them.
-
-        Each direction reads the words first and padding last, so no state ever passes through padding: the backward
+        """Each direction reads the words first and padding last, so no state ever passes through padding: the backward
         layers read a copy of each row that is reversed within the row's length.
         """
         reverse = reversal(lengths, x.shape[1])[:, :, None]

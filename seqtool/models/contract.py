@@ -81,11 +81,7 @@ class Step(NamedTuple, Generic[S]):
 
 
 class Prefilled(NamedTuple, Generic[S]):
-    """The result of reading several known tokens.
-
-    state: the state after the last token
-    attention, location: those of each token, as in `Step`
-    """
+    """The result of reading t known tokens: the last state, and each token's attention and location, as in `Step`."""
 
     state: S
     attention: Float[Tensor, "N t S"] | None

@@ -1,5 +1,4 @@
 """Hard attention (Xu et al. 2015): how it chooses locations, the locations drawn, and the terms of its loss.
-
 `training/losses.py` adds these terms to −log p, and keeps the moving average of the reward, a baseline.
 """
 
@@ -63,9 +62,7 @@ class Rows:
 
     @classmethod
     def draw(cls, images: int, steps: int, samples: int, soft_share: float, device: torch.device) -> "Rows":
-        """Make rows in which a random fraction, `soft_share`, of the images takes the expected context, with one row
-        each (section 4.1).
-        """
+        """Make rows. A random fraction of the images takes the expected context, with one row each (section 4.1)."""
         expected = math.floor(soft_share * images + float(torch.rand(1)))  # rounded at random: exact on average
         image = torch.randperm(images, device=device) if expected else torch.arange(images, device=device)
         image = torch.cat([image[:expected], image[expected:].repeat_interleave(samples)])
@@ -108,10 +105,7 @@ class Sampled:
 class Penalties:
     """The terms of a model's loss besides −log p, for each caption, summed over its steps (`losses.TrainingLoss`).
 
-    doubly_stochastic: λ, the weight of Σ_i (1 − Σ_t α_ti)²
-
-    For hard attention:
-
+    doubly_stochastic: λ, the weight of Σ_i (1 − Σ_t α_ti)²; the other terms are for hard attention
     reward: λ_r, the weight of the advantage times log-probability, (R − b) · Σ_t log p(s_t), with R = Σ_t log p(y_t)
     entropy: λ_e, the weight of Σ_t H[s_t]
     baseline: b, which is moving_average (of R), leave_one_out (the mean R of the image's other samples) or none (0)
@@ -128,11 +122,7 @@ class Penalties:
 
 
 def hard_attention_terms(
-    penalties: Penalties,
-    sampled: Sampled,
-    nll: Float[Tensor, "n T"],
-    real: Bool[Tensor, "n T"],
-    average: Scalar,
+    penalties: Penalties, sampled: Sampled, nll: Float[Tensor, "n T"], real: Bool[Tensor, "n T"], average: Scalar
 ) -> Scalar:
     """Return −λ_r (R − b) log p(s) − λ_e H, summed over the rows that drew and their real steps.
 

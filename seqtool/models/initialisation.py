@@ -47,8 +47,7 @@ def sutskever2014(model: nn.Module) -> None:
 def bahdanau2015(model: nn.Module) -> None:
     """Recurrent matrices orthogonal, W_a and U_a N(0, 0.001²), v_a and biases 0, other matrices N(0, 0.01²) (B.1).
 
-    With v_a = 0, attention starts uniform and learns slowly at first. That suits the paper's long training, but not
-    small runs.
+    With v_a = 0, attention starts uniform and learns slowly at first: right for the paper, wrong for small runs.
     """
     for _, parameter in _named_parameters(model):
         if parameter.dim() < 2:
@@ -75,12 +74,10 @@ ORTHOGONAL = ("default", "bahdanau2015")  # the schemes whose recurrent matrices
 
 
 def initialise(model: nn.Module, name: str, *, gain: float = 1.0, forget_bias: float | None = None) -> None:
-    """Fill all parameters by the scheme of this name.
+    """Fill all parameters by a scheme. Raises InputError if `gain` or `forget_bias` would apply to no weights.
 
     gain: scales the orthogonal recurrent matrices: all their singular values equal it
-    forget_bias: replaces the scheme's initial forget-gate bias of LSTMs; None leaves it
-
-    Raises InputError if either is set for a model or scheme without such weights.
+    forget_bias: replaces the scheme's initial forget-gate bias; None leaves it
     """
     for setting, value in {"initialisation_gain": gain, "forget_bias": forget_bias}.items():
         if value is not None and not math.isfinite(value):
@@ -105,14 +102,12 @@ def initialise(model: nn.Module, name: str, *, gain: float = 1.0, forget_bias: f
 
 
 def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters that schemes fill."""
     excluded_modules = (module for module in model.modules() if isinstance(module, (Backbone, *NORMALISATIONS)))
     excluded = {parameter for module in excluded_modules for parameter in module.parameters()}
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter not in excluded)
 
 
 def _orthogonal(cell: Cell) -> None:
-    """Make each gate's recurrent matrix orthogonal."""
     for linear in _recurrent_maps(cell):
         for gate in torch.split(linear.weight, cell.hidden):
             nn.init.orthogonal_(gate)

@@ -14,11 +14,9 @@ class Tensors:
     """A record of tensors that are moved together."""
 
     def pinned(self) -> Self:
-        """Return the record in pinned memory, from which copies to a GPU do not block."""
         return self._each(Tensor.pin_memory)
 
     def to(self, device: torch.device | str) -> Self:
-        """Return the record on this device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, move: Callable[[Tensor], Tensor]) -> Self:
@@ -27,11 +25,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Source(Tensors):
-    """Sentences.
-
-    tokens: ids; each row is a sentence, EOS, and then padding
-    lengths: the number of tokens in each sentence, EOS included
-    """
+    """Sentences: each row of `tokens` (ids) is a sentence, EOS and then padding; `lengths` count EOS as well."""
 
     tokens: Int[Tensor, "B S"]
     lengths: Int[Tensor, "B"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.attention import Attention, AttentionScore
-from seqtool.models.cells import Cell, Encoder, Layers, Stack, State
+from seqtool.models.cells import Cell, Encoder, Layers, Stack
 from seqtool.models.contract import DropoutRate, LayerCount, Memory, Size, tie_matrices
 from seqtool.models.inputs import Source
 from seqtool.models.parts import PLAIN, Parts, at_least_single, for_products
@@ -48,9 +48,7 @@ class Luong(RecurrentDecoder[LuongState]):
     ) -> None:
         super().__init__(parts)
         if bidirectional and hidden % 2:
-            raise InputError(
-                f"model.hidden={hidden} must be even if model.bidirectional=true: each direction has half of the units."
-            )
+            raise InputError(f"model.hidden={hidden} must be even: each direction of the encoder has half of it.")
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
@@ -85,6 +83,6 @@ class Luong(RecurrentDecoder[LuongState]):
         return self.dropout(attentional)
 
 
-def _joined(forward: State, backward: State) -> State:
+def _joined(forward: tuple[Tensor, ...], backward: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Join the states of a layer in both directions, tensor by tensor."""
     return tuple(torch.cat(tensors, -1) for tensors in zip(forward, backward, strict=True))

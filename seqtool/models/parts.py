@@ -92,8 +92,7 @@ class Parts:
     weighted_sum, cross_entropy: functions with the arguments and results of their defaults
     attend: softmax(QKᵀ/√d_k) V for every head (Vaswani et al. 2017, (1)), a function of Q, K, V, a mask that is true
         where a query sees a key, and `is_causal`, as torch's
-    whole_sequence: (`Recurrence`, x, first state, lengths) → the `States` of all steps, or None if there is no faster
-        way
+    whole_sequence: (`Recurrence`, x, first state, lengths) → the `States` of all steps, or None if it has no faster way
     whole_target: (`RecurrentDecoder`, memory, state, input projections) → the `StepOutput` of all steps, or None
     around_steps: a context manager that encloses the steps of one recurrence
     """

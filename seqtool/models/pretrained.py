@@ -31,12 +31,7 @@ DAMAGE = (  # the errors that loading a damaged file may raise
 
 
 class Cut(NamedTuple):
-    """A network up to the layer whose map is used.
-
-    network: the network
-    read: computes the map from the network and its input
-    mean, std: the mean and standard deviation by which the input (0–1) is normalised, for each channel
-    """
+    """A network up to the layer whose map is used; `read` computes this map from images normalised by `mean`, `std`."""
 
     network: nn.Module
     read: Callable[[nn.Module, Tensor], Tensor]
@@ -45,12 +40,10 @@ class Cut(NamedTuple):
 
 
 def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
-    """Make torchvision/NAME or timm/NAME up to a layer.
+    """Make torchvision/NAME or timm/NAME up to a layer; raise InputError if any of these or the weights are missing.
 
     layer: the name of the layer; None: the one that makes the last map
     download: whether to load the default weights, downloading them if needed
-
-    Raises InputError if the library, the model, the layer or the weights are missing.
     """
     library, _, name = backbone.partition("/")
     weights = default_weights(backbone)
@@ -72,9 +65,7 @@ def _of_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     modules = dict(model.named_modules())
     layer = layer or next((last for last in LAST_MAPS if last in modules), None)
     if layer is None:
-        raise InputError(
-            f"Set model.encoder.layer: seqtool does not know which layer of torchvision/{name} makes the last map."
-        )
+        raise InputError(f"Set model.encoder.layer: seqtool does not know which layer of {name} makes the last map.")
     if layer not in modules:
         raise InputError(sentence([unknown(layer, [module for module in modules if module], kind=f"layer of {name}")]))
     extraction = _library("torchvision.models.feature_extraction")
@@ -104,13 +95,7 @@ def _of_timm(name: str, layer: str | None, download: bool) -> Cut:
 
 
 def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: Tensor) -> Tensor:
-    """Replace the layers that are called only after the map has been computed by identities.
-
-    read: computes the map from the network and an image
-    x: an image
-
-    Returns the map of this image.
-    """
+    """Put identities in place of the layers that the map of the image `x` does not need; return this map."""
     calls: list[tuple[nn.Module, Any]] = []  # modules and their outputs, in the order in which calls return
 
     def hook(module: nn.Module, _: Any, output: Any) -> None:
@@ -131,7 +116,6 @@ def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: 
 
 
 def _library(module: str) -> ModuleType:
-    """Import a module of torchvision, timm or a library that they need."""
     name = module.partition(".")[0]
     try:
         return import_module(module)
@@ -149,10 +133,8 @@ def _library(module: str) -> ModuleType:
 
 
 def default_weights(backbone: str) -> LibraryDownload | None:
-    """Return the download of the default weights of torchvision/NAME or timm/NAME.
-
-    Returns None if timm has no such weights: the error is then raised when the model is made. Raises InputError for a
-    name that the library does not know.
+    """Return the download of the default weights of torchvision/NAME or timm/NAME; None if timm has none, which making
+    the model then reports. Raises InputError for a name that the library does not know.
     """
     library, _, name = backbone.partition("/")
     timm_config, refusal = None, None
@@ -194,12 +176,10 @@ def default_weights(backbone: str) -> LibraryDownload | None:
 
 
 def load_weights(network: nn.Module, file: Path, name: str) -> None:
-    """Fill a backbone from a file.
+    """Fill a backbone from a file: a state dict by its library's names, or a seqtool checkpoint's model.safetensors.
 
-    file: a state dict with the library's names, or the model.safetensors of a seqtool checkpoint
-    name: the backbone's name, for messages
-
-    The file must have every tensor of the network in its shape; tensors of layers that were cut off are ignored.
+    The file must have every tensor of the network in its shape; tensors of layers that were cut off are ignored. `name`
+    is the backbone's, for messages.
     """
     loaded = {_comparable(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
     missing, state = [], network.state_dict()

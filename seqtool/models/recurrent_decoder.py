@@ -111,9 +111,8 @@ class StackDecoder(RecurrentDecoder[Layers]):
         return StepOutput(Layers(layers), (x,))
 
     def unroll(self, memory: Any, state: Layers, projected: Tensor) -> StepOutput[Layers]:
-        """Run each layer over the whole target in turn: a layer depends only on its own state and the layer below.
-
-        A subclass that overrides `decoder_step` is run step by step.
+        """Run each layer over the whole target in turn: a layer depends only on its own state and the layer below. A
+        subclass that overrides `decoder_step` is run step by step.
         """
         if type(self).decoder_step is not StackDecoder.decoder_step or not len(projected):
             return super().unroll(memory, state, projected)
@@ -133,11 +132,7 @@ class FixedContext(StackDecoder):
     def make_decoder(
         self, cell: str | type[Cell], *, embedding: int, size: int, hidden: int, layers: int, learnt: bool
     ) -> None:
-        """Make the stack, and the map from c to its first state.
-
-        size: the size of c
-        learnt: whether the first state is computed from c
-        """
+        """Make the stack for a c of this size and, if `learnt`, the map from c to the first state."""
         inputs = embedding + size if self._at_every_step else embedding
         self.decoder = Stack(cell, inputs, hidden, layers, self.parts)
         tensors = sum(recurrence.cell.tensors for recurrence in self.decoder)

@@ -55,9 +55,8 @@ class ShowAttendTellState:
 
 
 class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowAttendTellState]):
-    """A cell, in the paper an LSTM, that attends to the image before every word.
-
-    The paper's COCO model: embedding 512, LSTM 1800, alignment 512, dropout 0.5.
+    """A cell, in the paper an LSTM, that attends to the image before every word. The paper's COCO model: embedding 512,
+    LSTM 1800, alignment 512, dropout 0.5.
 
     The context is an expectation (soft attention) or one drawn location (hard attention). Hard attention is trained
     with `samples` draws per image; a fraction of `soft_share` of the images take the expectation instead (section 4.1).
@@ -173,10 +172,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         return StepOutput(ShowAttendTellState(new, state.position + 1), (new[0], z), alpha, location)
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        """Return tanh(E y_{t−1} + L_h h_t + L_z ẑ_t) of (7), where L_o is `output`.
-
-        The tanh and the two dropouts are not in the paper, but in its authors' code.
-        """
+        """Return E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; the authors' code adds tanh and dropouts."""
         h, z = seen
         deep = y + self.deep_state(self.dropout(h)) + self.deep_context(z)
         return self.dropout(torch.tanh(deep))

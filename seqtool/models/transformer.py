@@ -28,6 +28,7 @@ Mask = Bool[Tensor, "B S"]  # true at real positions
 
 Norm = Annotated[str, choice("pre", "post")]
 Positions = Annotated[str, choice("sinusoids", "learnt")]
+LayerAndHead = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -65,30 +66,28 @@ class SelfAttention(nn.Module):
         self.output = parts.linear(width, width)
 
     def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
-        """Attend to all real positions, where `mask` is true."""
-        q, keys_values = self._project(x)
-        return self._attend(q, keys_values, mask[:, None, None])
+        """Attend from each token to all real positions, where `mask` is true."""
+        return self._output(*self._project(x), mask[:, None, None])
 
     def causal(self, x: Vectors, past: PastKeysValues) -> tuple[Vectors, KeysValues]:
-        """Let each token attend to the tokens of `past` and to those of `x` up to itself.
-
-        Returns the output, and the keys and values of all tokens so far.
+        """Attend from each token to those of `past` and to those of `x` up to itself; return the output, and the keys
+        and values of all tokens so far.
         """
         q, keys_values = self._project(x)
         if not past.shape[1]:
-            return self._attend(q, keys_values, None, is_causal=True), keys_values
+            return self._output(q, keys_values, None, is_causal=True), keys_values
         keys_values = torch.cat([past.to(keys_values.dtype), keys_values], 1)
         mask = None  # a single token sees all tokens
         if x.shape[1] > 1:
             shape = x.shape[1], keys_values.shape[1]
             mask = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
-        return self._attend(q, keys_values, mask), keys_values
+        return self._output(q, keys_values, mask), keys_values
 
     def _project(self, x: Vectors) -> tuple[Vectors, Float[Tensor, "N t EE"]]:
         q, keys_values = self.queries_keys_values(x).split((x.shape[-1], 2 * x.shape[-1]), -1)
         return q, keys_values
 
-    def _attend(self, q: Vectors, keys_values: KeysValues, mask: Tensor | None, *, is_causal: bool = False) -> Vectors:
+    def _output(self, q: Vectors, keys_values: KeysValues, mask: Tensor | None, *, is_causal: bool = False) -> Vectors:
         q, k, v = (split_heads(part, self.heads) for part in (q, *keys_values.chunk(2, -1)))
         return self.output(join_heads(self.attend(q, k, v, mask, is_causal=is_causal)))
 
@@ -182,9 +181,8 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
-        """Read tokens that follow those of `past`.
-
-        Returns the output, the keys and values of all tokens so far and, if `weights`, the weights of cross-attention.
+        """Read tokens that follow those of `past`; return the output, the keys and values of all tokens so far and, if
+        `weights`, the weights of cross-attention.
         """
         y, past = self.attention.causal(self.around_attention.before(x), past)
         x, alpha = self.around_attention.after(x, y), None
@@ -277,12 +275,7 @@ class TransformerDecoder(nn.Module):
     """
 
     def __init__(
-        self,
-        settings: LayerSettings,
-        layers: int,
-        *,
-        cross_attention: bool,
-        shown: tuple[int | None, int | None] = (None, None),
+        self, settings: LayerSettings, layers: int, *, cross_attention: bool, shown: LayerAndHead = (None, None)
     ) -> None:
         super().__init__()
         for name, value, count in zip(("layer", "head"), shown, (layers, settings.heads), strict=True):
@@ -491,9 +484,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         return Output(features, None, empty if starts_afresh else window)
 
     def with_room(self, window: Window) -> Window:
-        """Return the window that the next token goes into: a full one is replaced by a new one, begun with its second
-        half.
-        """
+        """The window that the next token goes into: a full one is replaced by one that begins with its second half."""
         if window.tokens.shape[1] < self.context:
             return window
         half = window.tokens[:, self.context // 2 :]

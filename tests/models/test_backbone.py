@@ -314,8 +314,9 @@ def test_names_and_sizes_are_refused() -> None:
     cases = {
         "Unknown torchvision backbone 'resnet81'; did you mean 'resnet18'?": {"backbone": "torchvision/resnet81"},
         "Unknown layer of resnet18 'layr4'; did you mean 'layer4'?": {"layer": "layr4"},
-        "Set model.encoder.layer: seqtool does not know which layer of torchvision/shufflenet_v2_x0_5 makes the last "
-        "map.": {"backbone": "torchvision/shufflenet_v2_x0_5"},
+        "Set model.encoder.layer: seqtool does not know which layer of shufflenet_v2_x0_5 makes the last map.": {
+            "backbone": "torchvision/shufflenet_v2_x0_5"
+        },
         "Unknown timm backbone 'tf_efficientnet_lite9'; did you mean 'tf_efficientnet_lite0'?": {
             "backbone": "timm/tf_efficientnet_lite9"
         },

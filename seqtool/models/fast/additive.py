@@ -39,9 +39,8 @@ class ExponentialAdditive(Additive):
 
 
 def exponential(x: Tensor) -> Tensor:
-    """Return e^2x in single precision at least, with |x| clamped to 43.
-
-    It is neither 0 nor ∞, so no product is 0 · ∞. A product of two may be 0 or ∞, which gives a tanh of −1 or 1.
+    """Return e^2x in single precision at least. |x| is clamped to 43, so that the result is neither 0 nor ∞ and no
+    product is 0 · ∞; a product of two may be 0 or ∞, which gives a tanh of −1 or 1.
     """
     return at_least_single(2 * x).clamp_(-86, 86).exp_()  # e^±87 is about where single precision ends
 
@@ -105,12 +104,8 @@ class _Score(torch.autograd.Function):
 
 
 def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-    """Return −2 Σ_a v_a r_a, r = 1 / (1 + e^2q e^2k), B×K×S, which is the score minus Σ_a v_a.
-
-    q: e^2q, B×K×A
-    keys: e^2k, B×S×A
-
-    On a CPU a few rows are computed at a time, so that intermediate results stay in its cache.
+    """Return −2 Σ_a v_a r_a, r = 1 / (1 + e^2q e^2k), which is the score minus Σ_a v_a: q is e^2q, B×K×A, and keys are
+    e^2k, B×S×A. On a CPU a few rows are computed at a time, so that intermediate results stay in its cache.
     """
     with torch.autocast(q.device.type, enabled=False):
         pieces = []
@@ -123,9 +118,8 @@ def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
 def additive_back(
     gradient: Tensor, q: Tensor, keys: Tensor, *, q_gradient: Tensor, k_gradient: Tensor, v_gradient: Tensor
 ) -> None:
-    """Write the gradient of q, and add to the gradients of k and v.
-
-    The caller multiplies the gradients of q and k by 4 v, and adds the sum of `gradient`, due to Σ_a v_a, to that of v.
+    """Write the gradient of q, and add to those of k and v. The caller multiplies the gradients of q and k by their
+    factor, 4 v, and adds the sum of `gradient`, due to Σ_a v_a, to that of v.
     """
     for rows in _few_rows(q, keys):
         r, e = _divisor(q[rows], keys[rows]).reciprocal_(), gradient[rows]
@@ -143,19 +137,16 @@ def _divisor(q: Tensor, keys: Tensor) -> Tensor:
 
 def _few_rows(q: Tensor, k: Tensor) -> list[slice]:
     """Return slices of the B rows that are computed together: on a CPU those that fit into its cache, otherwise all."""
-    rows = len(k)
-    if k.device.type == "cpu":
-        rows = max(1, MAX_NUMBERS_IN_CACHE // (q.shape[1] * k[0].numel()))
+    rows = max(1, MAX_NUMBERS_IN_CACHE // (q.shape[1] * k[0].numel())) if k.device.type == "cpu" else len(k)
     return [slice(start, start + rows) for start in range(0, len(k), rows)]
 
 
 def attentive_gru(model: Any, memory: Memory, state: Layers, words: Tensor) -> StepOutput[Layers] | None:
-    """Run RNNsearch's decoder over a whole target, with one hand-written backward pass.
+    """Run RNNsearch's decoder over a whole target, with one hand-written backward pass, if it has one GRU layer and
+    additive attention, the common choice; otherwise return None.
 
     memory: its keys are e^2k; the gradient returned for them is that of k
     words: input projections, T×N×3H
-
-    Returns None except for the common choice, one layer of GRUs with additive attention.
 
     The equations are those of `bahdanau` and `cells.GRU`. As in `recurrences`, all steps write into common tensors,
     which saves autograd's nodes and copies at every step, and the gradient of each matrix is one product. This saves
@@ -181,8 +172,6 @@ def attentive_gru(model: Any, memory: Memory, state: Layers, words: Tensor) -> S
 
 
 class _AttentiveGRU(torch.autograd.Function):
-    """The states, contexts and α of all steps, T×N×…. A gradient dx is that of the loss with respect to x."""
-
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         words, first, values, keys, mask, w_s, b_s, v, w_c, w_h, b_h = tensors

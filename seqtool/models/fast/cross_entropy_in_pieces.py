@@ -30,8 +30,6 @@ def cross_entropy_in_pieces(features: Tensor, output: Any, labels: Tensor, smoot
 
 
 class _Projected(torch.autograd.Function):
-    """The loss of features under a projection; its gradients are computed in the forward pass."""
-
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothing: float, dtype: torch.dtype

@@ -27,9 +27,9 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
 
     Each matrix of a linear map is rounded once to the precision's type, as autocast would do at every step, and stored
     in the layout that a CPU multiplies fastest; an LSTM's two matrices are joined. A matrix tied to an embedding is
-    copied. A map to a single number, such as a score's v, is also used without autocast, so it does not change.
-    A language model mostly writes one text at a time. Where MKL is faster for one row, its matrices are also kept in
-    the ordinary layout, for a separate step for one row.
+    copied. A map to a single number, such as a score's v, is also used without autocast, so it does not change. For a
+    language model, which mostly writes one text at a time, matrices are also kept in the ordinary layout where MKL is
+    faster for one row, with a separate step for one row.
     """
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     decoding, dtype, on_cpu = copy.deepcopy(model, shared), PRECISIONS[precision], device.type == "cpu"
@@ -59,9 +59,8 @@ def _children(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
 
 
 class DecodingLanguageModel(LanguageModel):
-    """A language model of LSTMs whose step skips the calls between modules, which take a twentieth of its time.
-
-    For a single row the first layer's W x + b is looked up by the symbol instead of computed.
+    """A language model of LSTMs whose step skips the calls between modules, which take a twentieth of its time. For a
+    single row the first layer's W x + b is looked up by the symbol instead of computed.
     """
 
     def __init__(self, model: LanguageModel) -> None:

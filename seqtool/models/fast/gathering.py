@@ -2,11 +2,9 @@
 
 Autograd computes T gradients for such a matrix: T products as thin as the batch, and T sums of whole matrices. Inside
 `one_pass` each step's backward pass only records its input and the gradient of its output; after the last of them, one
-product over all steps gives the gradient. The forward pass is unchanged.
-
-With one thread this saves, on an Intel Xeon in fp32, 8 % of an update of Luong's model and 11 % of one of Show, Attend
-and Tell; on an earlier machine 5 % of Luong's and of RNNsearch's with the paper's cell, and of Show, Attend and Tell's
-4 % in fp32 and 2 % in bf16.
+product over all steps gives the gradient. The forward pass is unchanged. On an Intel Xeon this saves 8 % of an update
+of Luong's model and 11 % of one of Show, Attend and Tell (fp32, one thread). On an earlier machine it saved 5 % of
+Luong's and of RNNsearch's with the paper's cell, and 4 % (fp32) or 2 % (bf16) of Show, Attend and Tell's.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,11 +34,8 @@ def one_pass() -> Iterator[None]:
 
 
 def in_this_pass(operand: Tensor, make: Callable[["Ledger"], X]) -> X | None:
-    """Return the object that the first step of this pass made for an operand, calling `make` at that step.
-
-    make: makes the object from a new ledger for the operand's gradient
-
-    Returns None outside a pass, or if the operand needs no gradient.
+    """Return the object that `make` made for an operand, from a new ledger of its gradient, at the first step of this
+    pass; None outside a pass or if the operand needs no gradient.
     """
     operands = _pass.get()
     if operands is None or not operand.requires_grad:
@@ -51,11 +46,11 @@ def in_this_pass(operand: Tensor, make: Callable[["Ledger"], X]) -> X | None:
 
 
 class Ledger:
-    """A record of an operand's gradient, to which the backward pass of each step contributes.
+    """A record of an operand's gradient: the input and the gradient of the output of each step's product, or one sum to
+    which all steps add.
 
-    Its entries are the input and the output's gradient of each product, or one sum to which all steps add. A backward
-    pass that stops short of the operand, such as `autograd.grad` for a state, never collects the entries: they are
-    dropped when the next backward pass begins.
+    A backward pass that stops short of the operand, such as `autograd.grad` for a state, never collects the entries:
+    they are dropped when the next backward pass begins.
     """
 
     def __init__(self) -> None:
@@ -70,9 +65,8 @@ class Ledger:
 
 
 def _gathered(operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Callable[[Tensor], Tensor]:
-    """Return the function x → product with the operand, whose gradient is gathered in the ledger.
-
-    operand: a weight J×K, with its bias, or a batch of matrices B×K×J
+    """Return the function that multiplies x by an operand, a weight J×K with its bias or a batch of matrices B×K×J, and
+    gathers the operand's gradients in the ledger.
     """
     shared, bias = _Shared.apply(operand.t() if operand.dim() == 2 else operand, bias, ledger)
     return lambda x: _Product.apply(x, shared, bias, ledger)
@@ -95,10 +89,7 @@ def gathered_sum(weights: Tensor, values: Tensor) -> Tensor:
 
 
 class _Shared(torch.autograd.Function):
-    """The operand and the bias as all steps use them.
-
-    The gradients of the products with them are in the ledger; only other gradients come back through autograd.
-    """
+    """The operand and bias that all steps use; the ledger has the gradients of their products, autograd any others."""
 
     @staticmethod
     def forward(ctx: Any, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> tuple[Tensor, Tensor | None]:
@@ -123,8 +114,6 @@ class _Shared(torch.autograd.Function):
 
 
 class _Product(torch.autograd.Function):
-    """x @ operand + bias, whose backward pass returns the gradient of x and records the others in the ledger."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Tensor:
         x = x.to(operand.dtype)

@@ -13,10 +13,9 @@ PACKED_FOR_ROWS = 64  # oneDNN chooses the layout that suits products with this 
 
 
 class PackedLinear(nn.Module):
-    """x Wᵀ + b, …×K → …×J, with W in oneDNN's own blocked layout, stored in the order in which the kernel reads it.
-
-    A product with few rows takes half the time. There are no gradients. Products are computed in the type of W, single
-    precision or bf16. With `single_rows`, W is also kept in its ordinary layout, for MKL's product with a single row.
+    """x Wᵀ + b, …×K → …×J, with W in oneDNN's own blocked layout, stored in the order in which the kernel reads it: a
+    product with few rows takes half the time. No gradients. Products are in the type of W, single precision or bf16.
+    With `single_rows`, W is also kept in its ordinary layout, for MKL's product with a single row.
     """
 
     supports = staticmethod(private.supports_packed)

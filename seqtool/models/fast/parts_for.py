@@ -24,10 +24,9 @@ def parts_for(device: torch.device) -> Parts:
 
 
 class CoarseDropout(nn.Dropout):
-    """Dropout by sixteen random bits for each number.
-
-    A CPU draws these four times as fast as torch's Bernoulli variables, which take a tenth of an update of a language
-    model of 2×512 LSTMs. The probability is rounded to a multiple of 1/65,536, which also determines the scale.
+    """Dropout by sixteen random bits for each number: a CPU draws these four times as fast as torch's Bernoulli
+    variables, which take a tenth of an update of a language model of 2×512 LSTMs. The probability is rounded to a
+    multiple of 1/65,536, which also determines the scale.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,10 +41,9 @@ class CoarseDropout(nn.Dropout):
 def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, is_causal: bool = False) -> Tensor:
     """Compute `Parts.attend` by two products for all heads of all sentences at once.
 
-    torch's own function multiplies head by head, and oneDNN takes 70 µs for the smallest product, which makes it
-    sixteen times as slow for 64 sentences of 18 words. For a single query per row, as in decoding, torch's function is
-    faster if MKL computes the products: 0.9 ms instead of 2.4 for 320 rows of 25 tokens, 11 µs instead of 180 for one
-    row of 128.
+    torch's own function multiplies head by head, and oneDNN takes 70 µs for the smallest product: sixteen times as long
+    in all for 64 sentences of 18 words. For a single query per row, as in decoding, torch's function is faster if MKL
+    computes the products: 0.9 ms instead of 2.4 for 320 rows of 25 tokens, 11 µs instead of 180 for one row of 128.
     """
     if q.shape[-2] == 1:
         with without_onednn():

@@ -10,9 +10,9 @@ On a CPU torch's functions are used for LSTMs in fp32 whose rows all have the sa
 were slower in bf16 (95 ms against 68 for 24 steps on one thread) and for GRUs (33 against 29, 256 units). They are not
 used for rows that end earlier, where they return only the cell state after the padding.
 
-Two optimisations were left out after measurements on an Intel Xeon with one thread: hand-written backward passes of
-single steps (−4 to 1 % of an update of Luong's model and of Show, Attend and Tell, −2 to 2 % of a decoding step), and
-tanh as 2σ(2x) − 1 (−5 to 2 %).
+Left out, after measurements on an Intel Xeon with one thread, were hand-written backward passes of single steps (−4 to
+1 % of an update of Luong's model and of Show, Attend and Tell, −2 to 2 % of a decoding step), and tanh as 2σ(2x) − 1
+(−5 to 2 %).
 """
 
 import warnings
@@ -30,9 +30,8 @@ from seqtool.models.parts import product_dtype, single
 
 
 def on_cpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | None) -> States | None:
-    """Run all steps of an LSTM or a GRU, with torch's backward pass or a hand-written one.
-
-    Returns None for other cells, and also for these if no gradients are needed and torch's function is not used.
+    """Run all steps of an LSTM or a GRU, with torch's backward pass or a hand-written one; return None for other cells,
+    and if no gradients are needed and torch has no faster function.
     """
     cell, weights = recurrence.cell, _weights(recurrence)
     fp32_lstm = type(cell) is LSTM and {product_dtype(x), *(weight.dtype for weight in weights)} == {torch.float32}
@@ -48,8 +47,7 @@ def on_cpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | No
 
 
 def on_gpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | None) -> States | None:
-    """Run all steps by cuDNN, with packed sequences if rows have different lengths; return None for other cells.
-
+    """Run all steps by cuDNN, packed if rows have different lengths; return None for a cell that cuDNN does not have.
     Steps are computed in the parameters' type, as states must be, even under autocast. In fp32 cuDNN may round operands
     to TF32, as torch does.
     """
@@ -60,17 +58,11 @@ def on_gpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | No
 def by_torch(
     function: Callable[..., Any], weights: Sequence[Tensor], x: Tensor, first: State, lengths: Tensor | None
 ) -> States:
-    """Run all steps of a layer by a function of torch.
-
-    function: `private.lstm`, `private.gru` or `private.rnn_tanh`
-    weights: W, U, and the biases of both
-    first: the first state
-    lengths: the number of steps of each row; None: all
-    """
+    """Run all steps of a layer by `private.lstm`, `gru` or `rnn_tanh`; `weights` are W, U, and the biases of both."""
     dtype = single(weights[-1].dtype)
     first = tuple(tensor.to(dtype).contiguous()[None] for tensor in first)  # cuDNN needs contiguous states
-    layers, dropout, training, bidirectional = 1, 0.0, torch.is_grad_enabled(), False
-    options = [weight.to(dtype) for weight in weights], True, layers, dropout, training, bidirectional  # True: biases
+    # The weights, whether they include biases, the number of layers, dropout, whether to train, whether bidirectional.
+    options = [weight.to(dtype) for weight in weights], True, 1, 0.0, torch.is_grad_enabled(), False
     with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights")  # weights that are not contiguous are copied
         if lengths is None:

@@ -28,11 +28,10 @@ Function = Callable[[Tensor], Tensor]
 class PreallocatedCache:
     """The queries, keys and values of one row, in a tensor with room for a whole window.
 
-    storage: L layers × the C tokens of a window; the states of a window share it
+    storage: the tensor, for L layers and the C tokens of a window; the states of a window share it, and a step from a
+        state that has already been continued copies what it needs into a new one
     length: the number of tokens read, p
     free: the position that may be filled next; empty while a step fills it
-
-    A step from a state that has already been continued copies the tokens read into a new tensor.
     """
 
     storage: Float[Tensor, "L C EEE"]
@@ -85,11 +84,7 @@ class PreallocatedCache:
 
 
 class LayerOperations:
-    """The operations of a `DecoderLayer`.
-
-    A linear map is its bias and matrix. The attributes `around_…` are the functions before a sub-layer and after the
-    sum.
-    """
+    """The operations of a `DecoderLayer`: its linear maps, and the functions around each sub-layer (`_around`)."""
 
     def __init__(self, layer: Any) -> None:
         attention, feed_forward = layer.attention, layer.feed_forward
