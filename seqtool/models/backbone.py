@@ -54,7 +54,7 @@ class EncoderSettings(declarations.Encoder):
             problems.append(f"model.encoder.lr must be above 0, not {self.lr}.")
         if self.augment and self.fine_tune_from is None:
             problems.append(
-                "model.encoder.augment=true needs a trained encoder: set model.encoder.fine_tune_from to a number, or "
+                "model.encoder.augment=true needs a trained encoder: set model.encoder.fine_tune_from to a step, or "
                 "augment to false."
             )
         if problems:

@@ -22,7 +22,7 @@ from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.network import LibraryDownload, reason_of
 from seqtool.settings import sentence, unknown
 
-LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # layers of torchvision's models
+LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # torchvision's last layers with a map
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # names of weights in repositories of the Hugging Face Hub
 DAMAGE = (  # the errors that loading a damaged file may raise
     *(OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError),

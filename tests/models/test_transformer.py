@@ -139,7 +139,7 @@ def test_a_text_by_steps_and_by_prefilling(positions: str) -> None:
     assert model.prefill((), stepped, text[:, :0])[0] is stepped
 
 
-def test_a_training_target_is_a_window_by_itself() -> None:
+def test_a_training_target_that_fits_a_window_starts_afresh() -> None:
     model, text = reader(6).train(), torch.randint(VOCABULARY, (2, 12))
     first, second = text.split(6, 1)
     carried = model(None, second, model(None, first).state).features

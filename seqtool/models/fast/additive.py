@@ -141,12 +141,12 @@ def _few_rows(q: Tensor, k: Tensor) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, len(k), rows)]
 
 
-def attentive_gru(model: Any, memory: Memory, state: Layers, words: Tensor) -> StepOutput[Layers] | None:
+def attentive_gru(model: Any, memory: Memory, state: Layers, projected: Tensor) -> StepOutput[Layers] | None:
     """Run RNNsearch's decoder over a whole target, with one hand-written backward pass, if it has one GRU layer and
     additive attention, the common choice; otherwise return None.
 
     memory: its keys are e^2k; the gradient returned for them is that of k
-    words: input projections, T×N×3H
+    projected: the input projections of all words, T×N×3H
 
     The equations are those of `bahdanau` and `cells.GRU`. As in `recurrences`, all steps write into common tensors,
     which saves autograd's nodes and copies at every step, and the gradient of each matrix is one product. This saves
@@ -159,11 +159,11 @@ def attentive_gru(model: Any, memory: Memory, state: Layers, words: Tensor) -> S
     supported = type(cell) is GRU and type(score) is ExponentialAdditive and not model.upper
     s_0 = state.layers[0][0]
     one_query_a_row = len(s_0) == len(memory.mask)
-    if not (supported and one_query_a_row and len(words) and torch.is_grad_enabled()):
+    if not (supported and one_query_a_row and len(projected) and torch.is_grad_enabled()):
         return None
     dtype = cell.recurrent.weight.dtype
     steps = _AttentiveGRU.apply(
-        *(words.to(dtype), s_0.to(dtype), memory.values, memory.keys, memory.mask),
+        *(projected.to(dtype), s_0.to(dtype), memory.values, memory.keys, memory.mask),
         *(score.W.weight, score.W.bias, score.v.weight.squeeze(0)),
         *(model.cell_context.weight, cell.recurrent.weight, cell.recurrent.bias),
     )
@@ -174,12 +174,12 @@ def attentive_gru(model: Any, memory: Memory, state: Layers, words: Tensor) -> S
 class _AttentiveGRU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        words, first, values, keys, mask, w_s, b_s, v, w_c, w_h, b_h = tensors
-        dtype = product_dtype(words)
+        projected, first, values, keys, mask, w_s, b_s, v, w_c, w_h, b_h = tensors
+        dtype = product_dtype(projected)
         w_s, w_c, w_h, values, v = w_s.to(dtype), w_c.to(dtype), w_h.to(dtype), values.to(dtype), v.to(keys.dtype)
-        steps, rows = len(words), len(first)
+        steps, rows = len(projected), len(first)
         padding = torch.zeros_like(mask, dtype=keys.dtype).masked_fill_(~mask, -torch.inf)
-        s, u, gate = room_after(first, steps), torch.empty_like(words), torch.empty_like(words)
+        s, u, gate = room_after(first, steps), torch.empty_like(projected), torch.empty_like(projected)
         q = keys.new_empty(steps, rows, 1, len(w_s))
         alphas = keys.new_empty(steps, rows, keys.shape[1])
         contexts = values.new_empty(steps, rows, values.shape[2])
@@ -188,7 +188,7 @@ class _AttentiveGRU(torch.autograd.Function):
             torch.softmax(additive(q[t], keys, v).squeeze(1).add_(padding), -1, out=alphas[t])  # A.1.2, (6)
             torch.bmm(alphas[t, :, None].to(dtype), values, out=contexts[t, :, None])  # (5)
             add_product(b_h, s[t], w_h.t(), out=u[t])
-            x = add_product(words[t], contexts[t], w_c.t())
+            x = add_product(projected[t], contexts[t], w_c.t())
             gru_step(x, u[t], s[t], gates=gate[t], h_new=s[t + 1])  # A.2.2
         ctx.save_for_backward(s, u, gate, q, alphas, contexts, values, keys, v, w_s, w_c, w_h)
         return s[1:], contexts, alphas

@@ -20,7 +20,7 @@ from seqtool.models.fast.private import backward_pass
 from seqtool.models.parts import product_dtype, weighted_sum
 
 X = TypeVar("X")
-_pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)  # by operand, what its first step made
+_pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)  # operand → what its first step made
 
 
 @contextmanager
