@@ -415,7 +415,8 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["train", *DATA, TRAIN, *SOFT, "model.reward=-1"], "model.reward must be at least 0, not -1.0."),
         (
             ["train", *DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=null"],
-            "model.encoder.augment=true needs an encoder that is trained, fine_tune_from=…: set augment to false.",
+            "model.encoder.augment=true needs a trained encoder: set model.encoder.fine_tune_from to a step, or "
+            "augment to false.",
         ),
         (
             ["train", "data=photos", "data.train=c.jsonl"],

@@ -100,7 +100,7 @@ def test_a_random_backbone_that_is_frozen_is_warned_of(place: Path, capsys: pyte
     prepare = ["prepare", *DATA, *MODEL]
     assert run(*prepare, *FROZEN) == 0
     warning = (
-        "The CNN small has random weights and stays frozen, so captions can say little of the images: "
+        "The CNN small has random weights and stays frozen, so captions can say little about the images: "
         "set model.encoder.weights to a file, or model.encoder.fine_tune_from=0 to train it too."
     )
     assert capsys.readouterr().err.splitlines().count(warning) == 1

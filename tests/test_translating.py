@@ -33,7 +33,7 @@ from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.batching import DecodeSettings, decode, encoded_sentences
 from seqtool.errors import InputError
 from seqtool.models.fast.decoding import optimise_for_decoding
-from seqtool.models.fast.packed import Packed
+from seqtool.models.fast.packed import PackedLinear
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.precision import autocast, onednn
@@ -417,8 +417,8 @@ def test_a_model_optimised_for_decoding_says_the_same(
     precision: str, dtype: torch.dtype, packs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not packs:
-        monkeypatch.setattr(Packed, "takes", lambda dtype: False)
-    elif not Packed.takes(dtype):
+        monkeypatch.setattr(PackedLinear, "supports", lambda dtype: False)
+    elif not PackedLinear.supports(dtype):
         pytest.skip("torch has no oneDNN for this type here")
     cpu = torch.device("cpu")
     model = of_fast_parts(make_model("bahdanau-gru").eval())
@@ -427,7 +427,7 @@ def test_a_model_optimised_for_decoding_says_the_same(
         before = model(source, target).features
         decoder = optimise_for_decoding(model, precision, cpu)
         output, after = decoder.output, decoder(source, target).features
-    assert isinstance(output, Packed) == packs and (output.matrix if packs else output.weight).dtype == dtype
+    assert isinstance(output, PackedLinear) == packs and (output.matrix if packs else output.weight).dtype == dtype
     assert torch.allclose(after, before, rtol=0, atol=2**-5 if packs and precision == "bf16" else 1e-6)  # one rounding
 
 

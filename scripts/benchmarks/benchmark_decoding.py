@@ -43,7 +43,7 @@ from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source
 from seqtool.decoding.batching import HYPOTHESES
 from seqtool.errors import InputError
-from seqtool.models.fast.packed import Packed
+from seqtool.models.fast.packed import PackedLinear
 from seqtool.predict.translator import Translator
 from seqtool.runtime.devices import keep_memory
 from seqtool.runtime.files import read_lines
@@ -89,7 +89,7 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
     if not isinstance(translator, Translator):
         raise InputError(f"{arguments.checkpoint} holds a captioner: name a translation model.")
     sentences = list(read_lines(arguments.input))
-    own = {torch.ops.mkldnn._linear_pointwise: _packed} if Packed.takes(torch.float32) else {}
+    own = {torch.ops.mkldnn._linear_pointwise: _packed} if PackedLinear.supports(torch.float32) else {}
     with FlopCounterMode(display=False, custom_mapping=own) as counter:
         translations = translator.translate(sentences)
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import seqtool
 from seqtool.cli import main as command
-from seqtool.models.fast.packed import Packed
+from seqtool.models.fast.packed import PackedLinear
 from seqtool.predict.generator import Generator
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.precision import onednn
@@ -96,7 +96,7 @@ def quickest(matrices: Sequence[Tensor]) -> list[Callable[[], Tensor]]:
     for matrix in matrices:
         x = torch.randn(1, matrix.shape[1])
         linear = nn.Linear(*matrix.T.shape, bias=False)
-        ways = [partial(torch.mv, matrix, x[0]), partial(linear, x), partial(Packed(linear), x)]
+        ways = [partial(torch.mv, matrix, x[0]), partial(linear, x), partial(PackedLinear(linear), x)]
         products.append(max(ways, key=lambda way: max(multiply([way]) for _ in range(3))))
     return products
 

@@ -1,1 +1,1 @@
-"""The models: one file a family, each recognisable beside its paper."""
+"""The models: one file for each family, whose equations are those of its paper."""

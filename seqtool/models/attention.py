@@ -1,4 +1,4 @@
-"""Attention: how well a state s and an annotation h_j match (the score), and the weighted sum of the annotations.
+"""Attention: the score, how well a state s and an annotation h_j match, and the weighted sum of the annotations.
 
 A query is the decoder's state; keys are computed from the annotation vectors, once per sentence. K queries (the beams
 of one sentence) share its keys and values without a copy.
@@ -26,8 +26,11 @@ Scores = Float[Tensor, "B K S"]
 class AttentionScore(nn.Module, ABC):
     """How well queries match keys; `keys` turns annotation vectors into keys, once.
 
-    Its arguments are the lengths of a query (H) and of an annotation vector (D), and `model.alignment` (A); one that
-    can be built of faster parts has an argument `parts` as well.
+    query: the size H of queries
+    value: the size D of annotation vectors
+    size: `model.alignment`, A
+
+    A score that can be built of faster parts has an argument `parts` as well.
     """
 
     def __init__(self, query: int, value: int, size: int) -> None:
@@ -41,14 +44,14 @@ class AttentionScore(nn.Module, ABC):
 
 
 class Dot(AttentionScore):
-    """h_jᵀ s; needs annotation vectors as long as the state."""
+    """h_jᵀ s; needs annotation vectors of the state's size."""
 
     def __init__(self, query: int, value: int, size: int) -> None:
         super().__init__(query, value, size)
         if query != value:
             raise InputError(
-                f"The score '{type(self).__name__.lower()}' multiplies the state ({query}) with annotation vectors "
-                f"({value}): make them equally long, or choose score=general."
+                f"The score '{type(self).__name__.lower()}' needs states and annotation vectors of one size, but they "
+                f"have {query} and {value} numbers: make the two sizes equal or use model.score=general."
             )
 
     def keys(self, values: Values) -> Keys:
@@ -107,11 +110,12 @@ SCORES: dict[str, type[AttentionScore]] = {
 def make_score(
     score: str | type[AttentionScore], *, query: int, value: int, size: int, parts: Parts = PLAIN
 ) -> AttentionScore:
+    """Build a score from its name or class; the sizes are those of `AttentionScore`."""
     return parts.build(chosen(score, SCORES, kind="score"), query, value, size)
 
 
 class Attended(NamedTuple):
-    """What a query saw: the context, and alpha, which sums to 1 over real positions and is 0 elsewhere."""
+    """The result of attention: the context c, and alpha, which sums to 1 over real positions and is 0 elsewhere."""
 
     context: Float[Tensor, "N D"]
     alpha: Float[Tensor, "N S"]
@@ -128,7 +132,7 @@ class Attention(nn.Module):
         self.weighted_sum = parts.weighted_sum
 
     def forward(self, query: Float[Tensor, "N H"], memory: Memory) -> Attended:
-        """N = B·K: K queries for each of the memory's B rows. The softmax is in single precision at least."""
+        """Attend with N = B·K queries, K for each row of the memory. The softmax is in single precision at least."""
         e = self.score(query.view(len(memory.mask), -1, query.shape[-1]), memory.keys)
         e = e.masked_fill(~memory.mask[:, None], -math.inf)
         alpha = e.softmax(-1, dtype=single(e.dtype)).flatten(0, 1)

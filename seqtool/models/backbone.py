@@ -1,7 +1,7 @@
-"""Convolutional encoders: pixels to annotation vectors, one for each cell of a grid; and what captioners share.
+"""Convolutional encoders, which turn pixels into one annotation vector for each cell of a grid.
 
-`small` is ours, for the built-in images; `torchvision/NAME` and `timm/NAME` are any model of those libraries, cut off
-after the layer whose map is used.
+The backbone `small` is ours, for the built-in images; `torchvision/NAME` and `timm/NAME` are models of those libraries,
+cut off after the layer whose map is used. `ImageCaptioner` is the base class of captioners.
 """
 
 import math
@@ -26,17 +26,17 @@ from seqtool.settings import declarations
 
 S = TypeVar("S")
 Images = Annotations | Pixels
-SMALL_REVISION = 2  # of `Small`: raise it when its arithmetic changes
-SHIFT = 1 / 16  # the furthest that augmentation moves a picture, as a fraction of its side
-JITTER = 0.15  # the most that augmentation changes brightness and contrast
+SMALL_REVISION = 2  # part of the fingerprint of cached annotation vectors: raise it when `Small` computes other numbers
+MAX_SHIFT = 1 / 16  # augmentation moves a picture by at most this fraction of its side
+MAX_JITTER = 0.15  # augmentation changes brightness and contrast by at most this fraction
 
 
 @dataclass
 class EncoderSettings(declarations.Encoder):
-    """The `model.encoder` settings; configs/encoder.yaml says what each is and holds the defaults."""
+    """The `model.encoder` settings; configs/encoder.yaml describes them and holds their defaults."""
 
     def check(self) -> None:
-        """Raise one InputError that names every setting that cannot be used."""
+        """Raise one InputError that names every invalid setting."""
         library, _, name = self.backbone.partition("/")
         problems = []
         if self.backbone != "small" and not (library in ("torchvision", "timm") and name):
@@ -54,27 +54,29 @@ class EncoderSettings(declarations.Encoder):
             problems.append(f"model.encoder.lr must be above 0, not {self.lr}.")
         if self.augment and self.fine_tune_from is None:
             problems.append(
-                "model.encoder.augment=true needs an encoder that is trained, fine_tune_from=…: set augment to false."
+                "model.encoder.augment=true needs a trained encoder: set model.encoder.fine_tune_from to a step, or "
+                "augment to false."
             )
         if problems:
             raise InputError(" ".join(problems))
 
 
 def warning(settings: EncoderSettings) -> str | None:
-    """A warning, if a backbone with random weights is to stay frozen."""
+    """Return a warning if a backbone with random weights would stay frozen."""
     if settings.weights is not None or settings.fine_tune_from is not None:
         return None
-    own = "a file" if settings.backbone == "small" else "default or a file"
+    choices = "a file" if settings.backbone == "small" else "default or a file"
     return (
-        f"The CNN {settings.backbone} has random weights and stays frozen, so captions can say little of the images: "
-        f"set model.encoder.weights to {own}, or model.encoder.fine_tune_from=0 to train it too."
+        f"The CNN {settings.backbone} has random weights and stays frozen, so captions can say little about the "
+        f"images: set model.encoder.weights to {choices}, or model.encoder.fine_tune_from=0 to train it too."
     )
 
 
 class Backbone(nn.Module):
-    """Pixels B×3×H×W (uint8) to annotation vectors B×S×D (float32), S = rows·columns of `locations`, D = `dimension`.
+    """A CNN that maps pixels B×3×H×W (uint8) to annotation vectors B×S×D (float32).
 
-    Normalisation layers always use their stored statistics. A frozen one (`fine_tune_from` null) never changes.
+    S is rows·columns of `locations`, D is `dimension`. Batch normalisation always uses its stored statistics. A frozen
+    backbone (`fine_tune_from` null) never changes.
     """
 
     mean: Tensor
@@ -90,10 +92,10 @@ class Backbone(nn.Module):
         self.register_buffer("std", 255 * torch.tensor(cut.std).view(3, 1, 1))
         self.requires_grad_(not self.frozen)
         self.network.eval()
-        with torch.no_grad():  # an empty image measures the map, after which the layers are cut off
+        with torch.no_grad():  # one black image gives the shape of the map and the layers that it needs
             try:
-                empty = torch.zeros(1, 3, settings.size, settings.size)
-                shape = as_map(cut_off(self.network, self.read, empty)).shape
+                black = torch.zeros(1, 3, settings.size, settings.size)
+                shape = as_map(cut_off(self.network, self.read, black)).shape
             except (RuntimeError, ValueError, AssertionError) as error:
                 if is_out_of_memory(error):
                     raise
@@ -102,8 +104,8 @@ class Backbone(nn.Module):
                 raise InputError(f"{name} cannot read images of {size}×{size} pixels: {reason}.") from error
         if len(shape) != 4:
             raise InputError(
-                f"model.encoder.layer={settings.layer or 'null'} of {settings.backbone} gives "
-                f"{'×'.join(map(str, shape))} numbers, neither a map of channels, rows and columns nor a vector: "
+                f"model.encoder.layer={settings.layer or 'null'} of {settings.backbone} has an output of shape "
+                f"{'×'.join(map(str, shape))}, which is neither a map of channels, rows and columns nor a vector: "
                 "choose another layer."
             )
         self.locations, self.dimension = (shape[2], shape[3]), shape[1]
@@ -114,7 +116,7 @@ class Backbone(nn.Module):
         if self.augment and self.training:
             x = augmented(x)
         x = (x - self.mean) / self.std
-        if self.frozen:  # in full precision, like cached annotation vectors
+        if self.frozen:  # in full precision, so that the results equal cached annotation vectors
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False), without_tf32():
                 map_ = self.read(self.network, x)
         else:
@@ -130,12 +132,12 @@ class Backbone(nn.Module):
 
 
 def as_map(x: Tensor) -> Tensor:
-    """A map B×D×H×W as it is; a vector B×D, such as a classifier's last layers give, as a map of one location."""
+    """Return a map B×D×H×W as it is, and a vector B×D, as from a classifier's last layers, as a map of one location."""
     return x[:, :, None, None] if x.dim() == 2 else x
 
 
 class CellNorm(nn.LayerNorm):
-    """Layer normalisation over the channels of each cell separately, so that no cell sees another."""
+    """Layer normalisation over the channels of each cell separately, so that cells do not affect each other."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -177,15 +179,15 @@ def check_default_weights(settings: EncoderSettings) -> None:
 
 
 def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
-    """The backbone with its first weights, or without them (`pretrained` false) if a checkpoint will supply them.
+    """Make a backbone, with `settings.weights` if `pretrained`; otherwise a checkpoint will supply the weights.
 
     A frozen backbone with `weights` null has random weights that are the same every time, so annotation vectors cached
-    from it stay valid. InputError if a library, a model, a layer or the weights are missing.
+    from it stay valid. Raises InputError if a library, a model, a layer or the weights are missing.
     """
     settings.check()
     with torch.random.fork_rng(devices=[], enabled=settings.fine_tune_from is None):
         if settings.fine_tune_from is None:
-            torch.default_generator.manual_seed(0)  # torch.manual_seed would seed GPUs too, which nothing restores
+            torch.default_generator.manual_seed(0)  # torch.manual_seed would also seed GPUs, which are not forked here
         if settings.backbone == "small":
             cut = Cut(Small(), lambda network, x: network(x), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
         else:
@@ -197,10 +199,10 @@ def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
 
 
 class ImageCaptioner(EncoderDecoder[S]):
-    """A model of the annotation vectors of an image: cached ones, or those its own `backbone` computes from pixels.
+    """A model that captions an image from its annotation vectors, cached or computed from pixels by its `backbone`.
 
-    `choices` are the ways, by name, in which attention may weight the locations in decoding; `hard` attention was
-    trained by drawing locations.
+    choices: the rules, by name, by which attention may weight the locations in decoding
+    hard: whether attention is trained by drawing locations
     """
 
     task = "captioning"
@@ -221,13 +223,13 @@ class ImageCaptioner(EncoderDecoder[S]):
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
 
     def annotations(self, source: Images) -> Tensor:
-        """B×S×D annotation vectors a_i in the model's own precision."""
+        """Return the annotation vectors a_i, B×S×D, in the model's precision."""
         annotations = self.backbone(source.values) if isinstance(source, Pixels) else source.values
         return annotations.to(self.target_embedding.weight.dtype)
 
 
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:
-    """All that the annotation vectors depend on besides the images; `digest` gives a file's content hash."""
+    """Return everything besides the images that annotation vectors depend on; `digest` computes a file's hash."""
     library = settings.backbone.partition("/")[0]
     weights = settings.weights
     if weights not in (None, "default"):
@@ -244,19 +246,19 @@ def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str
 
 
 def augmented(x: Tensor) -> Tensor:
-    """Each picture moved by up to a sixteenth of its side, its border repeated, and a little brighter or darker, with
-    more or less contrast. Never mirrored: captions say left and right. B×3×H×W, values 0–255.
+    """Move pictures, B×3×H×W with values 0–255, repeating their borders, and change their brightness and contrast, all
+    at random. Pictures are never mirrored, since captions say left and right.
     """
     B, _, H, W = x.shape  # noqa: N806
     indices = []
     for side in (H, W):
-        most = int(side * SHIFT)
-        moved = torch.arange(side, device=x.device) + torch.randint(-most, most + 1, (B, 1), device=x.device)
-        indices.append(moved.clamp(0, side - 1))
+        max_shift = int(side * MAX_SHIFT)
+        shift = torch.randint(-max_shift, max_shift + 1, (B, 1), device=x.device)
+        indices.append((torch.arange(side, device=x.device) + shift).clamp(0, side - 1))
     rows, columns = indices
     pictures = torch.arange(B, device=x.device)[:, None, None]
     x = x.permute(0, 2, 3, 1)[pictures, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
-    brightness, contrast = 1 + JITTER * (2 * torch.rand(2, B, 1, 1, 1, device=x.device, dtype=x.dtype) - 1)
+    brightness, contrast = 1 + MAX_JITTER * (2 * torch.rand(2, B, 1, 1, 1, device=x.device, dtype=x.dtype) - 1)
     mean = x.mean((1, 2, 3), keepdim=True)
     x = ((x - mean) * contrast + mean) * brightness
     return x.clamp(0, 255)

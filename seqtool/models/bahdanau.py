@@ -1,4 +1,4 @@
-"""RNNsearch: jointly learning to align and translate (Bahdanau, Cho & Bengio 2015, appendix A).
+"""RNNsearch, which learns jointly to align and translate (Bahdanau, Cho & Bengio 2015, appendix A).
 
 Letters of the paper: y embedded target word, s decoder state, h annotation vector, e score, alpha alignment, c context.
 """
@@ -15,10 +15,10 @@ from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
 
 
 class Bahdanau(RecurrentDecoder[Layers]):
-    """Bidirectional encoder, attention with the state before the update, maxout deep output.
+    """A bidirectional encoder, attention with the state before its update, and a deep output with maxout.
 
-    The paper: cell gru_cho, embeddings 620, 1000 units in each direction and in the decoder, alignment 1000,
-    maxout 500, one layer each.
+    The paper's model: cell gru_cho, embeddings 620, 1000 units in each direction and in the decoder, alignment 1000,
+    maxout 500, one layer in the encoder and one in the decoder.
     """
 
     task = "translation"
@@ -72,7 +72,7 @@ class Bahdanau(RecurrentDecoder[Layers]):
         return Memory(h, self.attention.score.keys(h), source.mask), layers
 
     def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
-        """W E y_{i−1} and the biases of the gates of the first cell, …×gates·H."""
+        """Return W E y_{i−1} plus the biases of the lowest cell's gates, …×gates·H."""
         return self.cell_word(y)
 
     def decoder_step(self, memory: Memory, state: Layers, projected: Tensor) -> StepOutput[Layers]:
@@ -84,9 +84,9 @@ class Bahdanau(RecurrentDecoder[Layers]):
         return StepOutput(new, (new.top, c), alpha)
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        """t̃_i = U_o s + V_o E y_{i−1} + C_o c_i, t_i = max over pairs (A.2.2).
+        """Return t_i, the maximum over pairs of t̃_i = U_o s + V_o E y_{i−1} + C_o c_i (A.2.2).
 
-        The paper prints s_{i−1}; this is s_i, as in most code: the state has already seen the word's context.
+        The paper prints s_{i−1}; here s is s_i, as in most code, which already contains y_{i−1} and c_i.
         """
         s, c = seen
         t = self.deep_state(s) + self.deep_word(y) + self.deep_context(c)

@@ -1,9 +1,8 @@
-"""Recurrent cells, a layer that runs one over a sequence, layers on top of each other, and the encoder of them that
-the translation models share.
+"""Recurrent cells, the layer that runs a cell over a sequence, stacks of layers, and the translation models' encoder.
 
 A cell takes x, its input projection (W x_t + b), so that the product with W is computed once for all time steps; only
 the product with the recurrent matrix U is left inside the recurrence. Gate order, formulas and the second bias of
-`rnn`, `lstm` and `gru` are torch's, so weights can be moved between the two.
+`rnn`, `lstm` and `gru` are torch's, so weights can be moved between these cells and torch's.
 """
 
 from abc import ABC, abstractmethod
@@ -19,15 +18,20 @@ from seqtool.models.parts import PLAIN, Parts, at_least_single, single
 from seqtool.settings.classes import chosen
 
 State = tuple[Float[Tensor, "N H"], ...]
-"""The tensors a cell carries from step to step; the first is its output h. In single precision at least, even
+"""The tensors a cell carries from step to step; the first is its output h. They are in single precision at least, even
 if products are not: rounding at every step adds up to large errors after a hundred steps.
 """
 
-InputProjection = Float[Tensor, "N {self.gates*self.hidden}"]  # of a cell, `self`
+InputProjection = Float[Tensor, "N {self.gates*self.hidden}"]  # `self` is the cell
 
 
 class Cell(nn.Module, ABC):
-    """One step of a recurrence: the input projection `x`, and the state → the new state."""
+    """One step of a recurrence, from the input projection `x` and the state to the new state.
+
+    gates: the input projection has gates·H numbers
+    tensors: the number of tensors in the state
+    recurrent: the map U from h to the gates
+    """
 
     gates: int
     tensors: int = 1
@@ -41,12 +45,12 @@ class Cell(nn.Module, ABC):
     def forward(self, x: InputProjection, state: State) -> State: ...
 
     def start(self, x: Float[Tensor, "N ..."]) -> State:
-        """The zero state for a batch like `x`."""
+        """Return the zero state for a batch like `x`."""
         return tuple(x.new_zeros(x.shape[0], self.hidden, dtype=single(x.dtype)) for _ in range(self.tensors))
 
 
 class OneProductCell(Cell):
-    """A cell with one product U h, with a bias, for all its gates, as torch's cells have it."""
+    """A cell that computes all its gates by one product U h with a bias, as torch's cells do."""
 
     def __init__(self, hidden: int, parts: Parts = PLAIN) -> None:
         super().__init__(hidden)
@@ -116,20 +120,20 @@ def make_cell(cell: str | type[Cell], hidden: int, parts: Parts = PLAIN) -> Cell
 
 
 def cells_of(model: nn.Module) -> dict[str, Cell]:
-    """A model's cells by the place of their recurrence, such as decoder.0."""
+    """Return a model's cells by the name of the module that contains each, such as decoder.0."""
     cells = {name: module for name, module in model.named_modules() if isinstance(module, Cell)}
     return {name.removesuffix("cell").rstrip(".") or "decoder": cell for name, cell in cells.items()}
 
 
 class States(NamedTuple):
-    """h after every step; the state after each row's last step."""
+    """The result of a recurrence: h after every step, and the state after each row's last step."""
 
     h: Float[Tensor, "N T H"]
     last: State
 
     @classmethod
     def of(cls, tensors: tuple[Float[Tensor, "T N H"], ...], lengths: Int[Tensor, "N"] | None) -> "States":
-        """Made from the state's tensors after every step. Rows end after `lengths` steps, or all after the last."""
+        """Build the result from the state's tensors after every step; rows have `lengths` steps (None: all T)."""
         last = tuple(tensor[-1] for tensor in tensors)
         if lengths is not None:
             rows = torch.arange(len(lengths), device=lengths.device)
@@ -138,7 +142,7 @@ class States(NamedTuple):
 
 
 class Recurrence(nn.Module):
-    """A cell with its input product, run left to right over a whole sequence."""
+    """A cell and its input map, run left to right over a whole sequence."""
 
     def __init__(self, cell: str | type[Cell], inputs: int, hidden: int, parts: Parts = PLAIN) -> None:
         super().__init__()
@@ -147,17 +151,13 @@ class Recurrence(nn.Module):
         self.parts = parts
 
     def forward(
-        self,
-        x: Float[Tensor, "N T inputs"],
-        state: State | None = None,
-        *,
-        lengths: Int[Tensor, "N"] | None = None,
+        self, x: Float[Tensor, "N T inputs"], state: State | None = None, *, lengths: Int[Tensor, "N"] | None = None
     ) -> States:
-        """All steps of `x`, from `state` or zero; rows end after `lengths` steps."""
+        """Run all steps of `x` from `state` (None: zeros); rows have `lengths` steps (None: all T)."""
         state = self.cell.start(x) if state is None else state
-        whole: States | None = self.parts.whole_sequence(self, x, state, lengths)
-        if whole is not None:
-            return whole
+        computed_at_once: States | None = self.parts.whole_sequence(self, x, state, lengths)
+        if computed_at_once is not None:
+            return computed_at_once
         with self.parts.around_steps():
             states = []
             for x_t in self.input(x.transpose(0, 1)).unbind(0):
@@ -166,19 +166,19 @@ class Recurrence(nn.Module):
         return States.of(tuple(map(torch.stack, zip(*states, strict=True))), lengths)
 
     def step(self, x: Float[Tensor, "N inputs"], state: State) -> State:
-        """One step."""
+        """Run one step."""
         return self.cell(self.input(x), state)
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The state of a stack of cells: for each layer its tensors."""
+    """The state of a stack of cells: the tensors of each layer, lowest first."""
 
     layers: tuple[State, ...]
 
     @classmethod
     def split(cls, state: Float[Tensor, "N ..."], layers: int, tensors: int) -> "Layers":
-        """Of all layers' tensors, as many for each, side by side."""
+        """Split a tensor in whose last dimension the states of all layers stand side by side, `tensors` for each."""
         return cls(tuple(layer.chunk(tensors, -1) for layer in state.chunk(layers, -1)))
 
     @property
@@ -187,7 +187,7 @@ class Layers:
 
 
 class Stack(nn.ModuleList):
-    """`layers` recurrences on top of each other, lowest first; only the lowest reads `inputs` numbers."""
+    """`layers` recurrences on top of each other, lowest first; the lowest has inputs of size `inputs`."""
 
     def __init__(self, cell: str | type[Cell], inputs: int, hidden: int, layers: int, parts: Parts = PLAIN) -> None:
         super().__init__(Recurrence(cell, hidden if i else inputs, hidden, parts) for i in range(layers))
@@ -196,13 +196,13 @@ class Stack(nn.ModuleList):
         return cast(Iterator[Recurrence], super().__iter__())
 
     def start(self, x: Float[Tensor, "N ..."]) -> Layers:
-        """The zero state of all layers for a batch like `x`."""
+        """Return the zero state of all layers for a batch like `x`."""
         return Layers(tuple(recurrence.cell.start(x) for recurrence in self))
 
     def step(
         self, x: Float[Tensor, "N inputs"], layers: tuple[State, ...], dropout: nn.Dropout
     ) -> tuple[Float[Tensor, "N H"], tuple[State, ...]]:
-        """One step of all layers, with dropout after each: the output and the new states."""
+        """Run one step of all layers, with dropout after each; return the output and the new states."""
         new: list[State] = []
         for recurrence, old in zip(self, layers, strict=True):
             new.append(recurrence.step(x, old))
@@ -212,11 +212,11 @@ class Stack(nn.ModuleList):
 
 @dataclass(frozen=True)
 class Encoding:
-    """What an encoder makes of a batch.
+    """An encoder's output for a batch.
 
-    annotations: D = H·directions
-    forward, backward: each layer's final state in that direction; the backward one ends at the first word and is None
-        with one direction
+    annotations: the annotation vectors h_j, D = H·directions
+    forward: the final state of each layer that reads left to right, after the last word
+    backward: the final state of each layer that reads right to left, after the first word; None with one direction
     """
 
     annotations: Float[Tensor, "N S D"]
@@ -225,7 +225,7 @@ class Encoding:
 
 
 class Encoder(nn.Module):
-    """A stack of recurrent layers over embedded words, reading in one direction or in both."""
+    """A stack of recurrent layers that read embedded words in one direction or in both."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, "B"]) -> Encoding:
         """Each direction reads the words first and padding last, so no state ever passes through padding: the backward
-        one reads a copy of each row, reversed within the row's length.
+        layers read a copy of each row that is reversed within the row's length.
         """
         reverse = reversal(lengths, x.shape[1])[:, :, None]
         forward, backward = [], []
@@ -266,6 +266,6 @@ class Encoder(nn.Module):
 
 
 def reversal(lengths: Int[Tensor, "B"], size: int) -> Int[Tensor, "B {size}"]:
-    """Indices that reverse each row within its length and leave the rest in place; its own inverse."""
+    """Return indices that reverse each row within its length and leave padding in place; they are their own inverse."""
     positions = torch.arange(size, device=lengths.device)[None]
     return torch.where(positions < lengths[:, None], lengths[:, None] - 1 - positions, positions)

@@ -1,31 +1,32 @@
 """The contract of every model: what training, decoding and the tasks may rely on, whatever is inside.
 
     encode(source) → memory, state              the source is read once
-    prefill(memory, state, tokens) → state, α   several known tokens at once: a prompt, a forced prefix
+    prefill(memory, state, tokens) → state, α   several known tokens at once, such as a prompt or a forced prefix
     step(memory, state, token) → logits, state, α
     forward(source, target, state=None) → features, the last state, α          teacher forcing
-    project(features) → logits; loss(features, labels) → −log p, the model's own
+    project(features) → logits
+    loss(features, labels) → −log p of the labels
 
 The rules:
 
-- `forward` equals stepping equals prefilling: position t of `forward`'s features, projected, has the logits of `step`
-  after the tokens up to t, and the states that the three leave are the same, to rounding.
+- `forward`, stepping and prefilling agree, up to rounding: position t of `forward`'s features, projected, gives the
+  logits that `step` returns after the tokens up to t, and all three leave the same state.
 - Padding and the batch's other rows change nothing: a row's result depends only on its own source and tokens.
-- A state is a tree of dataclasses and tuples of tensors, batch first; floating-point ones have the parameters' type,
+- A state is a tree of dataclasses and tuples of tensors, batch first; floating-point tensors have the parameters' type,
   even under autocast. Its rows can be repeated, dropped and reordered (`decoding.tree.select`). A state may grow: a
-  node that selects rows in its own way has a method `select(rows)`, and may hold more than is in use. It may be
-  carried over: `forward` starts from a given state instead of `encode`'s, and returns the last one.
-- A memory is such a tree too, and may hold other things that all rows share. It is constant while a sequence is decoded
+  node that selects rows in its own way has a method `select(rows)`, and its tensors may have room to spare. A state may
+  be carried over: `forward` starts from the state it is given instead of `encode`'s, and returns the last one.
+- A memory is such a tree too, and may also hold objects that all rows share. It is constant while a sequence is decoded
   and shared by its beams: K consecutive states belong to each of its rows. Rows are only ever removed from it.
-  A model that reads nothing has an empty one.
+  A model without a source has an empty memory.
 - Nothing is stored on a module between calls.
-- `attends` says whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise it is None.
-- `task`, a name in `runtime.task_table`, says what `encode` takes: for translation text (`inputs.Source`), for
-  captioning images (`Annotations` or `Pixels`), for language modelling nothing (None; the state is then that of one
-  row, to be repeated).
+- `attends`: whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise α is None.
+- `task`, a name in `runtime.task_table`, determines what `encode` takes: a text (`inputs.Source`) for translation,
+  images (`Annotations` or `Pixels`) for captioning, and None for language modelling, where the first state has one
+  row, to be repeated.
 - The constructor's arguments are the settings of `model`, the sizes of the vocabularies and, if the model can be built
-  of faster ones, `parts` (`parts.Parts`), which it passes on to `EncoderDecoder` and to its layers. Their annotations
-  say what they may be (`settings.declarations`), as `Size` does, and `EncoderDecoder` refuses other values.
+  of faster parts, `parts` (`parts.Parts`), which it passes on to `EncoderDecoder` and to its layers. Annotations such
+  as `Size` declare the range of each setting (`settings.declarations`); `EncoderDecoder` refuses values outside it.
 
 Axes in signatures, throughout the package: B batch, K beam, N = B·K rows, S source positions or image locations, T
 target positions, V vocabulary, E embedding, H hidden, A alignment, D annotation size, R size of features. They are
@@ -49,13 +50,10 @@ from seqtool.settings.declarations import Setting, between
 
 S = TypeVar("S")
 
-Size = Annotated[int, between(1, 1_000_000)]
+Size = Annotated[int, between(1, 1_000_000)]  # generous upper bounds: a larger number is a typing error
 LayerCount = Annotated[int, between(1, 100)]
 DropoutRate = Annotated[float, Setting(at_least=0, below=1)]
-TIES = {  # the choices where they are not all three, by task, and the model's name in the error message
-    "captioning": (("none", "output"), " of a captioner"),
-    "language_modelling": (("none", "output"), " of a language model"),
-}
+MODEL_WITHOUT_SOURCE = {"captioning": "a captioner", "language_modelling": "a language model"}  # no source vocabulary
 
 
 @dataclass(frozen=True)
@@ -68,12 +66,12 @@ class Memory:
 
 
 class Step(NamedTuple, Generic[S]):
-    """One decoding step.
+    """The result of one decoding step.
 
-    logits: of the next token
-    state: after the step
-    attention: over the source, None without attention
-    location: the source position from which hard attention took the context, None where it took the expectation
+    logits: the logits of the next token
+    state: the state after the step
+    attention: α over the source; None without attention
+    location: the source position from which hard attention took the context; None where it took the expectation
     """
 
     logits: Float[Tensor, "N V"]
@@ -83,7 +81,7 @@ class Step(NamedTuple, Generic[S]):
 
 
 class Prefilled(NamedTuple, Generic[S]):
-    """Several known tokens that were read: the state after them; attention and locations of each as in `Step`."""
+    """The result of reading t known tokens: the last state, and each token's attention and location, as in `Step`."""
 
     state: S
     attention: Float[Tensor, "N t S"] | None
@@ -92,12 +90,12 @@ class Prefilled(NamedTuple, Generic[S]):
 
 @dataclass(frozen=True)
 class Output:
-    """Teacher forcing over a whole target. N is B, or the number of `sampled`'s rows if hard attention drew locations.
+    """The result of teacher forcing over a whole target. N is B, or `sampled`'s rows if hard attention drew locations.
 
-    features: to be projected to logits
-    attention: over the source, None without attention
-    state: after the last step
-    sampled: what hard attention drew, None if it took the expectation
+    features: the vectors that `project` maps to logits
+    attention: α over the source; None without attention
+    state: the state after the last step
+    sampled: the locations that hard attention drew; None if it took the expectation
     """
 
     features: Float[Tensor, "N T R"]
@@ -109,12 +107,12 @@ class Output:
 class EncoderDecoder(nn.Module, ABC, Generic[S]):
     """A model p(y_t | y_<t, source). `S` is its decoder's state.
 
-    penalties: what the loss adds to −log p
-    max_positions: the greatest length of a source or target, in tokens with BOS or EOS, None for any
+    penalties: the terms that the loss adds to −log p
+    max_positions: the greatest length of a source or target, in tokens, BOS or EOS included; None: unlimited
     embedding_scale: the factor by which embedded words are multiplied
-    source_embedding: only of models that read text
-    parts: what it is built from
-    built_with: the named arguments of its constructor
+    source_embedding: the embedding of source words; only models that read text have it
+    parts: the parts that the model is built of
+    built_with: the keyword arguments that the constructor was called with
     """
 
     task: ClassVar[str]
@@ -141,14 +139,14 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def encode(self, source: Any) -> tuple[Any, S]:
-        """Read the source once: the memory and the decoder's first state."""
+        """Read the source once; return the memory and the decoder's first state."""
 
     @abstractmethod
     def step(self, memory: Any, state: S, token: Int[Tensor, "N"]) -> Step[S]:
-        """Feed `token` (ids) to N = B·K states, K for each row of the memory."""
+        """Feed one token (ids) to each of N = B·K states, K for each row of the memory."""
 
     def prefill(self, memory: Any, state: S, tokens: Int[Tensor, "N t"]) -> Prefilled[S]:
-        """Feed known tokens (ids) to N states."""
+        """Feed t known tokens (ids) to each of N states."""
         steps: list[Step[S]] = []
         for token in tokens.unbind(1):
             steps.append(self.step(memory, state, token))
@@ -158,43 +156,46 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def forward(self, source: Any, target: Int[Tensor, "B T"], state: S | None = None) -> Output:
-        """Teacher forcing: `target` are ids from BOS on; features of position t predict token t + 1."""
+        """Run teacher forcing: `target` holds ids from BOS on; the features at position t predict token t + 1."""
 
     def project(self, features: Float[Tensor, "*batch R"]) -> Float[Tensor, "*batch V"]:
-        """Features → logits."""
+        """Map features to logits."""
         return self.output(features)
 
     def loss(self, features: Float[Tensor, "N T R"], labels: Int[Tensor, "N T"], smoothing: float) -> CrossEntropy:
-        """−log p of the labels in nats, with label smoothing."""
-        projects_in_its_own_way = type(self).project is not EncoderDecoder.project
-        output = self.project if projects_in_its_own_way else self.output
+        """Return −log p of the labels in nats, with label smoothing."""
+        overrides_project = type(self).project is not EncoderDecoder.project
+        output = self.project if overrides_project else self.output  # a faster cross-entropy needs the linear map
         return self.parts.cross_entropy(features, output, labels, smoothing)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Output:
-        return super().__call__(*arguments, **named)
+    def __call__(self, *arguments: Any, **keywords: Any) -> Output:
+        return super().__call__(*arguments, **keywords)
 
 
 def stacked(steps: Sequence[Tensor | None]) -> Tensor | None:
-    """What each step has, N×…, as N×t×…; None if there are no steps or they have nothing."""
+    """Stack the tensors of t steps, each N×…, to N×t×…; return None if there are none."""
     tensors = [tensor for tensor in steps if tensor is not None]
     return torch.stack(tensors, 1) if tensors else None
 
 
 def tie_matrices(model: EncoderDecoder[Any], tied: str) -> None:
-    """Share matrices: `output` (the softmax is the target embedding, transposed) or `all` (the source's too)."""
-    choices, owner = TIES.get(model.task, (("none", "output", "all"), ""))
+    """Share the target embedding with the output matrix (`output`), and with the source embedding as well (`all`)."""
+    choices, suffix = ["none", "output", "all"], ""
+    if model.task in MODEL_WITHOUT_SOURCE:
+        choices, suffix = ["none", "output"], f" of {MODEL_WITHOUT_SOURCE[model.task]}"
     if tied not in choices:
-        raise InputError(f"Unknown model.tie '{tied}'{owner}; choose from {', '.join(choices)}.")
+        raise InputError(f"Unknown model.tie '{tied}'{suffix}; choose from {', '.join(choices)}.")
     if tied == "none":
         return
     target, features = model.target_embedding, model.output.in_features
     if model.output.weight.shape != target.weight.shape:
         raise InputError(
-            f"model.tie={tied} needs features as long as embeddings, but they are {features} and "
+            f"model.tie={tied} needs the output features to be the size of the embeddings, but they are {features} and "
             f"{target.embedding_dim}: make the two sizes equal or use model.tie=none."
         )
     model.output.weight = target.weight
     if tied == "all":
+        # tasks/translation.py refuses any two vocabularies, even of one size, but models are also built without a task.
         source = model.source_embedding
         if source.weight.shape != target.weight.shape:
             raise InputError(

@@ -1,7 +1,7 @@
-"""Initial weights: ours, and those the papers print, chosen by name in the config (`initialisation=`).
+"""Schemes of initialisation, ours and those printed in papers; `initialisation=NAME` chooses one.
 
-None of them touches normalisations, whose gains are 1 and biases 0 from the start, or a captioner's backbone, which has
-initial weights of its own.
+No scheme touches normalisation layers, whose gains are 1 and biases 0 from the start, or a captioner's backbone, which
+has initial weights of its own.
 """
 
 import math
@@ -16,14 +16,14 @@ from seqtool.models.backbone import Backbone
 from seqtool.models.cells import LSTM, Cell
 from seqtool.settings.classes import chosen
 
-UNIFORM = 0.08  # Sutskever et al. 2014, section 3.4
-NORMAL = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of all matrices not listed below
+UNIFORM_LIMIT = 0.08  # Sutskever et al. 2014, section 3.4
+NORMAL_STD = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of all matrices but those below and recurrent ones
+ALIGNMENT_STD = 0.001  # Bahdanau et al. 2015, B.1: standard deviation of W_a and U_a
 NORMALISATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
-ALIGNMENT = 0.001  # Bahdanau et al. 2015, B.1: standard deviation of W_a and U_a
 
 
 def default(model: nn.Module) -> None:
-    """Glorot uniform matrices, orthogonal recurrent ones, embeddings N(0, 1/E), biases 0, LSTM forget bias 1."""
+    """Recurrent matrices orthogonal, others Glorot uniform, embeddings N(0, 1/E), biases 0, LSTMs' forget biases 1."""
     for name, parameter in _named_parameters(model):
         if parameter.dim() < 2:
             nn.init.zeros_(parameter)
@@ -39,26 +39,27 @@ def default(model: nn.Module) -> None:
 
 
 def sutskever2014(model: nn.Module) -> None:
+    """All parameters uniform between −0.08 and 0.08 (section 3.4)."""
     for _, parameter in _named_parameters(model):
-        nn.init.uniform_(parameter, -UNIFORM, UNIFORM)
+        nn.init.uniform_(parameter, -UNIFORM_LIMIT, UNIFORM_LIMIT)
 
 
 def bahdanau2015(model: nn.Module) -> None:
-    """Recurrent matrices orthogonal, W_a and U_a tiny, v_a and biases 0, the rest N(0, 0.01²) (B.1).
+    """Recurrent matrices orthogonal, W_a and U_a N(0, 0.001²), v_a and biases 0, other matrices N(0, 0.01²) (B.1).
 
-    With v_a = 0 attention starts uniform and learns slowly at first: right for the paper, wrong for small runs.
+    With v_a = 0, attention starts uniform and learns slowly at first: right for the paper, wrong for small runs.
     """
     for _, parameter in _named_parameters(model):
         if parameter.dim() < 2:
             nn.init.zeros_(parameter)
         else:
-            nn.init.normal_(parameter, std=NORMAL)
+            nn.init.normal_(parameter, std=NORMAL_STD)
     for module in model.modules():
         if isinstance(module, Cell):
             _orthogonal(module)
         elif isinstance(module, Additive):
-            nn.init.normal_(module.W.weight, std=ALIGNMENT)
-            nn.init.normal_(module.U.weight, std=ALIGNMENT)
+            nn.init.normal_(module.W.weight, std=ALIGNMENT_STD)
+            nn.init.normal_(module.U.weight, std=ALIGNMENT_STD)
             nn.init.zeros_(module.v.weight)
 
 
@@ -69,13 +70,14 @@ INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {
 }
 
 
-ORTHOGONAL = ("default", "bahdanau2015")  # their recurrent matrices
+ORTHOGONAL = ("default", "bahdanau2015")  # the schemes whose recurrent matrices are orthogonal
 
 
 def initialise(model: nn.Module, name: str, *, gain: float = 1.0, forget_bias: float | None = None) -> None:
-    """Fill all parameters. `gain` multiplies the orthogonal matrices of recurrences, whose singular values it then is;
-    `forget_bias`, unless None, replaces the scheme's first bias of an LSTM's forget gates. InputError for either in a
-    model or scheme that has no such weights.
+    """Fill all parameters by a scheme. Raises InputError if `gain` or `forget_bias` would apply to no weights.
+
+    gain: scales the orthogonal recurrent matrices: all their singular values equal it
+    forget_bias: replaces the scheme's initial forget-gate bias; None leaves it
     """
     for setting, value in {"initialisation_gain": gain, "forget_bias": forget_bias}.items():
         if value is not None and not math.isfinite(value):
@@ -91,24 +93,25 @@ def initialise(model: nn.Module, name: str, *, gain: float = 1.0, forget_bias: f
         raise InputError(f"forget_bias={forget_bias:g} is for LSTMs, and this model has none: leave it out.")
     with torch.no_grad():
         chosen(name, INITIALISATIONS, kind="initialisation")(model)
-        for linear in (linear for cell in cells for linear in _recurrent(cell)):
-            linear.weight.mul_(gain)
+        for cell in cells:
+            for linear in _recurrent_maps(cell):
+                linear.weight.mul_(gain)
         if forget_bias is not None:
             for cell in lstms:
                 nn.init.constant_(cell.recurrent.bias[cell.hidden : 2 * cell.hidden], forget_bias)
 
 
 def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    modules = (module for module in model.modules() if isinstance(module, (Backbone, *NORMALISATIONS)))
-    theirs = {parameter for module in modules for parameter in module.parameters()}
-    return ((name, parameter) for name, parameter in model.named_parameters() if parameter not in theirs)
+    excluded_modules = (module for module in model.modules() if isinstance(module, (Backbone, *NORMALISATIONS)))
+    excluded = {parameter for module in excluded_modules for parameter in module.parameters()}
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter not in excluded)
 
 
 def _orthogonal(cell: Cell) -> None:
-    for linear in _recurrent(cell):
+    for linear in _recurrent_maps(cell):
         for gate in torch.split(linear.weight, cell.hidden):
             nn.init.orthogonal_(gate)
 
 
-def _recurrent(cell: Cell) -> list[nn.Linear]:
+def _recurrent_maps(cell: Cell) -> list[nn.Linear]:
     return [linear for linear in cell.children() if isinstance(linear, nn.Linear)]

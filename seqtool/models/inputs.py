@@ -1,4 +1,4 @@
-"""What models read: sentences, annotation vectors of images, or images themselves."""
+"""The inputs of models: sentences, annotation vectors of images, or the images themselves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tensors:
-    """A record of tensors, which move together."""
+    """A record of tensors that are moved together."""
 
     def pinned(self) -> Self:
         return self._each(Tensor.pin_memory)
@@ -19,13 +19,13 @@ class Tensors:
     def to(self, device: torch.device | str) -> Self:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, **{field.name: change(getattr(self, field.name)) for field in fields(self)})
+    def _each(self, move: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, **{field.name: move(getattr(self, field.name)) for field in fields(self)})
 
 
 @dataclass(frozen=True)
 class Source(Tensors):
-    """tokens: ids, each row a sentence, EOS and then padding; lengths: EOS included."""
+    """Sentences: each row of `tokens` (ids) is a sentence, EOS and then padding; `lengths` count EOS as well."""
 
     tokens: Int[Tensor, "B S"]
     lengths: Int[Tensor, "B"]
@@ -38,13 +38,13 @@ class Source(Tensors):
 
 @dataclass(frozen=True)
 class Annotations(Tensors):
-    """Annotation vectors of images in float16, as `data/images/image_store.py` keeps them."""
+    """Annotation vectors of images, in float16 as `data/images/image_store.py` stores them."""
 
     values: Float[Tensor, "B S D"]
 
 
 @dataclass(frozen=True)
 class Pixels(Tensors):
-    """Images as a backbone reads them."""
+    """Images, resized for a backbone."""
 
     values: UInt8[Tensor, "B 3 height width"]

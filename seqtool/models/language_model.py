@@ -2,8 +2,8 @@
 
     p(y_1 … y_T) = Π_t p(y_t | y_<t)
 
-A stack of cells reads a text symbol by symbol; the top one's output predicts the next. Dropout applies
-only to non-recurrent connections (Zaremba et al. 2014, section 3.1).
+A stack of cells reads a text token by token; the output of the top cell predicts the next token. Dropout applies only
+to non-recurrent connections (Zaremba et al. 2014, section 3.1).
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from seqtool.models.recurrent_decoder import StackDecoder
 
 
 class LanguageModel(StackDecoder):
-    """`layers` × `hidden` cells over a text; there is no source, and so an empty memory."""
+    """A stack of `layers` × `hidden` cells over a text. There is no source, so the memory is empty."""
 
     task = "language_modelling"
 
@@ -41,9 +41,10 @@ class LanguageModel(StackDecoder):
         tie_matrices(self, tie)
 
     def encode(self, source: Any) -> tuple[tuple[()], Layers]:
-        """The zero state of one row, to be repeated."""
+        """Return an empty memory and the zero state of one row, to be repeated."""
         return (), self.decoder.start(self.target_embedding.weight[:1])
 
     def forward(self, source: Any, target: Tensor, state: Layers | None = None) -> Output:
-        first = self.decoder.start(self.target_embedding.weight.new_zeros(len(target), 1)) if state is None else state
-        return self.teacher_force((), first, target)
+        if state is None:
+            state = self.decoder.start(self.target_embedding.weight.new_zeros(len(target), 1))
+        return self.teacher_force((), state, target)

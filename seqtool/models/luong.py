@@ -1,6 +1,6 @@
 """Luong, Pham & Manning 2015: attention with the *new* state, input feeding, and h̃ = tanh(W_c [c; s]).
 
-Most code calls this order Bahdanau's; here it is a model of its own, so that the two can be compared.
+Much code attends in this order and calls it Bahdanau's; here the two are separate models that can be compared.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
 
 @dataclass(frozen=True)
 class LuongState(Layers):
-    """The stack's states, and the attentional vector h̃ (N×H) that is fed to the next step (their section 3.3)."""
+    """The states of the stack, and the attentional vector h̃, N×H, that is fed to the next step (their section 3.3)."""
 
     attentional: Tensor
 
 
 class Luong(RecurrentDecoder[LuongState]):
-    """`layers` × `hidden` in the decoder, an encoder of as many layers, one or both directions."""
+    """A decoder of `layers` × `hidden` cells, and an encoder of as many layers in one or both directions."""
 
     task = "translation"
     attends = True
@@ -52,9 +52,9 @@ class Luong(RecurrentDecoder[LuongState]):
         self.source_embedding = nn.Embedding(source_vocabulary, embedding)
         self.target_embedding = nn.Embedding(target_vocabulary, embedding)
         self.dropout = parts.dropout(dropout)
-        each_way = hidden // 2 if bidirectional else hidden
+        encoder_hidden = hidden // 2 if bidirectional else hidden
         self.encoder = Encoder(
-            cell, embedding, each_way, layers, bidirectional=bidirectional, dropout=dropout, parts=parts
+            cell, embedding, encoder_hidden, layers, bidirectional=bidirectional, dropout=dropout, parts=parts
         )
         self.decoder = Stack(cell, embedding + hidden, hidden, layers, parts)
         self.attention = Attention(score, query=hidden, value=self.encoder.size, size=alignment, parts=parts)
@@ -65,21 +65,24 @@ class Luong(RecurrentDecoder[LuongState]):
     def encode(self, source: Source) -> tuple[Memory, LuongState]:
         x = self.dropout(self.source_embedding(source.tokens))
         encoding = self.encoder(x, source.lengths)
-        finals = [encoding.forward] + ([encoding.backward] if encoding.backward else [])
-        layers = tuple(
-            tuple(torch.cat(tensors, -1) for tensors in zip(*states, strict=True))
-            for states in zip(*finals, strict=True)
-        )
+        layers = encoding.forward
+        if encoding.backward is not None:
+            layers = tuple(map(_joined, encoding.forward, encoding.backward))
         h = for_products(encoding.annotations)
         memory = Memory(h, self.attention.score.keys(h), source.mask)
         return memory, LuongState(layers, torch.zeros_like(layers[-1][0]))
 
     def decoder_step(self, memory: Memory, state: LuongState, projected: Tensor) -> StepOutput[LuongState]:
         s, layers = self.decoder.step(torch.cat([projected, state.attentional], -1), state.layers, self.dropout)
-        c, alpha = self.attention(s, memory)  # of the new state (their section 3.1)
+        c, alpha = self.attention(s, memory)  # with the new state (their section 3.1)
         attentional = torch.tanh(at_least_single(self.combine(torch.cat([c, s], -1))))  # h̃ (their (5))
         return StepOutput(LuongState(layers, attentional), (attentional,), alpha)
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
         (attentional,) = seen
         return self.dropout(attentional)
+
+
+def _joined(forward: tuple[Tensor, ...], backward: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Join the states of a layer in both directions, tensor by tensor."""
+    return tuple(torch.cat(tensors, -1) for tensors in zip(forward, backward, strict=True))

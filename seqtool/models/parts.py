@@ -1,8 +1,8 @@
-"""What models are built from: plain parts, which are the equations, or faster ones for a device.
+"""The parts that models are built of: plain ones, which follow the equations, or faster ones for a device.
 
-Constructors of models and of their layers take a record of `Parts`, by default `PLAIN`, and build from it. Results, to
-rounding, and the names and shapes of parameters are the same with any record, so checkpoints know nothing of parts.
-`fast/parts_for.py` chooses the record for a device.
+Constructors of models and of their layers take a record of `Parts`, by default `PLAIN`, and build from it. With any
+record, results are the same up to rounding, and parameters have the same names and shapes, so checkpoints do not depend
+on it. `fast/parts_for.py` chooses the record for a device.
 
 States and attention are in single precision at least, and products in the type that autocast chooses.
 """
@@ -28,35 +28,36 @@ M = TypeVar("M", bound=Any)
 
 
 def single(dtype: torch.dtype) -> torch.dtype:
-    """`dtype`, but at least single precision."""
+    """Return the more precise of `dtype` and single precision."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def at_least_single(x: Tensor) -> Tensor:
+    """Return `x` in single precision, or in its own type if that is more precise."""
     return x.to(single(x.dtype))
 
 
 def product_dtype(operand: Tensor) -> torch.dtype:
-    """The type in which autocast multiplies."""
+    """Return the type in which products with `operand` are computed: autocast's where it is on."""
     device = operand.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else operand.dtype
 
 
 def for_products(x: Tensor) -> Tensor:
-    """`x` in the type in which autocast multiplies it, so that it is rounded once and not at every step."""
+    """Return `x` in the type in which it will be multiplied, so that it is rounded once and not at every step."""
     return x.to(product_dtype(x))
 
 
 def weighted_sum(weights: Float[Tensor, "N S"], values: Float[Tensor, "B S D"]) -> Float[Tensor, "N D"]:
-    """Σ_j α_j h_j for N = B·K rows of weights, K for each row of annotation vectors, in the vectors' type."""
+    """Return Σ_j α_j h_j for N = B·K rows of weights, K for each row of annotation vectors, in the vectors' type."""
     return (weights.to(values.dtype).view(len(values), -1, values.shape[1]) @ values).flatten(0, 1)
 
 
 class CrossEntropy(NamedTuple):
     """The loss of a batch, in nats.
 
-    total: the smoothed cross-entropy summed over the real tokens, to be minimised
-    nll: −log p of each token, a constant, 0 at padding
+    total: the smoothed cross-entropy, summed over the real tokens, to be minimised
+    nll: −log p of each token, without gradient; 0 at padding
     """
 
     total: Float[Tensor, ""]
@@ -66,7 +67,7 @@ class CrossEntropy(NamedTuple):
 def cross_entropy(
     features: Float[Tensor, "N T R"], output: Callable[[Tensor], Tensor], labels: Int[Tensor, "N T"], smoothing: float
 ) -> CrossEntropy:
-    """−log softmax(output(features))[label]. The softmax is in single precision at least.
+    """Return −log softmax(output(features))[label]; the softmax is in single precision at least.
 
     With label smoothing ε the target distribution is (1 − ε) on the label and ε spread over the whole vocabulary
     (Szegedy et al. 2016).
@@ -79,18 +80,18 @@ def cross_entropy(
 
 
 def _none(*_: Any) -> None:
-    """There is no faster way."""
+    """Return None: there is no faster way."""
 
 
 @dataclass(frozen=True)
 class Parts:
     """Constructors and functions from which models are built.
 
-    linear, dropout: constructors, with the arguments of torch's
-    versions: classes of cells and attention scores that replace ours; users' own classes are built as they are
-    weighted_sum, cross_entropy: as the functions that are their defaults
-    attend: softmax(QKᵀ/√d_k) V for every head (Vaswani et al. 2017, (1)), as torch's function of Q, K, V, a mask, true
-        where a query sees a key, and `is_causal`
+    linear, dropout: classes with the arguments of torch's
+    versions: our classes of cells and attention scores, mapped to faster ones; users' own classes are built as they are
+    weighted_sum, cross_entropy: functions with the arguments and results of their defaults
+    attend: softmax(QKᵀ/√d_k) V for every head (Vaswani et al. 2017, (1)), a function of Q, K, V, a mask that is true
+        where a query sees a key, and `is_causal`, as torch's
     whole_sequence: (`Recurrence`, x, first state, lengths) → the `States` of all steps, or None if it has no faster way
     whole_target: (`RecurrentDecoder`, memory, state, input projections) → the `StepOutput` of all steps, or None
     around_steps: a context manager that encloses the steps of one recurrence
@@ -107,7 +108,7 @@ class Parts:
     around_steps: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def build(self, kind: type[T], *arguments: Any) -> T:
-        """A cell or an attention score of this class, or of its faster version. It is given these parts if its
+        """Build a cell or an attention score of this class, or of its faster version, and of these parts if its
         constructor takes them.
         """
         kind = self.versions.get(kind, kind)
@@ -126,23 +127,24 @@ def takes_parts(kind: Callable[..., Any]) -> bool:
     return "parts" in inspect.signature(kind).parameters
 
 
-def build_model(settings: Config, *, base: type, trusted: Any = True, parts: Parts = PLAIN, **others: Any) -> Any:
-    """The model that `settings` describe (`settings.classes.build`), of these parts if its constructor takes them.
+def build_model(settings: Config, *, base: type, trusted: Any = True, parts: Parts = PLAIN, **arguments: Any) -> Any:
+    """Build the model that `settings` describe, of these parts if its constructor takes them.
 
-    others: arguments besides the settings, such as the sizes of the vocabularies
+    base, trusted: as in `settings.classes.build`
+    arguments: the constructor's arguments besides the settings, such as the sizes of the vocabularies
     """
     if takes_parts(located(settings, trusted=trusted, base=base)):
-        others["parts"] = parts
-    return build(settings, trusted=trusted, base=base, **others)
+        arguments["parts"] = parts
+    return build(settings, trusted=trusted, base=base, **arguments)
 
 
 def plain_copy(model: M) -> M:
-    """A second model of plain parts with the same weights, in which cells are called at every step."""
+    """Return a copy of a model with the same weights, built of plain parts, which call the cells at every step."""
     if getattr(model, "parts", PLAIN) is PLAIN:
         return copy.deepcopy(model)
     settings: dict[str, Any] = {**model.built_with, "parts": PLAIN}
     if "pretrained" in settings:
-        settings["pretrained"] = False  # this model has the weights
+        settings["pretrained"] = False  # the weights are copied below
     with torch.random.fork_rng(devices=[]):
         plain: M = type(model)(**settings)
     plain.to(next(model.parameters()))

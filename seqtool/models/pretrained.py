@@ -1,6 +1,6 @@
-"""Other libraries' backbones, cut off after the layer whose map is used, with default weights or those from a file.
+"""Other libraries' backbones, cut off after the layer whose map is used, with default weights or weights from a file.
 
-torchvision and timm are imported only here, when one of their backbones is made.
+torchvision and timm are imported only here, and only when one of their backbones is made.
 """
 
 import warnings
@@ -22,16 +22,16 @@ from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.network import LibraryDownload, reason_of
 from seqtool.settings import sentence, unknown
 
-LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # in torchvision's models, by their names
-HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # in a repository of the Hugging Face hub
-DAMAGE = (  # what torch raises on damaged files
+LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # torchvision's last layers with a map
+HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # names of weights in repositories of the Hugging Face Hub
+DAMAGE = (  # the errors that loading a damaged file may raise
     *(OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError),
     *(SafetensorError, UnpicklingError),
 )
 
 
 class Cut(NamedTuple):
-    """A network up to the map that is used, how to compute that map, and the mean and deviation of its input (0–1)."""
+    """A network up to the layer whose map is used; `read` computes this map from images normalised by `mean`, `std`."""
 
     network: nn.Module
     read: Callable[[nn.Module, Tensor], Tensor]
@@ -40,9 +40,10 @@ class Cut(NamedTuple):
 
 
 def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
-    """torchvision/NAME or timm/NAME up to the layer, by default the one that makes its last map.
+    """Make torchvision/NAME or timm/NAME up to a layer; raise InputError if any of these or the weights are missing.
 
-    InputError if the library, the model, the layer or, with `download`, its default weights are missing.
+    layer: the name of the layer; None: the one that makes the last map
+    download: whether to load the default weights, downloading them if needed
     """
     library, _, name = backbone.partition("/")
     weights = default_weights(backbone)
@@ -64,22 +65,22 @@ def _of_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     modules = dict(model.named_modules())
     layer = layer or next((last for last in LAST_MAPS if last in modules), None)
     if layer is None:
-        raise InputError(f"Set model.encoder.layer: which layer of torchvision/{name} is its last map is not known.")
+        raise InputError(f"Set model.encoder.layer: seqtool does not know which layer of {name} makes the last map.")
     if layer not in modules:
         raise InputError(sentence([unknown(layer, [module for module in modules if module], kind=f"layer of {name}")]))
     extraction = _library("torchvision.models.feature_extraction")
     network = extraction.create_feature_extractor(model, {layer: "map"}, suppress_diff_warning=True)
-    like = models.get_model_weights(name).DEFAULT.transforms()
-    return Cut(network, lambda network, x: network(x)["map"], tuple(like.mean), tuple(like.std))
+    preprocessing = models.get_model_weights(name).DEFAULT.transforms()
+    return Cut(network, lambda network, x: network(x)["map"], tuple(preprocessing.mean), tuple(preprocessing.std))
 
 
 def _of_timm(name: str, layer: str | None, download: bool) -> Cut:
     timm = _library("timm")
-    part: dict[str, Any] = {"num_classes": 0, "global_pool": ""}
+    options: dict[str, Any] = {"num_classes": 0, "global_pool": ""}
     if layer is not None:
-        part = {"features_only": True, "out_indices": (int(layer),)}
+        options = {"features_only": True, "out_indices": (int(layer),)}
     try:
-        network = timm.create_model(name, pretrained=download, **part)
+        network = timm.create_model(name, pretrained=download, **options)
     except (AssertionError, IndexError, ValueError, AttributeError) as error:
         raise InputError(f"timm/{name} has no layer {layer}: {str(error).splitlines()[0].rstrip('.')}.") from error
     channels = network.num_features if layer is None else network.feature_info.channels()[-1]
@@ -94,8 +95,8 @@ def _of_timm(name: str, layer: str | None, download: bool) -> Cut:
 
 
 def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: Tensor) -> Tensor:
-    """Remove the network's children, and theirs, that the map of the image `x` does not need; returns the map."""
-    calls: list[tuple[nn.Module, Any]] = []  # in the order in which they end
+    """Put identities in place of the layers that the map of the image `x` does not need; return this map."""
+    calls: list[tuple[nn.Module, Any]] = []  # modules and their outputs, in the order in which calls return
 
     def hook(module: nn.Module, _: Any, output: Any) -> None:
         calls.append((module, output))
@@ -104,8 +105,8 @@ def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: 
     map_ = read(network, x)
     for handle in handles:
         handle.remove()
-    made = max((i for i, (_, output) in enumerate(calls) if output is map_), default=len(calls) - 1)
-    needed = {module for module, _ in calls[: made + 1]}
+    last_needed = max((i for i, (_, output) in enumerate(calls) if output is map_), default=len(calls) - 1)
+    needed = {module for module, _ in calls[: last_needed + 1]}
     sequences = [child for child in network.children() if isinstance(child, nn.Sequential)]
     for parent in (*sequences, network):
         for name, child in parent.named_children():
@@ -126,17 +127,17 @@ def _library(module: str) -> ModuleType:
     except (ImportError, RuntimeError) as error:  # torchvision's operators are built for one release of torch
         reason = str(error).splitlines()[0].rstrip(".")
         raise InputError(
-            f"{name} does not import beside torch {torch.__version__} ({reason}): install the torchvision that belongs "
-            "to this torch, or the newest of both with pip install -U torch torchvision."
+            f"{name} cannot be imported with torch {torch.__version__} ({reason}): install the torchvision that "
+            "belongs to this torch, or the newest of both with pip install -U torch torchvision."
         ) from error
 
 
 def default_weights(backbone: str) -> LibraryDownload | None:
-    """How its library downloads the default weights of torchvision/NAME or timm/NAME; None if timm has none, which
-    making the model then reports. InputError for a name that the library does not know.
+    """Return the download of the default weights of torchvision/NAME or timm/NAME; None if timm has none, which making
+    the model then reports. Raises InputError for a name that the library does not know.
     """
     library, _, name = backbone.partition("/")
-    settings, refusal = None, None
+    timm_config, refusal = None, None
     if library == "torchvision":
         models = _library("torchvision.models")
         names = models.list_models(module=models)
@@ -147,29 +148,29 @@ def default_weights(backbone: str) -> LibraryDownload | None:
         timm = _library("timm")
         if not timm.is_model(name):
             raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
-        settings = timm.get_pretrained_cfg(name)
-        address = settings and settings.url
-    if settings is not None and settings.hf_hub_id:
+        timm_config = timm.get_pretrained_cfg(name)
+        address = timm_config and timm_config.url
+    if timm_config is not None and timm_config.hf_hub_id:
         hub = _library("huggingface_hub")
-        repository, _, revision = settings.hf_hub_id.partition("@")
-        names = [settings.hf_hub_filename] if settings.hf_hub_filename else HUB_FILES
-        cached = (hub.try_to_load_from_cache(repository, file, revision=revision or None) for file in names)
-        is_there = any(isinstance(file, str) for file in cached)
-        file, address = names[0], hub.hf_hub_url(repository, names[0], revision=revision or None)
-        copied = Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
-        refusal = "HF_HUB_OFFLINE is set" if hub.constants.HF_HUB_OFFLINE and not is_there else None
+        repository, _, revision = timm_config.hf_hub_id.partition("@")
+        files = [timm_config.hf_hub_filename] if timm_config.hf_hub_filename else HUB_FILES
+        cached = (hub.try_to_load_from_cache(repository, file, revision=revision or None) for file in files)
+        is_cached = any(isinstance(path, str) for path in cached)
+        file, address = files[0], hub.hf_hub_url(repository, files[0], revision=revision or None)
+        cache_path = Path(hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+        refusal = "HF_HUB_OFFLINE is set" if hub.constants.HF_HUB_OFFLINE and not is_cached else None
     elif not address:
         return None
     else:
         file = PurePosixPath(urlsplit(address).path).name
-        copied = Path(torch.hub.get_dir()) / "checkpoints" / file
-        is_there = copied.is_file()
+        cache_path = Path(torch.hub.get_dir()) / "checkpoints" / file
+        is_cached = cache_path.is_file()
     return LibraryDownload(
-        subject=f"The default weights of {backbone}, {file}, are not in {copied.parent} and",
-        advice=f"set model.encoder.weights=FILE to a file of weights, or copy {copied} from a machine with internet "
-        "access",
+        subject=f"The default weights of {backbone}, {file}, are not in {cache_path.parent} and",
+        advice=f"set model.encoder.weights=FILE to a file of weights, or copy {cache_path} from a machine with "
+        "internet access",
         addresses=[address],
-        is_probed=not is_there,
+        is_probed=not is_cached,
         refusal=refusal,
     )
 
@@ -177,20 +178,20 @@ def default_weights(backbone: str) -> LibraryDownload | None:
 def load_weights(network: nn.Module, file: Path, name: str) -> None:
     """Fill a backbone from a file: a state dict by its library's names, or a seqtool checkpoint's model.safetensors.
 
-    Every tensor that the network needs must be there in the right shape; tensors of the part that was cut off are
-    ignored.
+    The file must have every tensor of the network in its shape; tensors of layers that were cut off are ignored. `name`
+    is the backbone's, for messages.
     """
-    tensors = {_plain(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
+    loaded = {_comparable(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
     missing, state = [], network.state_dict()
     for key, tensor in state.items():
-        other = tensors.get(_plain(key.removeprefix("model.")))  # a prefix that timm's wrapper adds to the names
-        if other is None:
+        replacement = loaded.get(_comparable(key.removeprefix("model.")))  # timm's wrapper adds this prefix to names
+        if replacement is None:
             missing += [] if key.endswith("num_batches_tracked") else [key]
-        elif other.shape != tensor.shape:
-            ours, theirs = ("×".join(map(str, each.shape)) or "one number" for each in (tensor, other))
-            raise InputError(f"{file} does not fit {name}: {key} is {theirs}, not {ours}.")
+        elif replacement.shape != tensor.shape:
+            expected, actual = ("×".join(map(str, each.shape)) or "()" for each in (tensor, replacement))
+            raise InputError(f"{file} does not fit {name}: {key} has shape {actual}, not {expected}.")
         else:
-            state[key] = other
+            state[key] = replacement
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise InputError(f"{file} does not fit {name}: {missing[0]}{more} of {len(state):,} tensors are missing.")
@@ -198,13 +199,14 @@ def load_weights(network: nn.Module, file: Path, name: str) -> None:
 
 
 def _read(file: Path) -> dict[str, Tensor]:
+    """Read the tensors of a state dict, which may be the item state_dict or model of the file's dict."""
     if not file.is_file():
-        raise InputError(f"There is no file {file}: model.encoder.weights is default, a file of weights, or null.")
+        raise InputError(f"There is no file {file}: set model.encoder.weights to a file of weights, default or null.")
     try:
         if file.suffix == ".safetensors":
             tensors: Any = load_file(file)
         else:
-            with warnings.catch_warnings(action="ignore"):  # about pickles that are then refused
+            with warnings.catch_warnings(action="ignore"):  # torch warns of pickles that weights_only then refuses
                 tensors = torch.load(file, map_location="cpu", weights_only=True)
     except DAMAGE as error:
         raise InputError(
@@ -214,10 +216,10 @@ def _read(file: Path) -> dict[str, Tensor]:
         if isinstance(tensors, dict) and isinstance(tensors.get(key), dict):
             tensors = tensors[key]
     if not isinstance(tensors, dict):
-        raise InputError(f"{file} holds no state dict: model.encoder.weights takes names and tensors.")
+        raise InputError(f"{file} holds no state dict: model.encoder.weights takes a file that maps names to tensors.")
     return {str(key): tensor for key, tensor in tensors.items() if isinstance(tensor, Tensor)}
 
 
-def _plain(key: str) -> str:
-    """A tensor's name, the same for timm's whole models and its cut ones, which join some parts of names by _."""
+def _comparable(key: str) -> str:
+    """Return a name with dots for underscores: timm's models that end at a layer have underscores for some dots."""
     return key.replace("_", ".")

@@ -1,11 +1,11 @@
-"""What recurrent models share: teacher forcing and stepping, written once over one step of the recurrence.
+"""Base classes of recurrent models, which define teacher forcing and stepping by one step of the recurrence.
 
-A fixed context is one vector c for the whole source, which a decoder is given in one of these ways:
+A fixed context is one vector c for the whole source, which the decoder receives in one of these ways:
 
-initial_state   as the first state: s_0 = tanh(W c + b), for each layer and tensor of the state
-every_step      beside the word in the lowest layer's input, as W_ih c in its pre-activations, as in Cho et al. 2014,
-                whose output layer is given c as well
-both            both
+initial_state   in the first state: s_0 = tanh(W c + b), for each layer and tensor of the state
+every_step      next to the word in the lowest layer's input, so that W_ih c is added to its pre-activations, as in
+                Cho et al. 2014, whose output layer receives c as well
+both            in both
 """
 
 from abc import abstractmethod
@@ -25,12 +25,12 @@ CONTEXTS = ("initial_state", "every_step", "both")
 
 
 class StepOutput(NamedTuple, Generic[S]):
-    """One step of the recurrence, or all steps of a target.
+    """The result of one step of the recurrence, or of all T steps of a target.
 
-    state: after the step; of all steps, the last
-    seen: the tensors that features are made from, N×… or N×T×…
-    attention: N×S or N×T×S, None without attention
-    location: N or N×T, as in `Step`
+    state: the state after the step, or after the last one
+    seen: the tensors that features are computed from, N×… or N×T×…
+    attention: α, N×S or N×T×S; None without attention
+    location: as in `contract.Step`, N or N×T
     """
 
     state: S
@@ -42,28 +42,28 @@ class StepOutput(NamedTuple, Generic[S]):
 class RecurrentDecoder(EncoderDecoder[S]):
     """A model whose decoder is one recurrence over embedded words.
 
-    What a word contributes to the recurrence (`input_projection`) and the features made from what a step saw do not
-    depend on the state: in teacher forcing they are computed for all time steps at once, and only `decoder_step` runs
-    step by step.
+    `input_projection`, what a word contributes to the recurrence, does not depend on the state, and no state depends on
+    `features`: in teacher forcing both are computed for all time steps at once, and only `decoder_step` runs step by
+    step.
     """
 
     dropout: nn.Dropout
 
     @abstractmethod
     def decoder_step(self, memory: Any, state: S, projected: Tensor) -> StepOutput[S]:
-        """One step of the recurrence, given the word's input projection, N×…."""
+        """Run one step of the recurrence, given the word's input projection, N×…."""
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        """Features …×R from embedded words …×E and what the steps after them saw; by default, the one tensor seen."""
+        """Return features …×R made from embedded words …×E and `StepOutput.seen`; by default, the only tensor seen."""
         (x,) = seen
         return x
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Embedded words …×E."""
+        """Return embedded words, …×E, after dropout."""
         return self.dropout(self.target_embedding(tokens))
 
     def input_projection(self, memory: Any, y: Tensor) -> Tensor:
-        """What embedded words contribute to the recurrence, …×N×E → …×N×…."""
+        """Return what embedded words, …×N×E, contribute to the recurrence, …×N×…; by default, the words."""
         return y
 
     def step(self, memory: Any, state: S, token: Tensor) -> Step[S]:
@@ -80,16 +80,16 @@ class RecurrentDecoder(EncoderDecoder[S]):
         return self.teacher_force(memory, first if state is None else state, target)
 
     def teacher_force(self, memory: Any, state: S, target: Tensor) -> Output:
-        """`forward` from a given memory and state."""
+        """Run `forward` from the given memory and state."""
         y = self.embed(target)
         steps = self.unroll(memory, state, self.input_projection(memory, y.transpose(0, 1)))
         return Output(self.features(y, *steps.seen), steps.attention, steps.state)
 
     def unroll(self, memory: Any, state: S, projected: Tensor) -> StepOutput[S]:
-        """The recurrence over the input projections of all words, T×N×…."""
-        whole: StepOutput[S] | None = self.parts.whole_target(self, memory, state, projected)
-        if whole is not None:
-            return whole
+        """Run the recurrence over the input projections of all words, T×N×…."""
+        computed_at_once: StepOutput[S] | None = self.parts.whole_target(self, memory, state, projected)
+        if computed_at_once is not None:
+            return computed_at_once
         steps: list[StepOutput[S]] = []
         with self.parts.around_steps():
             for projected_word in projected.unbind(0):
@@ -101,7 +101,7 @@ class RecurrentDecoder(EncoderDecoder[S]):
 
 
 class StackDecoder(RecurrentDecoder[Layers]):
-    """A decoder that is a stack of cells over the words' input projections, without attention."""
+    """A decoder that is a stack of cells, without attention."""
 
     attends = False
     decoder: Stack
@@ -111,8 +111,8 @@ class StackDecoder(RecurrentDecoder[Layers]):
         return StepOutput(Layers(layers), (x,))
 
     def unroll(self, memory: Any, state: Layers, projected: Tensor) -> StepOutput[Layers]:
-        """Layer by layer, each over the whole target: a layer waits for nothing but its own state and the layer below.
-        A class with a step of its own runs it step by step.
+        """Run each layer over the whole target in turn: a layer depends only on its own state and the layer below. A
+        subclass that overrides `decoder_step` is run step by step.
         """
         if type(self).decoder_step is not StackDecoder.decoder_step or not len(projected):
             return super().unroll(memory, state, projected)
@@ -125,26 +125,26 @@ class StackDecoder(RecurrentDecoder[Layers]):
 
 
 class FixedContext(StackDecoder):
-    """A stack of cells over the words, and c; `context` is one of `CONTEXTS`, or another of a model's own."""
+    """A stack of cells over the words and a fixed context c; `context` is one of `CONTEXTS` or a subclass's own."""
 
     context: str
 
     def make_decoder(
         self, cell: str | type[Cell], *, embedding: int, size: int, hidden: int, layers: int, learnt: bool
     ) -> None:
-        """The decoder's parts for a c of this `size`; `learnt`: the first state is computed from c."""
-        inputs = embedding + size if self._feeds else embedding
+        """Make the stack for a c of this size and, if `learnt`, the map from c to the first state."""
+        inputs = embedding + size if self._at_every_step else embedding
         self.decoder = Stack(cell, inputs, hidden, layers, self.parts)
         tensors = sum(recurrence.cell.tensors for recurrence in self.decoder)
         self.initial = self.parts.linear(size, tensors * hidden) if learnt else None
 
     @property
-    def _feeds(self) -> bool:
+    def _at_every_step(self) -> bool:
         return self.context in ("every_step", "both")
 
     def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> tuple[Memory, Layers]:
-        """The memory of c, and the first state that is computed from it unless `state` is given."""
-        values = c[:, None] if self._feeds else c[:, None, :0]
+        """Return the memory that holds c and the first state: `state`, or by default one computed from c, or zeros."""
+        values = c[:, None] if self._at_every_step else c[:, None, :0]
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=c.device)
         if state is None and self.initial is not None:
             s_0 = torch.tanh(at_least_single(self.initial(c)))
@@ -154,8 +154,8 @@ class FixedContext(StackDecoder):
         return Memory(values, values[:, :, :0], mask), state
 
     def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
-        """[y, c], whose product is W y + W_ih c; y alone where c is not seen at every step."""
-        if not self._feeds:
+        """Return [y, c], which the lowest layer maps to W y + W_ih c, or only y if c is not fed at every step."""
+        if not self._at_every_step:
             return y
         c = memory.values[:, 0].repeat_interleave(y.shape[-2] // len(memory.values), 0)
         return torch.cat([y, c.expand(*y.shape[:-1], -1).to(y.dtype)], -1)

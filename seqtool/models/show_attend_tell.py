@@ -23,18 +23,18 @@ from seqtool.settings.declarations import Setting, between, choice
 
 @dataclass(frozen=True)
 class ImageMemory(Memory):
-    """A memory that also says how attention chooses locations.
+    """A memory that also determines how attention chooses locations.
 
-    uniform_noise: random numbers in [0, 1) for drawing them, B×T_max, one per step, or B×0; they stay with their image,
-        so its draws depend on nothing else
-    choose: how they are weighted
+    uniform_noise: a random number in [0, 1) for the draw of each step, B×T_max, or B×0 if none is drawn; an image's
+        numbers are rows of its memory, so its draws do not depend on other images
+    choose: the rule that weights the locations
     """
 
     uniform_noise: Tensor
     choose: Choice = expected
 
     def weights(self, alpha: Tensor, position: Tensor) -> Tensor:
-        """The weights N×S that make the context of step `position`, N."""
+        """Return the weights of the locations, N×S, at step `position` of each row, N."""
         noise = alpha.new_zeros(len(alpha))
         if self.uniform_noise.shape[1]:
             of_all_steps = self.uniform_noise.repeat_interleave(len(alpha) // len(self.uniform_noise), 0)
@@ -55,12 +55,12 @@ class ShowAttendTellState:
 
 
 class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowAttendTellState]):
-    """A cell, the paper's an LSTM, that looks at the image before every word; its attention is the expectation (soft)
-    or one draw (hard).
+    """A cell, in the paper an LSTM, that attends to the image before every word. The paper's COCO model: embedding 512,
+    LSTM 1800, alignment 512, dropout 0.5.
 
-    The paper's COCO model: embedding 512, LSTM 1800, alignment 512, dropout 0.5. Hard attention is trained with
-    `samples` draws per image; a fraction of `soft_share` of the images take the expectation instead (section 4.1).
-    Outside training its context is the expectation too, unless the memory says to choose otherwise (`ImageMemory`).
+    The context is an expectation (soft attention) or one drawn location (hard attention). Hard attention is trained
+    with `samples` draws per image; a fraction of `soft_share` of the images take the expectation instead (section 4.1).
+    Outside training its context is the expectation as well, unless the memory has another rule (`ImageMemory.choose`).
     """
 
     attends = True
@@ -95,7 +95,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
         if credit == "future" and baseline == "moving_average":
             raise InputError("model.credit=future needs model.baseline=leave_one_out or none.")
-        if attention == "hard" and baseline == "leave_one_out" and samples < 2:  # there is no other sample
+        if attention == "hard" and baseline == "leave_one_out" and samples < 2:  # a single sample has no others
             raise InputError(f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.")
         super().__init__(target_vocabulary, embedding, encoder, pretrained=pretrained, parts=parts)
         D = self.backbone.dimension  # noqa: N806
@@ -105,11 +105,11 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         self.penalties = penalties
         self.dropout = parts.dropout(dropout)
         self.embedding_dropout = parts.dropout(embedding_dropout)
-        made = make_cell(cell, hidden, parts)
-        self.initial = parts.linear(D, made.tensors * hidden)
+        recurrent_cell = make_cell(cell, hidden, parts)
+        self.initial = parts.linear(D, recurrent_cell.tensors * hidden)
         self.score = make_score(score, query=hidden, value=D, size=alignment, parts=parts)
         self.gate = parts.linear(hidden, 1) if gate else None
-        self.cell = made
+        self.cell = recurrent_cell  # after the gate: the order of the parameters fixes which random numbers fill them
         self.cell_word = parts.linear(embedding, self.cell.gates * hidden)
         self.cell_context = parts.linear(D, self.cell.gates * hidden, bias=False)
         self.deep_state = parts.linear(hidden, embedding)
@@ -118,23 +118,23 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         tie_matrices(self, tie)
 
     def encode(self, source: Images) -> tuple[ImageMemory, ShowAttendTellState]:
-        return self._remember(self.annotations(source))
+        return self._memory_and_state(self.annotations(source))
 
     def forward(self, source: Images, target: Tensor, state: ShowAttendTellState | None = None) -> Output:
-        """In training, hard attention draws for all images but a fraction of `soft_share`, which have one row each and
-        take the expected context.
+        """Run teacher forcing. In training, hard attention has `samples` rows that draw for each image, except for a
+        fraction of `soft_share` of the images, which have one row and take the expected context.
         """
         if not (self.hard and self.training):
             return super().forward(source, target, state)
         if state is not None:
-            raise ValueError("Rows that draw their attention begin with the image's own state.")
+            raise ValueError("Hard attention is trained from the image's first state: leave out `state`.")
         a = self.annotations(source)
         rows = Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
         return self.forward_rows(a, target, rows)
 
     def forward_rows(self, a: Tensor, target: Tensor, rows: Rows) -> Output:
-        """Teacher forcing of several rows for an image, which take the expected context or draw their own."""
-        memory, first = self._remember(a[rows.image])
+        """Run teacher forcing for rows that take the expected context or draw their own, from annotations B×S×D."""
+        memory, first = self._memory_and_state(a[rows.image])
         unused = rows.uniform_noise.new_zeros(rows.expected, rows.uniform_noise.shape[1])
         noise = torch.cat([unused, rows.uniform_noise])
         memory = replace(memory, uniform_noise=noise, choose=drawn_after(rows.expected))
@@ -142,8 +142,8 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         assert output.attention is not None
         return replace(output, sampled=rows.sampled(output.attention))
 
-    def _remember(self, a: Tensor) -> tuple[ImageMemory, ShowAttendTellState]:
-        """h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā)); the keys are W_a a_i, made once per image."""
+    def _memory_and_state(self, a: Tensor) -> tuple[ImageMemory, ShowAttendTellState]:
+        """Compute the keys W_a a_i, once per image, and h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā))."""
         first = torch.tanh(at_least_single(self.initial(a.mean(1)))).chunk(self.cell.tensors, -1)
         mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
         memory = ImageMemory(for_products(a), self.score.keys(a), mask, uniform_noise=a.new_zeros(len(a), 0))
@@ -153,7 +153,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         return self.embedding_dropout(self.target_embedding(tokens))
 
     def input_projection(self, memory: ImageMemory, y: Tensor) -> Tensor:
-        """W E y_{t−1} and the biases of all gates, …×gates·H."""
+        """Return W E y_{t−1} plus the biases of all gates, …×gates·H."""
         return self.cell_word(y)
 
     def decoder_step(
@@ -167,12 +167,12 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         if self.gate is not None:
             z = torch.sigmoid(self.gate(h)) * z  # β_t = σ(f_β(h_{t−1})), section 4.2.1
         new = self.cell(projected + self.cell_context(z), state.cell)  # (1)–(3)
-        took_one = memory.choose is not expected and not self.training
-        location = weights.argmax(-1) if took_one else None
+        one_location = memory.choose is not expected and not self.training
+        location = weights.argmax(-1) if one_location else None
         return StepOutput(ShowAttendTellState(new, state.position + 1), (new[0], z), alpha, location)
 
     def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        """E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; tanh and both dropouts are the authors' code's."""
+        """Return E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; the authors' code adds tanh and dropouts."""
         h, z = seen
         deep = y + self.deep_state(self.dropout(h)) + self.deep_context(z)
         return self.dropout(torch.tanh(deep))

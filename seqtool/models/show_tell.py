@@ -1,6 +1,6 @@
 """Show and Tell: the image as a fixed context (Vinyals, Toshev, Bengio & Erhan 2015).
 
-Letters: v the image, one embedded vector, y embedded word, h decoder state.
+Letters: v embedded image, one vector; y embedded word; h decoder state.
 """
 
 from typing import Annotated
@@ -14,11 +14,11 @@ from seqtool.settings.declarations import choice
 
 
 class ShowTell(FixedContext, ImageCaptioner[Layers]):
-    """`layers` × `hidden` cells that see the image, v = W ā, in one of these ways; ā is the mean or maximum of the
-    annotation vectors, of which an encoder that ends in a vector has one.
+    """A stack of `layers` × `hidden` cells; the paper's model: LSTM, 1 × 512, embeddings 512, context first_step.
 
-    `first_step`: as the first word, before <bos> (their equations 10–12; the paper: LSTM, 1 × 512, embeddings 512);
-    `initial_state`, `every_step` and `both` as in `recurrent_decoder.py`, v being c.
+    The image is v = W ā, where ā is the mean or maximum of the annotation vectors (an encoder that ends in a vector has
+    only one). With context=first_step, v is read like a word before <bos> (their equations 10–12). Other contexts are
+    those of `recurrent_decoder.py`, with v as c.
     """
 
     def __init__(

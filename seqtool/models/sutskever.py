@@ -1,11 +1,11 @@
 """Sequence to sequence with a fixed context (Sutskever, Vinyals & Le 2014).
 
-One deep LSTM reads the source, another writes the target; the final (h, c) of every layer is all that passes between
-them. The source is read in reverse, its words and then <eos>, which brings its beginning close to the target's
+One deep LSTM reads the source, another writes the target; only the final (h, c) of every layer passes between them.
+The source is read in reverse, its words and then <eos>, which brings its beginning close to the target's
 (their section 3.3: 25.9 → 30.6 BLEU).
 
-Or as lectures draw it: one context vector, the last state or the mean or maximum of all, which the decoder is given
-as its first state or at every step (Cho et al. 2014).
+Settings also give the model that lectures draw: a single context vector, which is the last state or the mean or maximum
+of all states, and which the decoder receives as its first state or at every step (Cho et al. 2014).
 """
 
 from typing import Annotated
@@ -22,11 +22,12 @@ from seqtool.settings.declarations import choice
 
 
 class Sutskever(FixedContext):
-    """`layers` × `hidden` cells on both sides. The paper: LSTM, 4 × 1000, embeddings 1000, reversed, the last states
-    of all layers as the decoder's first.
+    """An encoder and a decoder of `layers` × `hidden` cells. The paper's model: LSTM, 4 × 1000, embeddings 1000,
+    reversed, the last states of all layers as the decoder's first.
 
-    With summary=last, c is the top layer's last output h_S where it is fed at every step, and the first states are the
-    last ones themselves; with mean or max, c is that of all its outputs, and the first states are tanh(W c + b).
+    With summary=last, the decoder's first states are the encoder's last ones, and c, if it is fed at every step, is the
+    top layer's last output h_S. With mean or max, c is the mean or maximum of all the top layer's outputs, and the
+    first states are tanh(W c + b).
     """
 
     task = "translation"
@@ -68,5 +69,6 @@ class Sutskever(FixedContext):
             last = encoding.forward
             return self.with_context(last[-1][0], None if self.context == "every_step" else Layers(last))
         h, real = encoding.annotations, source.mask[:, :, None]
-        mean = self.summary == "mean"
-        return self.with_context((h * real).sum(1) / real.sum(1) if mean else h.masked_fill(~real, -torch.inf).amax(1))
+        if self.summary == "mean":
+            return self.with_context((h * real).sum(1) / real.sum(1))
+        return self.with_context(h.masked_fill(~real, -torch.inf).amax(1))

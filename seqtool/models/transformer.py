@@ -1,7 +1,7 @@
-"""The Transformer (Vaswani et al. 2017): its layers, and the models for translation, for captions and for text.
+"""The Transformer (Vaswani et al. 2017): its layers, and models that translate, caption and continue text.
 
-Letters of the paper: Q, K, V queries, keys and values, E = d_model (`width`), d = d_k, h `heads`. Dropout is where the
-paper has it (5.4): on embedded words, and on what a sub-layer adds.
+Letters of the paper: Q, K, V queries, keys and values, E = d_model (`width`), d = d_k, h `heads`. Dropout is applied
+where the paper applies it (5.4): to embedded words, and to the output of each sub-layer.
 """
 
 import math
@@ -21,25 +21,26 @@ from seqtool.models.parts import PLAIN, Parts, single
 from seqtool.settings.declarations import choice
 
 Vectors = Float[Tensor, "N t E"]
-PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens before, EE = 2·E
-KeysValues = Float[Tensor, "N pt EE"]  # and of these p + t
+PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens before these, EE = 2·E
+KeysValues = Float[Tensor, "N pt EE"]  # keys and values of all p + t tokens so far
 SourceKeysValues = Float[Tensor, "B S EE"]
 Mask = Bool[Tensor, "B S"]  # true at real positions
 
 Norm = Annotated[str, choice("pre", "post")]
 Positions = Annotated[str, choice("sinusoids", "learnt")]
+LayerAndHead = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """What the layers of an encoder and a decoder have in common; their positions are up to `longest` if learnt."""
+    """The settings that the layers of an encoder and a decoder share; `max_positions` limits learnt positions."""
 
     width: int
     heads: int
     feed_forward: int
     norm: str
     positions: str
-    longest: int
+    max_positions: int
     dropout: float
     parts: Parts
 
@@ -49,13 +50,13 @@ class LayerSettings:
                 f"model.width must be a multiple of twice model.heads, but they are {self.width} and {self.heads}."
             )
 
-    def last(self) -> nn.Module:
-        """What follows the last layer: with `pre`, the normalisation that nothing else would make."""
+    def final_norm(self) -> nn.Module:
+        """Make the module after the last layer, whose output is not yet normalised if norm=pre."""
         return nn.LayerNorm(self.width) if self.norm == "pre" else nn.Identity()
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of a sequence over itself (3.2.2), with one product for Q, K and V."""
+    """Multi-head self-attention (3.2.2), with one product for Q, K and V: bidirectional, or `causal`."""
 
     def __init__(self, width: int, heads: int, parts: Parts = PLAIN) -> None:
         super().__init__()
@@ -64,25 +65,34 @@ class SelfAttention(nn.Module):
         self.attend = parts.attend
         self.output = parts.linear(width, width)
 
-    def forward(
-        self, x: Vectors, past: PastKeysValues | None = None, mask: Bool[Tensor, "N t"] | None = None
-    ) -> tuple[Vectors, KeysValues]:
-        """With `past`, the keys and values of the tokens before, each token sees these and those up to itself; without
-        it, all that the mask allows. Also the keys and values of all tokens so far.
+    def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
+        """Attend from each token to all real positions, where `mask` is true."""
+        return self._output(*self._project(x), mask[:, None, None])
+
+    def causal(self, x: Vectors, past: PastKeysValues) -> tuple[Vectors, KeysValues]:
+        """Attend from each token to those of `past` and to those of `x` up to itself; return the output, and the keys
+        and values of all tokens so far.
         """
+        q, keys_values = self._project(x)
+        if not past.shape[1]:
+            return self._output(q, keys_values, None, is_causal=True), keys_values
+        keys_values = torch.cat([past.to(keys_values.dtype), keys_values], 1)
+        mask = None  # a single token sees all tokens
+        if x.shape[1] > 1:
+            shape = x.shape[1], keys_values.shape[1]
+            mask = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
+        return self._output(q, keys_values, mask), keys_values
+
+    def _project(self, x: Vectors) -> tuple[Vectors, Float[Tensor, "N t EE"]]:
         q, keys_values = self.queries_keys_values(x).split((x.shape[-1], 2 * x.shape[-1]), -1)
-        allowed = None if mask is None else mask[:, None, None]
-        if past is not None and past.shape[1]:
-            keys_values = torch.cat([past.to(keys_values.dtype), keys_values], 1)
-            if x.shape[1] > 1:
-                shape = x.shape[1], keys_values.shape[1]
-                allowed = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
+        return q, keys_values
+
+    def _output(self, q: Vectors, keys_values: KeysValues, mask: Tensor | None, *, is_causal: bool = False) -> Vectors:
         q, k, v = (split_heads(part, self.heads) for part in (q, *keys_values.chunk(2, -1)))
-        first = past is not None and not past.shape[1]
-        return self.output(join_heads(self.attend(q, k, v, allowed, is_causal=first))), keys_values
+        return self.output(join_heads(self.attend(q, k, v, mask, is_causal=is_causal)))
 
 
-class SourceAttention(nn.Module):
+class CrossAttention(nn.Module):
     """Multi-head attention over a source (3.2.2). N = B·K: K rows for each of the source's B."""
 
     def __init__(self, width: int, heads: int, parts: Parts = PLAIN) -> None:
@@ -96,12 +106,12 @@ class SourceAttention(nn.Module):
     def forward(
         self, x: Vectors, source: SourceKeysValues, mask: Mask, *, weights: bool
     ) -> tuple[Vectors, Float[Tensor, "N t heads S"] | None]:
-        """Also, on request, the weights softmax(QKᵀ/√d_k) of (1)."""
+        """Return the output and, if `weights`, the attention weights softmax(QKᵀ/√d_k) of (1)."""
         q, allowed, alpha = self.queries(x), mask[:, None, None], None
-        rows = q.reshape(len(source), -1, q.shape[-1])  # all rows of a source as if they were one
-        q, k, v = (split_heads(part, self.heads) for part in (rows, *source.to(q.dtype).chunk(2, -1)))
+        joined_rows = q.reshape(len(source), -1, q.shape[-1])  # the tokens of a source's K rows, in one row
+        q, k, v = (split_heads(part, self.heads) for part in (joined_rows, *source.to(q.dtype).chunk(2, -1)))
         if weights:
-            scaled = q / math.sqrt(q.shape[-1])  # before the product, which half precision may not hold
+            scaled = q / math.sqrt(q.shape[-1])  # scaled first: the unscaled product may overflow in half precision
             e = (scaled @ k.transpose(-1, -2)).masked_fill(~allowed, -math.inf)
             alpha = e.softmax(-1, dtype=single(e.dtype))
             y = alpha.to(v.dtype) @ v
@@ -112,23 +122,23 @@ class SourceAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """Around a sub-layer f: LayerNorm(x + f(x)) as in the paper (`post`), or x + f(LayerNorm(x)) (`pre`), which trains
-    without a long warm-up (Xiong et al. 2020).
+    """The residual connection around a sub-layer f: LayerNorm(x + f(x)) as in the paper (norm=post), or
+    x + f(LayerNorm(x)) (norm=pre), which trains without a long warm-up (Xiong et al. 2020).
     """
 
     def __init__(self, settings: LayerSettings) -> None:
         super().__init__()
-        self.norm, self.first = nn.LayerNorm(settings.width), settings.norm == "pre"
+        self.norm, self.norm_first = nn.LayerNorm(settings.width), settings.norm == "pre"
         self.dropout = settings.parts.dropout(settings.dropout)
 
     def before(self, x: Tensor) -> Tensor:
-        """What f reads."""
-        return self.norm(x) if self.first else x
+        """Return the input of f."""
+        return self.norm(x) if self.norm_first else x
 
     def after(self, x: Tensor, y: Tensor) -> Tensor:
-        """x and y, which f made of it, put together."""
+        """Add y, the output of f, to x."""
         total = x + self.dropout(y)
-        return total if self.first else self.norm(total)
+        return total if self.norm_first else self.norm(total)
 
 
 class FeedForward(nn.Module):
@@ -151,20 +161,19 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(settings)
 
     def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
-        y, _ = self.attention(self.around_attention.before(x), mask=mask)
-        x = self.around_attention.after(x, y)
+        x = self.around_attention.after(x, self.attention(self.around_attention.before(x), mask))
         return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x)))
 
 
 class DecoderLayer(nn.Module):
-    """`reads`: whether it attends over a source."""
+    """A decoder's layer, with or without cross-attention. Its attributes' names are those of weights in checkpoints."""
 
-    def __init__(self, settings: LayerSettings, *, reads: bool) -> None:
+    def __init__(self, settings: LayerSettings, *, cross_attention: bool) -> None:
         super().__init__()
         self.attention = SelfAttention(settings.width, settings.heads, settings.parts)
         self.around_attention = Residual(settings)
-        if reads:
-            self.source_attention = SourceAttention(settings.width, settings.heads, settings.parts)
+        if cross_attention:
+            self.source_attention = CrossAttention(settings.width, settings.heads, settings.parts)
             self.around_source = Residual(settings)
         self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
         self.around_feed_forward = Residual(settings)
@@ -172,10 +181,10 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
-        """Tokens after those of `past`, over a source, if there is one; also the keys and values of all tokens so far
-        and, on request, the weights of the source.
+        """Read tokens that follow those of `past`; return the output, the keys and values of all tokens so far and, if
+        `weights`, the weights of cross-attention.
         """
-        y, past = self.attention(self.around_attention.before(x), past)
+        y, past = self.attention.causal(self.around_attention.before(x), past)
         x, alpha = self.around_attention.after(x, y), None
         if source is not None and mask is not None:
             y, alpha = self.source_attention(self.around_source.before(x), source, mask, weights=weights)
@@ -183,29 +192,29 @@ class DecoderLayer(nn.Module):
         return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x))), past, alpha
 
 
-class Words(nn.Module):
-    """Embedded words times √E (3.4) plus their positions (3.5): sinusoids, or learnt vectors of `max_positions`."""
+class InputEmbedding(nn.Module):
+    """Embedded words times √E (3.4) plus their positions (3.5): sinusoids, or `max_positions` learnt vectors."""
 
     def __init__(self, settings: LayerSettings) -> None:
         super().__init__()
         learnt = settings.positions == "learnt"
-        self.max_positions = settings.longest if learnt else None
-        self.position_embedding = nn.Embedding(settings.longest, settings.width) if learnt else None
+        self.max_positions = settings.max_positions if learnt else None
+        self.position_embedding = nn.Embedding(settings.max_positions, settings.width) if learnt else None
         self.dropout = settings.parts.dropout(settings.dropout)
 
     def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
-        """`start` is the first token's position."""
+        """Embed tokens, the first of which is at position `start`."""
         y = embedding(tokens) * math.sqrt(embedding.embedding_dim)
         end = start + tokens.shape[1]
         return self.dropout(y + self.positions(end, y)[start:end])
 
     def positions(self, end: int, like: Float[Tensor, "... E"]) -> Float[Tensor, "p E"]:
-        """Those of the first `end` tokens, or of more."""
+        """Return the vectors of at least the first `end` positions, in the type and on the device of `like`."""
         if self.position_embedding is None:
-            length, width = 1 << (end - 1).bit_length(), like.shape[-1]
-            if torch.compiler.is_compiling():  # torch.compile follows neither a cache nor a change of inference_mode
+            length, width = 1 << (end - 1).bit_length(), like.shape[-1]  # a power of two, so that few tables are cached
+            if torch.compiler.is_compiling():  # torch.compile traces neither lru_cache nor a change of inference_mode
                 return sinusoids(torch.arange(length), width).to(like.device, like.dtype)
-            return _kept_sinusoids(length, width, like.dtype, like.device)
+            return _cached_sinusoids(length, width, like.dtype, like.device)
         table = self.position_embedding.weight
         if end > len(table):
             raise InputError(
@@ -215,33 +224,33 @@ class Words(nn.Module):
         return table
 
 
-@lru_cache(maxsize=32)
-def _kept_sinusoids(length: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "t E"]:
-    """Those of the positions 0, 1, … length − 1, kept, since decoding needs them at every step."""
+@lru_cache(maxsize=32)  # tables: a few types and devices times a few powers of two
+def _cached_sinusoids(length: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "t E"]:
+    """Return the vectors of the positions 0 to length − 1, cached since decoding needs them at every step."""
     with torch.inference_mode(False):
         return sinusoids(torch.arange(length), width).to(device, dtype)
 
 
 def sinusoids(position: Int[Tensor, "t"], width: int) -> Float[Tensor, "t E"]:
-    """sin(pos / 10000^(2i/E)) at 2i and its cosine at 2i + 1 (3.5)."""
+    """Return sin(pos / 10000^(2i/E)) at index 2i and the cosine at 2i + 1 (3.5)."""
     exponent = torch.arange(0, width, 2, device=position.device, dtype=torch.float64) / width
     angle = position[:, None] / 10_000**exponent
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """N×t×E → N×h×t×d."""
+    """Reshape N×t×E to N×h×t×d."""
     return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """N×h×t×d → N×t×E."""
+    """Reshape N×h×t×d to N×t×E."""
     return x.transpose(1, 2).flatten(-2)
 
 
 @dataclass(frozen=True)
 class KeyValueCache:
-    """Keys and values of the p tokens read so far, for each layer, 2·E numbers a token."""
+    """The keys and values of the p tokens read so far, for each layer, 2·E numbers a token."""
 
     layers: tuple[Float[Tensor, "N p EE"], ...]
 
@@ -252,30 +261,30 @@ class KeyValueCache:
 
 @dataclass(frozen=True)
 class SourceMemory:
-    """Keys and values of the source for each layer of the decoder; the mask is true at real positions."""
+    """The keys and values of the source for each layer of the decoder; the mask is true at real positions."""
 
     layers: tuple[Float[Tensor, "B S EE"], ...]
     mask: Bool[Tensor, "B S"]
 
 
 class TransformerDecoder(nn.Module):
-    """Embedded words and the layers that read them, over a source or over the text alone.
+    """A stack of layers over embedded words, with cross-attention to a source or without.
 
-    `shown` are the layer, from 1, and the head of the attention that is given; None stands for the last layer, and for
-    the mean of the heads.
+    shown: the layer and the head, counted from 1, whose cross-attention is returned; None: the last layer, and the mean
+        of the heads
     """
 
     def __init__(
-        self, settings: LayerSettings, layers: int, *, reads: bool, shown: tuple[int | None, int | None] = (None, None)
+        self, settings: LayerSettings, layers: int, *, cross_attention: bool, shown: LayerAndHead = (None, None)
     ) -> None:
         super().__init__()
         for name, value, count in zip(("layer", "head"), shown, (layers, settings.heads), strict=True):
             if value is not None and not 1 <= value <= count:
                 raise InputError(f"model.attention_{name} must be from 1 to {count}, or null, not {value}.")
-        self.words = Words(settings)
-        self.layers = nn.ModuleList(DecoderLayer(settings, reads=reads) for _ in range(layers))
-        self.last = settings.last()
-        self.shown, self.head = (shown[0] or layers) - 1, shown[1]
+        self.words = InputEmbedding(settings)
+        self.layers = nn.ModuleList(DecoderLayer(settings, cross_attention=cross_attention) for _ in range(layers))
+        self.last = settings.final_norm()
+        self.shown_layer, self.shown_head = (shown[0] or layers) - 1, shown[1]
 
     def forward(
         self,
@@ -284,31 +293,31 @@ class TransformerDecoder(nn.Module):
         cache: KeyValueCache,
         source: SourceMemory | None = None,
     ) -> Output:
-        """Read t tokens after those of `cache`. In training there is no attention to show."""
+        """Read t tokens after those of `cache`. No attention is returned in training."""
         x = self.words(tokens, embedding, cache.length)
         layers, attention = [], None
         for i, layer in enumerate(self.layers):
-            over = (None, None) if source is None else (source.layers[i], source.mask)
-            weights = source is not None and i == self.shown and not self.training
-            x, keys_values, alpha = layer(x, cache.layers[i], *over, weights=weights)
+            keys_values_and_mask = (None, None) if source is None else (source.layers[i], source.mask)
+            weights = source is not None and i == self.shown_layer and not self.training
+            x, keys_values, alpha = layer(x, cache.layers[i], *keys_values_and_mask, weights=weights)
             layers.append(keys_values.to(embedding.weight.dtype))
             if alpha is not None:
-                attention = alpha.mean(2) if self.head is None else alpha[:, :, self.head - 1]
+                attention = alpha.mean(2) if self.shown_head is None else alpha[:, :, self.shown_head - 1]
         return Output(self.last(x), attention, KeyValueCache(tuple(layers)))
 
     def empty(self, rows: int, like: Float[Tensor, "V E"]) -> KeyValueCache:
-        """The cache of rows that have read nothing."""
+        """Return an empty cache, in the type and on the device of the embedding matrix `like`."""
         return KeyValueCache(tuple(like.new_empty(rows, 0, 2 * like.shape[1]) for _ in self.layers))
 
 
 class SourceTransformer(EncoderDecoder[KeyValueCache]):
-    """A decoder over annotation vectors: what the translator and the captioner share."""
+    """The base class of the translator and the captioner: a decoder over annotation vectors."""
 
     attends = True
     decoder: TransformerDecoder
 
     def annotate(self, source: Any) -> tuple[Float[Tensor, "B S E"], Bool[Tensor, "B S"]]:
-        """Annotation vectors of the source, and a mask that is true at real positions."""
+        """Return the annotation vectors of the source, and a mask that is true at real positions."""
         raise NotImplementedError
 
     def encode(self, source: Any) -> tuple[SourceMemory, KeyValueCache]:
@@ -332,7 +341,7 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
 
 
 class Transformer(SourceTransformer):
-    """Encoder and decoder. The paper's base model: 6 layers each, width 512, feed_forward 2048, 8 heads, norm post."""
+    """An encoder and a decoder. The paper's base model: 6 layers each, width 512, feed_forward 2048, 8 heads, post."""
 
     task = "translation"
 
@@ -359,12 +368,12 @@ class Transformer(SourceTransformer):
         settings = LayerSettings(width, heads, feed_forward, norm, positions, longest, dropout, parts)
         self.source_embedding = nn.Embedding(source_vocabulary, width)
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.words = Words(settings)
+        self.words = InputEmbedding(settings)
         self.max_positions = self.words.max_positions
         self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(encoder_layers))
-        self.last = settings.last()
+        self.last = settings.final_norm()
         shown = attention_layer, attention_head
-        self.decoder = TransformerDecoder(settings, decoder_layers, reads=True, shown=shown)
+        self.decoder = TransformerDecoder(settings, decoder_layers, cross_attention=True, shown=shown)
         self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = math.sqrt(width)
         tie_matrices(self, tie)
@@ -377,7 +386,7 @@ class Transformer(SourceTransformer):
 
 
 class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
-    """A decoder over an image's annotation vectors through a linear map; the locations have no positions."""
+    """A decoder over an image's annotation vectors after a linear map, which have no position vectors."""
 
     def __init__(
         self,
@@ -402,7 +411,7 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         settings = LayerSettings(width, heads, feed_forward, norm, positions, longest, dropout, parts)
         self.image = parts.linear(self.backbone.dimension, width)
         shown = attention_layer, attention_head
-        self.decoder = TransformerDecoder(settings, layers, reads=True, shown=shown)
+        self.decoder = TransformerDecoder(settings, layers, cross_attention=True, shown=shown)
         self.max_positions = self.decoder.words.max_positions
         self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = math.sqrt(width)
@@ -415,16 +424,18 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
 
 @dataclass(frozen=True)
 class Window:
-    """The tokens of the window that is open, N×w, and their keys and values."""
+    """The w tokens of a window that have been read so far, N×w, and their keys and values."""
 
     tokens: Int[Tensor, "N w"]
     cache: KeyValueCache
 
 
 class TransformerLanguageModel(EncoderDecoder[Window]):
-    """A decoder alone, which reads windows of `context` tokens. When one is full, its second half is read anew as the
-    beginning of the next: all but the first tokens of a text see at least the context / 2 tokens before them, however
-    the text is cut. In training, a target that is no longer than a window is one by itself.
+    """A decoder without cross-attention, which reads a text in windows of `context` tokens.
+
+    When a window is full, its second half is read again as the beginning of the next. Every token therefore sees at
+    least the context / 2 tokens before it, if the text has as many, however it is cut into targets. In training, a
+    target that fits into one window starts from an empty window, and leaves an empty one for the next.
     """
 
     task = "language_modelling"
@@ -451,7 +462,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
             raise InputError(f"model.context must be an even number of tokens, at least 2, not {context}.")
         self.context = context
         self.target_embedding = nn.Embedding(target_vocabulary, width)
-        self.decoder = TransformerDecoder(settings, layers, reads=False)
+        self.decoder = TransformerDecoder(settings, layers, cross_attention=False)
         self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = math.sqrt(width)
         tie_matrices(self, tie)
@@ -467,12 +478,13 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         return Prefilled(self._read(state, tokens)[1] if tokens.shape[1] else state, None)
 
     def forward(self, source: Any, target: Tensor, state: Window | None = None) -> Output:
-        by_itself = self.training and target.shape[1] <= self.context  # and so is the next target
-        features, window = self._read(self._empty(len(target)) if state is None or by_itself else state, target)
-        return Output(features, None, self._empty(len(target)) if by_itself else window)
+        empty = self._empty(len(target))
+        starts_afresh = self.training and target.shape[1] <= self.context
+        features, window = self._read(empty if state is None or starts_afresh else state, target)
+        return Output(features, None, empty if starts_afresh else window)
 
-    def opened(self, window: Window) -> Window:
-        """The window that the next token belongs to: of a full one, the second half is read anew."""
+    def with_room(self, window: Window) -> Window:
+        """The window that the next token goes into: a full one is replaced by one that begins with its second half."""
         if window.tokens.shape[1] < self.context:
             return window
         half = window.tokens[:, self.context // 2 :]
@@ -483,10 +495,10 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         return Window(torch.empty(rows, 0, dtype=torch.int64, device=weight.device), self.decoder.empty(rows, weight))
 
     def _read(self, window: Window, tokens: Tensor) -> tuple[Tensor, Window]:
-        """Features of the tokens, and the window that they leave open."""
+        """Read tokens from a window on; return their features and the last window."""
         features = []
         while tokens.shape[1]:
-            window = self.opened(window)
+            window = self.with_room(window)
             new, tokens = tokens.tensor_split([self.context - window.tokens.shape[1]], 1)
             output = self.decoder(new, self.target_embedding, window.cache)
             window = Window(torch.cat([window.tokens, new], 1), output.state)

@@ -178,7 +178,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             make(settings)
         return str(error.value)
 
-    assert message() == f"There is no file {file}: model.encoder.weights is default, a file of weights, or null."
+    assert message() == f"There is no file {file}: set model.encoder.weights to a file of weights, default or null."
     file.write_bytes(b"no tensors")
     unreadable = "cannot be read as weights: model.encoder.weights takes a .safetensors file or a torch state dict."
     assert message() == f"{file} {unreadable}"
@@ -187,12 +187,13 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         f"{file} does not fit torchvision/resnet18: layer4.1.conv1.weight and 9 more of 120 tensors are missing."
     )
     save_file({**full, "conv1.weight": torch.zeros(64, 1, 7, 7)}, file)
-    assert message() == f"{file} does not fit torchvision/resnet18: conv1.weight is 64×1×7×7, not 64×3×7×7."
+    assert message() == f"{file} does not fit torchvision/resnet18: conv1.weight has shape 64×1×7×7, not 64×3×7×7."
     settings = replace(RESNET, weights=str(tmp_path / "weights.pt"))
     (tmp_path / "weights.pt").write_bytes(b"no tensors")
     assert message() == f"{tmp_path / 'weights.pt'} {unreadable}"
     torch.save([1, 2], tmp_path / "weights.pt")
-    assert message() == f"{tmp_path / 'weights.pt'} holds no state dict: model.encoder.weights takes names and tensors."
+    expected = "holds no state dict: model.encoder.weights takes a file that maps names to tensors."
+    assert message() == f"{tmp_path / 'weights.pt'} {expected}"
 
 
 def test_default_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_libraries_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError) as error:
         make(RESNET)
     assert str(error.value) == (
-        f"torchvision does not import beside torch {torch.__version__} (operator torchvision::nms does not exist): "
+        f"torchvision cannot be imported with torch {torch.__version__} (operator torchvision::nms does not exist): "
         "install the torchvision that belongs to this torch, or the newest of both with "
         "pip install -U torch torchvision."
     )
@@ -313,7 +314,7 @@ def test_names_and_sizes_are_refused() -> None:
     cases = {
         "Unknown torchvision backbone 'resnet81'; did you mean 'resnet18'?": {"backbone": "torchvision/resnet81"},
         "Unknown layer of resnet18 'layr4'; did you mean 'layer4'?": {"layer": "layr4"},
-        "Set model.encoder.layer: which layer of torchvision/shufflenet_v2_x0_5 is its last map is not known.": {
+        "Set model.encoder.layer: seqtool does not know which layer of shufflenet_v2_x0_5 makes the last map.": {
             "backbone": "torchvision/shufflenet_v2_x0_5"
         },
         "Unknown timm backbone 'tf_efficientnet_lite9'; did you mean 'tf_efficientnet_lite0'?": {
@@ -341,8 +342,8 @@ def test_a_vector_is_a_map_of_one_location() -> None:
     with pytest.raises(InputError) as error:
         Backbone(odd, SMALL)
     assert str(error.value) == (
-        "model.encoder.layer=null of small gives 1×3×576 numbers, neither a map of channels, rows and columns nor a "
-        "vector: choose another layer."
+        "model.encoder.layer=null of small has an output of shape 1×3×576, which is neither a map of channels, rows "
+        "and columns nor a vector: choose another layer."
     )
 
 

@@ -360,7 +360,7 @@ def test_settings_are_refused_by_name() -> None:
         ShowTell(**SHOW_TELL | {"context": "last"})
     with pytest.raises(InputError, match=r"^Unknown model.tie 'all' of a captioner; choose from none, output\.$"):
         ShowTell(**SHOW_TELL | {"tie": "all"})
-    with pytest.raises(InputError, match=r"model.tie=output needs features as long .* are 8 and 6"):
+    with pytest.raises(InputError, match=r"model.tie=output needs the output features to be .* are 8 and 6"):
         ShowTell(**SHOW_TELL | {"tie": "output"})
     wrong = {"attention": "firm", "baseline": "mean", "embedding_dropout": 1.0, "soft_share": 1.5, "decay": 1.0}
     wrong |= {"credit": "all"}

@@ -68,8 +68,8 @@ def case(request: pytest.FixtureRequest) -> tuple[Model, Batch]:
 def test_equals_plain_gradients(
     case: tuple[Model, Batch], device: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_entropy_in_pieces, "LOGITS", at_once)
-    monkeypatch.setattr(additive, "IN_CACHE", at_once)
+    monkeypatch.setattr(cross_entropy_in_pieces, "MAX_LOGITS", at_once)
+    monkeypatch.setattr(additive, "MAX_NUMBERS_IN_CACHE", at_once)
     model, batch = case
     model.double().train()
     plain, expected = gradients(model, batch)

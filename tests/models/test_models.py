@@ -101,7 +101,7 @@ def test_tied_matrices_are_one() -> None:
     assert model.output.weight is model.target_embedding.weight
     with pytest.raises(InputError, match=r"model.tie=all needs one vocabulary .* have 5 and 11 entries"):
         Bahdanau(**BAHDANAU | {"tie": "all", "source_vocabulary": 5})
-    with pytest.raises(InputError, match=r"model.tie=output needs features as long .* are 7 and 6"):
+    with pytest.raises(InputError, match=r"model.tie=output needs the output features to be .* are 7 and 6"):
         Sutskever(**SUTSKEVER | {"tie": "output"})
     with pytest.raises(InputError, match=r"^Unknown model.tie 'both'; choose from none, output, all\.$"):
         Luong(**LUONG | {"tie": "both"})
@@ -112,7 +112,7 @@ def test_scores_are_refused_by_name() -> None:
         InputError, match=r"^Unknown score 'bilinear'; choose from additive, dot, general, scaled_dot\.$"
     ):
         Bahdanau(**BAHDANAU | {"score": "bilinear"})
-    with pytest.raises(InputError, match=r"multiplies the state \(7\) with annotation vectors \(8\)"):
+    with pytest.raises(InputError, match=r"needs states and annotation vectors of one size, but they have 7 and 8 "):
         Bahdanau(**BAHDANAU | {"score": "dot", "decoder_hidden": 7})
 
 

@@ -12,13 +12,13 @@ from seqtool.models.categorical import categorical
 from seqtool.models.cells import LSTM, Recurrence
 from seqtool.models.fast import decoding
 from seqtool.models.fast.decoding import DecodingLanguageModel, optimise_for_decoding
-from seqtool.models.fast.packed import JoinedLSTM, Packed
+from seqtool.models.fast.packed import JoinedLSTM, PackedLinear
 from seqtool.models.fast.parts_for import attend_on_cpu, parts_for
 from seqtool.models.language_model import LanguageModel
 from seqtool.models.sutskever import Sutskever
 from seqtool.runtime.precision import PRECISIONS, autocast, onednn
 
-TYPES = [one for one in (torch.float32, torch.bfloat16) if Packed.takes(one)]
+TYPES = [one for one in (torch.float32, torch.bfloat16) if PackedLinear.supports(one)]
 PRECISIONS_HERE = [name for name, dtype in PRECISIONS.items() if (dtype or torch.float32) in TYPES]
 
 
@@ -29,7 +29,7 @@ PRECISIONS_HERE = [name for name, dtype in PRECISIONS.items() if (dtype or torch
 def test_equals_the_linear_map(dtype: torch.dtype, bias: bool, single_rows: bool) -> None:
     torch.manual_seed(1)
     linear = nn.Linear(33, 70, bias=bias).to(dtype)
-    quick = Packed(linear, single_rows=single_rows)
+    quick = PackedLinear(linear, single_rows=single_rows)
     several = torch.randn(5, 7, 33).to(dtype)
     for x in (several[0], several, several.transpose(0, 1), several[:0], several[:1, 0], several[:1, :1]):
         exact = linear.double()(x.double())
@@ -46,7 +46,7 @@ def test_single_precision_is_not_rounded_on_the_way() -> None:
     nn.init.eye_(linear.weight)
     x = torch.full((64, 256), 1 + 2**-12)
     with onednn():
-        assert torch.equal(Packed(linear)(x), x)
+        assert torch.equal(PackedLinear(linear)(x), x)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS_HERE)
@@ -98,7 +98,7 @@ def test_a_text_is_written_as_by_the_plain_model(
     plain = LanguageModel(**sizes, cell="lstm", dropout=0.0, tie="none")
     quick = optimise_for_decoding(of_fast_parts(plain), "fp32", torch.device("cpu")).eval()
     assert type(quick) is DecodingLanguageModel
-    assert (quick.decoder[0].apart is not None) == (quick.output.ordinary is not None) == single_rows
+    assert (quick.decoder[0].separate is not None) == (quick.output.unpacked is not None) == single_rows
     assert (quick.projections is not None) == (single_rows and symbols == 11)
     for rows in (1, 3):
         tokens = torch.randint(4, 11, (rows, 6))
@@ -121,8 +121,8 @@ def test_only_texts_in_single_precision_keep_matrices_twice(
     model = of_fast_parts(texts if name == "language-model" else make_model(name))
     model = optimise_for_decoding(model, precision, torch.device("cpu"))
     twice = name == "language-model" and precision == "fp32"
-    assert (model.output.ordinary is not None) == twice
-    assert {one.apart is not None for one in model.modules() if isinstance(one, JoinedLSTM)} == {twice}
+    assert (model.output.unpacked is not None) == twice
+    assert {one.separate is not None for one in model.modules() if isinstance(one, JoinedLSTM)} == {twice}
 
 
 def test_what_users_made_of_a_stack_stays() -> None:
@@ -187,4 +187,4 @@ def test_draws_at_the_edges() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_other_types_are_left_alone(dtype: torch.dtype) -> None:
-    assert not Packed.takes(dtype)
+    assert not PackedLinear.supports(dtype)

@@ -65,7 +65,7 @@ def test_the_number_of_a_backward_pass() -> None:
     assert seen[0] == seen[1] >= 0 and seen[2] == seen[3] != seen[0]
 
 
-@pytest.mark.skipif(not private.packs(torch.float32), reason="torch has no oneDNN here")
+@pytest.mark.skipif(not private.supports_packed(torch.float32), reason="torch has no oneDNN here")
 @pytest.mark.parametrize("bias", [True, False])
 def test_packed_products(bias: bool) -> None:
     linear, x = nn.Linear(5, 7, bias=bias), torch.randn(2, 3, 5)

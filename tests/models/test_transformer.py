@@ -15,7 +15,7 @@ from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.initialisation import initialise
-from seqtool.models.transformer import SelfAttention, SourceAttention, Transformer, TransformerLanguageModel, sinusoids
+from seqtool.models.transformer import CrossAttention, SelfAttention, Transformer, TransformerLanguageModel, sinusoids
 
 READER: dict[str, Any] = {
     **{key: value for key, value in TRANSFORMER.items() if key in ("width", "heads", "feed_forward", "norm")},
@@ -57,17 +57,17 @@ def test_attention_of_a_text_over_itself_is_that_of_the_paper() -> None:
     q, k, v = (heads(one) for one in attention.queries_keys_values(x).chunk(3, -1))
     alpha = softmax_of(q, k, torch.ones(5, 5, dtype=torch.bool).tril())
     expected = attention.output((alpha @ v).transpose(1, 2).flatten(2))
-    whole, seen = attention(x, x.new_empty(3, 0, 16))
+    whole, seen = attention.causal(x, x.new_empty(3, 0, 16))
     assert torch.allclose(whole, expected, atol=1e-6)
-    first, past = attention(x[:, :2], x.new_empty(3, 0, 16))
-    rest, past = attention(x[:, 2:], past)
+    first, past = attention.causal(x[:, :2], x.new_empty(3, 0, 16))
+    rest, past = attention.causal(x[:, 2:], past)
     assert torch.allclose(torch.cat([first, rest], 1), expected, atol=1e-6) and torch.allclose(past, seen)
 
 
 def test_attention_over_a_source_is_that_of_the_paper() -> None:
     """With weights and without, for several rows of each source."""
     torch.manual_seed(0)
-    attention, x, source = SourceAttention(8, 2), torch.randn(6, 4, 8), torch.randn(3, 5, 8)
+    attention, x, source = CrossAttention(8, 2), torch.randn(6, 4, 8), torch.randn(3, 5, 8)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]], dtype=torch.bool)
     keys_values = attention.keys_values(source)
     k, v = (heads(one).repeat_interleave(2, 0) for one in keys_values.chunk(2, -1))
@@ -139,7 +139,7 @@ def test_a_text_by_steps_and_by_prefilling(positions: str) -> None:
     assert model.prefill((), stepped, text[:, :0])[0] is stepped
 
 
-def test_a_training_target_is_a_window_by_itself() -> None:
+def test_a_training_target_that_fits_a_window_starts_afresh() -> None:
     model, text = reader(6).train(), torch.randint(VOCABULARY, (2, 12))
     first, second = text.split(6, 1)
     carried = model(None, second, model(None, first).state).features

@@ -11,11 +11,11 @@ from torch import Tensor
 from seqtool.decoding.tree import leaves, select
 from seqtool.models.fast import decoding
 from seqtool.models.fast.decoding import optimise_for_decoding
-from seqtool.models.fast.packed import Packed
+from seqtool.models.fast.packed import PackedLinear
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel, PreallocatedCache
 from seqtool.models.transformer import FeedForward, TransformerLanguageModel, Window
 
-pytestmark = pytest.mark.skipif(not Packed.takes(torch.float32), reason="torch has no oneDNN here")
+pytestmark = pytest.mark.skipif(not PackedLinear.supports(torch.float32), reason="torch has no oneDNN here")
 SIZES = {"target_vocabulary": 11, "width": 8, "layers": 2, "feed_forward": 12, "context": 6}
 CPU = torch.device("cpu")
 Models = tuple[TransformerLanguageModel, DecodingTransformerLanguageModel]
@@ -126,7 +126,7 @@ def test_two_threads_may_continue_one_state(models: Models) -> None:
     _, quick = models
     first = quick.step((), quick.encode(None)[1], torch.tensor([5])).state
     one, other = (PreallocatedCache.after(first.cache, SIZES["context"]) for _ in range(2))
-    assert one.numbers.data_ptr() == first.cache.layers[0].untyped_storage().data_ptr() != other.numbers.data_ptr()
+    assert one.storage.data_ptr() == first.cache.layers[0].untyped_storage().data_ptr() != other.storage.data_ptr()
 
 
 @torch.inference_mode()

@@ -1,1 +1,1 @@
-"""Faster parts, and models for decoding only; no model refers to them."""
+"""Faster parts, and models for decoding only. Models themselves do not refer to this package."""

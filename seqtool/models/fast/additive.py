@@ -1,8 +1,9 @@
-"""Additive attention without tanh: tanh(q + k) = 1 − 2 / (1 + e^2q e^2k); and the decoder of RNNsearch that uses it.
+"""Additive attention without tanh, and RNNsearch's decoder with this attention.
 
-A key is e^2k, k = U_a h_j, made once per sentence, and each of the B·K·S·A tanh of a step becomes a multiplication and
-a division. The backward pass recomputes these products instead of storing them. With tanh an update of Show,
-Attend and Tell takes 1.39 times as long in fp32 and 1.28 times in bf16 (one thread, 64 locations).
+Since tanh(q + k) = 1 − 2 / (1 + e^2q e^2k), a key is e^2k, k = U_a h_j, computed once per sentence, and each of the
+B·K·S·A tanh of a step becomes a multiplication and a division. The backward pass recomputes these products instead of
+storing them. With tanh an update of Show, Attend and Tell takes 1.39 times as long in fp32 and 1.28 times in bf16
+(one thread, 64 locations).
 """
 
 from typing import Any
@@ -21,11 +22,11 @@ from seqtool.models.fast.recurrences import add_product, gru_back, gru_step, roo
 from seqtool.models.parts import at_least_single, product_dtype
 from seqtool.models.recurrent_decoder import StepOutput
 
-IN_CACHE = 2**20  # numbers that fit into the cache shared by the cores
+MAX_NUMBERS_IN_CACHE = 2**20  # in an intermediate result on a CPU: 4 MB, which fit into the cache shared by the cores
 
 
 class ExponentialAdditive(Additive):
-    """The same score, computed from keys e^2k."""
+    """The score `attention.Additive`, computed from keys e^2k."""
 
     def keys(self, values: Tensor) -> Tensor:
         return _Exponential.apply(self.U(values))
@@ -38,14 +39,14 @@ class ExponentialAdditive(Additive):
 
 
 def exponential(x: Tensor) -> Tensor:
-    """e^2x in single precision at least, |x| clamped to 43: neither 0 nor ∞, so that no product is 0 · ∞; a product of
-    two may be 0 or ∞, which gives a tanh of −1 or 1.
+    """Return e^2x in single precision at least. |x| is clamped to 43, so that the result is neither 0 nor ∞ and no
+    product is 0 · ∞; a product of two may be 0 or ∞, which gives a tanh of −1 or 1.
     """
-    return at_least_single(2 * x).clamp_(-86, 86).exp_()
+    return at_least_single(2 * x).clamp_(-86, 86).exp_()  # e^±87 is about where single precision ends
 
 
 class _Exponential(torch.autograd.Function):
-    """Keys e^2k. Functions of them return the gradient of k itself, which cannot overflow, instead of e^2k's."""
+    """Keys e^2k. Functions of them return the gradient of k, which cannot overflow, instead of that of e^2k."""
 
     @staticmethod
     def forward(ctx: Any, k: Tensor) -> Tensor:
@@ -58,7 +59,7 @@ class _Exponential(torch.autograd.Function):
 
 
 class _SharedKeys(torch.autograd.Function):
-    """Keys whose steps leave the gradient of k in the ledger, without its factor 4 v."""
+    """Keys that all steps use: each step adds the gradient of k, without its factor 4 v, to a sum in the ledger."""
 
     @staticmethod
     def forward(ctx: Any, keys: Tensor, v: Tensor, ledger: Ledger) -> Tensor:
@@ -78,7 +79,7 @@ class _SharedKeys(torch.autograd.Function):
 
 
 class _Score(torch.autograd.Function):
-    """Σ_a v_a (1 − 2 r_a), r = 1 / (1 + e^2q e^2k); q B×K×A, keys e^2k B×S×A, v A."""
+    """The score Σ_a v_a (1 − 2 r_a), r = 1 / (1 + e^2q e^2k), of q, B×K×A, keys e^2k, B×S×A, and v, A."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, keys: Tensor, v: Tensor, ledger: Ledger | None) -> Tensor:
@@ -98,14 +99,13 @@ class _Score(torch.autograd.Function):
         v_gradient = gradient.sum().expand(len(v)).clone()
         q_gradient = torch.empty_like(q)
         additive_back(gradient, q, keys, q_gradient=q_gradient, k_gradient=k_gradient, v_gradient=v_gradient)
-        of_keys = k_gradient.mul_(4 * v) if ctx.ledger is None else None
-        return (q_gradient * 4 * v).to(ctx.dtype), of_keys, v_gradient, None
+        returned_k_gradient = k_gradient.mul_(4 * v) if ctx.ledger is None else None
+        return (q_gradient * 4 * v).to(ctx.dtype), returned_k_gradient, v_gradient, None
 
 
 def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-    """−2 Σ_a v_a r_a, r = 1 / (1 + e^2q e^2k): the score less Σ_a v_a. q is e^2q B×K×A, keys e^2k B×S×A → B×K×S.
-
-    On a CPU the rows are taken a few at a time, so that intermediate results stay in its cache.
+    """Return −2 Σ_a v_a r_a, r = 1 / (1 + e^2q e^2k), which is the score minus Σ_a v_a: q is e^2q, B×K×A, and keys are
+    e^2k, B×S×A. On a CPU a few rows are computed at a time, so that intermediate results stay in its cache.
     """
     with torch.autocast(q.device.type, enabled=False):
         pieces = []
@@ -118,8 +118,8 @@ def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
 def additive_back(
     gradient: Tensor, q: Tensor, keys: Tensor, *, q_gradient: Tensor, k_gradient: Tensor, v_gradient: Tensor
 ) -> None:
-    """Write the gradient of q, and add to those of k and v. Those of q and k still lack their factor 4 v, and that of v
-    lacks the sum of `gradient`, which comes from Σ_a v_a.
+    """Write the gradient of q, and add to those of k and v. The caller multiplies the gradients of q and k by their
+    factor, 4 v, and adds the sum of `gradient`, due to Σ_a v_a, to that of v.
     """
     for rows in _few_rows(q, keys):
         r, e = _divisor(q[rows], keys[rows]).reciprocal_(), gradient[rows]
@@ -131,36 +131,39 @@ def additive_back(
 
 
 def _divisor(q: Tensor, keys: Tensor) -> Tensor:
-    """1 + e^2q e^2k, B×K×S×A."""
+    """Return 1 + e^2q e^2k, B×K×S×A."""
     return torch.addcmul(q.new_ones(()), q[:, :, None], keys[:, None])
 
 
 def _few_rows(q: Tensor, k: Tensor) -> list[slice]:
-    rows = max(1, IN_CACHE // (q.shape[1] * k[0].numel())) if k.device.type == "cpu" else len(k)
+    """Return slices of the B rows that are computed together: on a CPU those that fit into its cache, otherwise all."""
+    rows = max(1, MAX_NUMBERS_IN_CACHE // (q.shape[1] * k[0].numel())) if k.device.type == "cpu" else len(k)
     return [slice(start, start + rows) for start in range(0, len(k), rows)]
 
 
-def attentive_gru(model: Any, memory: Memory, state: Layers, words: Tensor) -> StepOutput[Layers] | None:
-    """RNNsearch's decoder over a whole target, input projections T×N×3H, with one hand-written backward pass, for the
-    common choice, one layer of GRUs with additive attention; otherwise None. The memory's keys are e^2k; the gradient
-    returned for them is that of k.
+def attentive_gru(model: Any, memory: Memory, state: Layers, projected: Tensor) -> StepOutput[Layers] | None:
+    """Run RNNsearch's decoder over a whole target, with one hand-written backward pass, if it has one GRU layer and
+    additive attention, the common choice; otherwise return None.
 
-    Equations are those of `bahdanau` and `cells.GRU`; as in `recurrences`, the steps' tensors are written one below the
-    other, which saves autograd's nodes and copies at every step, and the gradient of every matrix is one product. This
-    saves 5 % of an update in bf16 and 0.5 % in fp32 (Intel Xeon, one thread); on an earlier machine 7 and 5 %.
+    memory: its keys are e^2k; the gradient returned for them is that of k
+    projected: the input projections of all words, T×N×3H
+
+    The equations are those of `bahdanau` and `cells.GRU`. As in `recurrences`, all steps write into common tensors,
+    which saves autograd's nodes and copies at every step, and the gradient of each matrix is one product. This saves
+    5 % of an update in bf16 and 0.5 % in fp32 (Intel Xeon, one thread); on an earlier machine 7 and 5 %.
     """
     if type(model) is not Bahdanau:  # a subclass may have another step
         return None
     cell: Any = model.cell
     score: Any = model.attention.score
-    of_these_parts = type(cell) is GRU and type(score) is ExponentialAdditive and not model.upper
+    supported = type(cell) is GRU and type(score) is ExponentialAdditive and not model.upper
     s_0 = state.layers[0][0]
     one_query_a_row = len(s_0) == len(memory.mask)
-    if not (of_these_parts and one_query_a_row and len(words) and torch.is_grad_enabled()):
+    if not (supported and one_query_a_row and len(projected) and torch.is_grad_enabled()):
         return None
     dtype = cell.recurrent.weight.dtype
     steps = _AttentiveGRU.apply(
-        *(words.to(dtype), s_0.to(dtype), memory.values, memory.keys, memory.mask),
+        *(projected.to(dtype), s_0.to(dtype), memory.values, memory.keys, memory.mask),
         *(score.W.weight, score.W.bias, score.v.weight.squeeze(0)),
         *(model.cell_context.weight, cell.recurrent.weight, cell.recurrent.bias),
     )
@@ -171,12 +174,12 @@ def attentive_gru(model: Any, memory: Memory, state: Layers, words: Tensor) -> S
 class _AttentiveGRU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        words, first, values, keys, mask, w_s, b_s, v, w_c, w_h, b_h = tensors
-        dtype = product_dtype(words)
+        projected, first, values, keys, mask, w_s, b_s, v, w_c, w_h, b_h = tensors
+        dtype = product_dtype(projected)
         w_s, w_c, w_h, values, v = w_s.to(dtype), w_c.to(dtype), w_h.to(dtype), values.to(dtype), v.to(keys.dtype)
-        steps, rows = len(words), len(first)
+        steps, rows = len(projected), len(first)
         padding = torch.zeros_like(mask, dtype=keys.dtype).masked_fill_(~mask, -torch.inf)
-        s, u, gate = room_after(first, steps), torch.empty_like(words), torch.empty_like(words)
+        s, u, gate = room_after(first, steps), torch.empty_like(projected), torch.empty_like(projected)
         q = keys.new_empty(steps, rows, 1, len(w_s))
         alphas = keys.new_empty(steps, rows, keys.shape[1])
         contexts = values.new_empty(steps, rows, values.shape[2])
@@ -185,7 +188,7 @@ class _AttentiveGRU(torch.autograd.Function):
             torch.softmax(additive(q[t], keys, v).squeeze(1).add_(padding), -1, out=alphas[t])  # A.1.2, (6)
             torch.bmm(alphas[t, :, None].to(dtype), values, out=contexts[t, :, None])  # (5)
             add_product(b_h, s[t], w_h.t(), out=u[t])
-            x = add_product(words[t], contexts[t], w_c.t())
+            x = add_product(projected[t], contexts[t], w_c.t())
             gru_step(x, u[t], s[t], gates=gate[t], h_new=s[t + 1])  # A.2.2
         ctx.save_for_backward(s, u, gate, q, alphas, contexts, values, keys, v, w_s, w_c, w_h)
         return s[1:], contexts, alphas
@@ -205,7 +208,7 @@ class _AttentiveGRU(torch.autograd.Function):
             additive_back(de[:, None], q[t], keys, q_gradient=dq[t], k_gradient=dk, v_gradient=dv)
             ds = add_product(ds, du[t], w_h)
             ds = add_product(ds, dq[t, :, 0], w_q)
-        dq *= 4 * v  # w_q has this factor already; Σ_a v_a, added to every score, cancels in the softmax
+        dq *= 4 * v  # w_q already contains this factor; Σ_a v_a, added to every score, cancels in the softmax
         d_values = alphas.permute(1, 2, 0).to(dc.dtype) @ dc.transpose(0, 1)
         d_context = dx.flatten(0, 1).to(w_c.dtype).t() @ contexts.flatten(0, 1)
         d_query = weight_and_bias_gradients(dq.squeeze(2), s[:-1], w_s.dtype)

@@ -1,6 +1,6 @@
-"""Cross-entropy of a projection to the vocabulary, without ever holding the logits of a whole batch.
+"""Cross-entropy of a projection to the vocabulary that never holds the logits of a whole batch.
 
-A few rows are projected at a time, and what they add to the gradients is computed straight away.
+A few rows are projected at a time, and their contributions to the gradients are computed at once.
 """
 
 from typing import Any
@@ -10,16 +10,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seqtool.models.fast.gathering import GatheredLinear
-from seqtool.models.fast.packed import Packed
+from seqtool.models.fast.packed import PackedLinear
 from seqtool.models.parts import CrossEntropy, cross_entropy, product_dtype, single
 from seqtool.models.tokens import PAD
 
-ROWS, LOGITS = 512, 2**23  # at most, at a time: with more rows, CPU libraries are slower
-LINEAR_MAPS = (nn.Linear, GatheredLinear, Packed)
+MAX_ROWS = 512  # projected at a time: with more rows, CPU libraries are slower
+MAX_LOGITS = 2**23  # held at a time: 32 MB in single precision
+LINEAR_MAPS = (nn.Linear, GatheredLinear, PackedLinear)
 
 
 def cross_entropy_in_pieces(features: Tensor, output: Any, labels: Tensor, smoothing: float) -> CrossEntropy:
-    """`cross_entropy`, in pieces if `output` is a linear map with a bias."""
+    """Compute `parts.cross_entropy`, in pieces if `output` is a linear map with a bias."""
     if type(output) not in LINEAR_MAPS or output.bias is None:
         return cross_entropy(features, output, labels, smoothing)
     x, dtype = features.flatten(0, -2), product_dtype(features)
@@ -40,22 +41,23 @@ class _Projected(torch.autograd.Function):
         bias_gradient = torch.zeros_like(bias, dtype=high)
         nll = torch.empty(len(x), dtype=high, device=x.device)
         total = torch.zeros((), dtype=high, device=x.device)
-        size = max(1, min(ROWS, LOGITS // vocabulary))
+        size = max(1, min(MAX_ROWS, MAX_LOGITS // vocabulary))
         # Allocated once, since new memory is expensive: the logits, and p, which later holds the gradient.
         logits = torch.empty(min(size, len(x)), vocabulary, dtype=dtype, device=x.device)
         probabilities = logits if dtype == high else torch.empty_like(logits, dtype=high)
-        for rows in (slice(start, start + size) for start in range(0, max(1, len(x)), size)):  # once if there are none
+        for start in range(0, max(1, len(x)), size):  # an empty batch is one empty piece
+            rows = slice(start, start + size)
             label, real = labels[rows, None], labels[rows, None] != PAD
             z, p = logits[: len(label)], probabilities[: len(label)]
             torch.mm(features[rows], matrix.t(), out=z).add_(offset)
-            highest, of_label = z.amax(-1, keepdim=True), z.gather(1, label)
+            highest, label_logit = z.amax(-1, keepdim=True), z.gather(1, label)
             mean = z.mean(-1, keepdim=True, dtype=high) if smoothing else None
             if dtype != high and x.device.type == "cpu":
                 torch.softmax(p.copy_(z), -1, out=p)  # softmax's own `dtype` would allocate the copy
             else:
                 torch.softmax(z, -1, dtype=high, out=p)
             log_sum = highest - p.amax(-1, keepdim=True).log()  # log Σ e^z
-            nll[rows] = (log_sum - of_label).where(real, 0).squeeze(1)
+            nll[rows] = (log_sum - label_logit).where(real, 0).squeeze(1)
             total += (1 - smoothing) * nll[rows].sum()
             if mean is not None:
                 total += smoothing * (log_sum - mean).where(real, 0).sum()
@@ -66,7 +68,7 @@ class _Projected(torch.autograd.Function):
             bias_gradient += (real.to(high).t() @ gradient).squeeze(0)
             inputs = features[rows] * real
             if dtype != high:
-                z.copy_(gradient)  # otherwise both are the same tensor
+                z.copy_(gradient)  # if the types are equal, z is the tensor that holds the gradient
             if weight_gradient is None:
                 weight_gradient = (z.t() @ inputs).to(high)
             elif dtype == high:

@@ -1,4 +1,4 @@
-"""Decoding models: built from trained ones, with fewer and faster operations in a step."""
+"""Models for decoding only, built from trained ones, with fewer and faster operations in a step."""
 
 import copy
 from typing import Any
@@ -10,81 +10,82 @@ from torch import Tensor, nn
 from seqtool.models.cells import Layers, Stack, State
 from seqtool.models.contract import Step
 from seqtool.models.fast import private
-from seqtool.models.fast.packed import JoinedLSTM, Packed
+from seqtool.models.fast.packed import JoinedLSTM, PackedLinear
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel
 from seqtool.models.language_model import LanguageModel
 from seqtool.runtime.precision import PRECISIONS, mkl_is_fast
 
-SYMBOLS = 1000  # of a vocabulary, for each of which the first layer's W x + b is kept: 8 MB with 512 cells
+MAX_PROJECTED_SYMBOLS = 1000  # the vocabulary for which W x + b is kept for each symbol: 8 MB with 512 cells
 
 
 def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> Any:
-    """A model for decoding only, built from a trained one, which stays as it is; what they can share, they share.
-
-    Each matrix of a linear map is rounded once to the precision's type, as autocast would at every step, and stored in
-    the layout that a CPU multiplies fastest, both of an LSTM in one. A matrix tied to an embedding becomes a copy. A
-    map to a single number, such as a score's v, is also used without autocast, so it stays as it is. Texts are mostly
-    written one at a time: a language model's matrices are kept twice where MKL is faster for one row, and its step for
-    one row is another.
+    """Build a model for decoding only from a trained one, which does not change. They share tensors where possible.
 
     model: an `EncoderDecoder` of parts for the device (`parts_for`)
     precision: a name of `runtime.precision.PRECISIONS`
+    device: the device of the model
+
+    Each matrix of a linear map is rounded once to the precision's type, as autocast would do at every step, and stored
+    in the layout that a CPU multiplies fastest; an LSTM's two matrices are joined. A matrix tied to an embedding is
+    copied. A map to a single number, such as a score's v, is also used without autocast, so it does not change. For a
+    language model, which mostly writes one text at a time, matrices are also kept in the ordinary layout where MKL is
+    faster for one row, with a separate step for one row.
     """
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     decoding, dtype, on_cpu = copy.deepcopy(model, shared), PRECISIONS[precision], device.type == "cpu"
     single_rows = on_cpu and dtype is None and model.task == "language_modelling" and mkl_is_fast()
-    if type(model).__module__.startswith("seqtool."):  # a user's model may use its parts in its own way
+    if type(model).__module__.startswith("seqtool."):  # a user's model may use its dropouts and stacks in other ways
         for parent, name, child in _children(decoding):
             if isinstance(child, nn.Dropout):
                 setattr(parent, name, nn.Identity())
-            elif on_cpu and isinstance(parent, Stack) and JoinedLSTM.takes(child, dtype):
+            elif on_cpu and isinstance(parent, Stack) and JoinedLSTM.supports(child, dtype):
                 parent[int(name)] = JoinedLSTM(child, dtype, single_rows=single_rows)
     for parent, name, child in _children(decoding):
         if isinstance(child, nn.Linear) and child.out_features > 1:
             child.weight = nn.Parameter(child.weight.detach().to(dtype or child.weight.dtype))
-            if on_cpu and Packed.takes(child.weight.dtype):
-                setattr(parent, name, Packed(child, single_rows=single_rows))
+            if on_cpu and PackedLinear.supports(child.weight.dtype):
+                setattr(parent, name, PackedLinear(child, single_rows=single_rows))
     for faster in (DecodingLanguageModel, DecodingTransformerLanguageModel):
-        if faster.takes(decoding, single_rows=single_rows):
+        if faster.supports(decoding, single_rows=single_rows):
             return faster(decoding)
     return decoding
 
 
 def _children(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
-    """Each module of a model with its parent and its name there, without those of a captioner's backbone."""
-    others = set(getattr(model, "backbone", nn.Identity()).modules())
-    parents = [module for module in model.modules() if module not in others]
+    """Return (parent, name in the parent, module) for each module of a model, except in a captioner's backbone."""
+    excluded = set(getattr(model, "backbone", nn.Identity()).modules())
+    parents = [module for module in model.modules() if module not in excluded]
     return [(parent, name, child) for parent in parents for name, child in parent.named_children()]
 
 
 class DecodingLanguageModel(LanguageModel):
-    """A language model of LSTMs whose step has no calls between its parts, which take a twentieth of its time. For a
-    single row the first layer's W x + b is not computed but looked up, by the symbol.
+    """A language model of LSTMs whose step skips the calls between modules, which take a twentieth of its time. For a
+    single row the first layer's W x + b is looked up by the symbol instead of computed.
     """
 
     def __init__(self, model: LanguageModel) -> None:
         nn.Module.__init__(self)
         self.__dict__.update(model.__dict__)
         lowest: Any = model.decoder[0]
-        embedding, apart = model.target_embedding.weight.detach(), lowest.apart
+        embedding, separate = model.target_embedding.weight.detach(), lowest.separate
         self.projections: Tensor | None = None  # W x + b of every symbol, V×4H
-        if apart is not None and len(embedding) <= SYMBOLS:
-            w, u, bias, recurrent_bias = apart
+        if separate is not None and len(embedding) <= MAX_PROJECTED_SYMBOLS:
+            w, u, bias, recurrent_bias = separate
             self.projections = F.linear(embedding, w, bias)
-            self.looked_up = embedding[:1, :0], w[:, :0], u, recurrent_bias  # an empty x and W to go with the others
+            self.lookup_arguments = embedding[:1, :0], w[:, :0], u, recurrent_bias  # x and W are empty: only b is added
 
     @staticmethod
-    def takes(model: Any, *, single_rows: bool) -> bool:
-        """Whether it is a language model all of whose layers are joined LSTMs."""
+    def supports(model: Any, *, single_rows: bool) -> bool:
+        """Whether the model is a language model all of whose layers are joined LSTMs."""
         return type(model) is LanguageModel and all(isinstance(layer, JoinedLSTM) for layer in model.decoder)
 
     def step(self, memory: Any, state: Layers, token: Tensor) -> Step[Layers]:
         layers: list[State] = []
         stack: Any = self.decoder
         if self.projections is not None and len(token) == 1:
-            x, w, u, bias = self.looked_up
-            gates = F.embedding(token, self.projections)[0]
-            layers.append(private.lstm_cell(x, state.layers[0], w, u, gates, bias))
+            x, w, u, bias = self.lookup_arguments
+            projection = F.embedding(token, self.projections)[0]
+            layers.append(private.lstm_cell(x, state.layers[0], w, u, projection, bias))
             x = layers[0][0]
         else:
             x = F.embedding(token, self.target_embedding.weight)

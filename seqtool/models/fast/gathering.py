@@ -1,10 +1,10 @@
-"""One gradient for all time steps, if a recurrence multiplies by the same matrix at each.
+"""One gradient for all time steps of a recurrence that multiplies by the same matrix at each step.
 
 Autograd computes T gradients for such a matrix: T products as thin as the batch, and T sums of whole matrices. Inside
-`one_pass` each step's backward pass only records its input and the gradient of its output; after the last, one product
-over all steps gives the gradient. The forward pass is unchanged. This saves 5 % of an update of Luong's model and of
-RNNsearch with the paper's cell, 4 % of one of Show, Attend and Tell in fp32 and 2 % in bf16 on an
-earlier machine (one thread); of Luong's and of the latter 8 % and 11 % in fp32 on an Intel Xeon.
+`one_pass` each step's backward pass only records its input and the gradient of its output; after the last of them, one
+product over all steps gives the gradient. The forward pass is unchanged. On an Intel Xeon this saves 8 % of an update
+of Luong's model and 11 % of one of Show, Attend and Tell (fp32, one thread). On an earlier machine it saved 5 % of
+Luong's and of RNNsearch's with the paper's cell, and 4 % (fp32) or 2 % (bf16) of Show, Attend and Tell's.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,12 +20,12 @@ from seqtool.models.fast.private import backward_pass
 from seqtool.models.parts import product_dtype, weighted_sum
 
 X = TypeVar("X")
-_pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)
+_pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)  # operand → what its first step made
 
 
 @contextmanager
 def one_pass() -> Iterator[None]:
-    """Encloses the steps of one recurrence; if no backward pass will follow, they are the plain ones."""
+    """Within the context, which encloses the steps of one recurrence, gather gradients if there will be any."""
     before = _pass.set({} if torch.is_grad_enabled() else None)
     try:
         yield
@@ -34,8 +34,8 @@ def one_pass() -> Iterator[None]:
 
 
 def in_this_pass(operand: Tensor, make: Callable[["Ledger"], X]) -> X | None:
-    """What the first step of this pass made for an operand, with a new ledger of its gradient; None outside a pass or
-    if it needs no gradient.
+    """Return the object that `make` made for an operand, from a new ledger of its gradient, at the first step of this
+    pass; None outside a pass or if the operand needs no gradient.
     """
     operands = _pass.get()
     if operands is None or not operand.requires_grad:
@@ -46,18 +46,18 @@ def in_this_pass(operand: Tensor, make: Callable[["Ledger"], X]) -> X | None:
 
 
 class Ledger:
-    """What the steps' backward passes have recorded of an operand's gradient: for each product its input and the
-    gradient of its output, or the one sum to which all steps add.
+    """A record of an operand's gradient: the input and the gradient of the output of each step's product, or one sum to
+    which all steps add.
 
-    A backward pass that stops short of the operand, such as `autograd.grad` for a state, never collects it: it is
-    dropped when the next one begins.
+    A backward pass that stops short of the operand, such as `autograd.grad` for a state, never collects the entries:
+    they are dropped when the next backward pass begins.
     """
 
     def __init__(self) -> None:
         self._pass, self._entries = -1, list[Any]()
 
     def entries(self) -> list[Any]:
-        """Those of the backward pass that runs, without an earlier one's."""
+        """Return the entries of the backward pass that is running, after dropping those of an earlier one."""
         if self._pass != (current := backward_pass()):
             self._pass = current
             self._entries.clear()
@@ -65,13 +65,15 @@ class Ledger:
 
 
 def _gathered(operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Callable[[Tensor], Tensor]:
-    """The product with an operand, which leaves its gradients in a ledger: a weight J×K with its bias, or B×K×J."""
+    """Return the function that multiplies x by an operand, a weight J×K with its bias or a batch of matrices B×K×J, and
+    gathers the operand's gradients in the ledger.
+    """
     shared, bias = _Shared.apply(operand.t() if operand.dim() == 2 else operand, bias, ledger)
     return lambda x: _Product.apply(x, shared, bias, ledger)
 
 
 class GatheredLinear(nn.Linear):
-    """A linear map that is used at every step of a pass."""
+    """A linear map that gathers the gradient of its weight if it is used within a pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         product = in_this_pass(self.weight, lambda ledger: _gathered(self.weight, self.bias, ledger))
@@ -79,7 +81,7 @@ class GatheredLinear(nn.Linear):
 
 
 def gathered_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """`parts.weighted_sum` of the same vectors at every step of a pass."""
+    """Compute `parts.weighted_sum`, gathering the gradient of the vectors within a pass."""
     product = in_this_pass(values, lambda ledger: _gathered(values, None, ledger))
     if product is None:
         return weighted_sum(weights, values)
@@ -87,7 +89,7 @@ def gathered_sum(weights: Tensor, values: Tensor) -> Tensor:
 
 
 class _Shared(torch.autograd.Function):
-    """The gradients of products with its outputs are in the ledger; only other gradients come back through autograd."""
+    """The operand and bias that all steps use; the ledger has the gradients of their products, autograd any others."""
 
     @staticmethod
     def forward(ctx: Any, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> tuple[Tensor, Tensor | None]:
@@ -100,15 +102,15 @@ class _Shared(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
         """Autograd calls this after every step's backward pass."""
-        sums = None
+        bias_gradient = None
         if products := ctx.ledger.entries():
             x, g = (steps[0] if len(steps) == 1 else torch.cat(steps, -2) for steps in zip(*products, strict=True))
             products.clear()
             # A transposed weight's gradient is laid out like the weight, which can then take it without a copy.
-            outer = (g.t() @ x).t() if x.dim() == 2 else x.transpose(-2, -1) @ g
-            gradient = outer if gradient is None else outer + gradient
-            sums = g.flatten(0, -2).sum(0, dtype=ctx.dtype) if ctx.needs_input_grad[1] else None
-        return (None if gradient is None else gradient.to(ctx.dtype)), sums, None
+            gathered = (g.t() @ x).t() if x.dim() == 2 else x.transpose(-2, -1) @ g
+            gradient = gathered if gradient is None else gathered + gradient
+            bias_gradient = g.flatten(0, -2).sum(0, dtype=ctx.dtype) if ctx.needs_input_grad[1] else None
+        return (None if gradient is None else gradient.to(ctx.dtype)), bias_gradient, None
 
 
 class _Product(torch.autograd.Function):
@@ -127,6 +129,6 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         x, operand = ctx.saved_tensors
         x, gradient = x.detach(), gradient.to(operand.dtype)
-        flat = operand.dim() == 2
-        ctx.ledger.entries().append((x.flatten(0, -2), gradient.flatten(0, -2)) if flat else (x, gradient))
+        is_weight = operand.dim() == 2
+        ctx.ledger.entries().append((x.flatten(0, -2), gradient.flatten(0, -2)) if is_weight else (x, gradient))
         return (gradient @ operand.transpose(-2, -1) if ctx.needs_input_grad[0] else None), None, None, None

@@ -1,4 +1,4 @@
-"""Which faster parts models for a device are built from; `decoding.py` builds models for decoding only from these."""
+"""The choice of faster parts for a device. `decoding.py` turns models of these parts into models for decoding only."""
 
 import math
 from dataclasses import replace
@@ -15,18 +15,18 @@ from seqtool.models.fast.gathering import GatheredLinear, gathered_sum, one_pass
 from seqtool.models.parts import Parts
 from seqtool.runtime.precision import without_onednn
 
-DROPOUT_STEPS = 1 << 16
+DROPOUT_STEPS = 1 << 16  # the number of values of sixteen random bits
 
 
 def parts_for(device: torch.device) -> Parts:
-    """The fastest parts for models on this device."""
+    """Return the fastest parts for models on this device."""
     return FOR_DEVICE.get(device.type, ANYWHERE)
 
 
 class CoarseDropout(nn.Dropout):
-    """Dropout from sixteen random bits a number: a CPU draws them four times as fast as torch's Bernoulli variables,
-    which are a tenth of an update of a language model of 2×512 LSTMs. The probability is rounded to a multiple of
-    1/65,536, and the numbers kept are scaled by the rounded one.
+    """Dropout by sixteen random bits for each number: a CPU draws these four times as fast as torch's Bernoulli
+    variables, which take a tenth of an update of a language model of 2×512 LSTMs. The probability is rounded to a
+    multiple of 1/65,536, which also determines the scale.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,10 +39,11 @@ class CoarseDropout(nn.Dropout):
 
 
 def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, is_causal: bool = False) -> Tensor:
-    """`Parts.attend` by two products for all heads of all sentences at once. torch's own function multiplies head by
-    head, and oneDNN takes 70 µs for the smallest product: with 64 sentences of 18 words, sixteen times as long in all.
-    For a single query per row, as in decoding, torch's function is faster if MKL does the products: 0.9 ms instead of
-    2.4 for 320 rows of 25 tokens, 11 µs instead of 180 for one row of 128.
+    """Compute `Parts.attend` by two products for all heads of all sentences at once.
+
+    torch's own function multiplies head by head, and oneDNN takes 70 µs for the smallest product: sixteen times as long
+    in all for 64 sentences of 18 words. For a single query per row, as in decoding, torch's function is faster if MKL
+    computes the products: 0.9 ms instead of 2.4 for 320 rows of 25 tokens, 11 µs instead of 180 for one row of 128.
     """
     if q.shape[-2] == 1:
         with without_onednn():

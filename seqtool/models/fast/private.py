@@ -1,6 +1,6 @@
-"""What the fast parts use of torch that torch does not document, and may change with any release.
+"""Functions of torch that the fast parts use although torch does not document them: any release may change them.
 
-tests/models/test_private_interfaces.py fails if one of these changes, or if another file of the package uses more.
+tests/models/test_private_interfaces.py fails if one of them changes, or if another file of the package uses others.
 """
 
 from typing import Any
@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# In aten: the gradient of the input, given that of the output and the output, written to `grad_input`.
+# aten functions of the output's gradient and the output; the first two write the input's gradient to `grad_input`.
 through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 through_tanh = torch.ops.aten.tanh_backward.grad_input
 tanh_backward = torch.ops.aten.tanh_backward.default
-through_softmax = torch.ops.aten._softmax_backward_data  # gradient, output, dimension, type of the input
+through_softmax = torch.ops.aten._softmax_backward_data  # further arguments: dimension, type of the input
 
 
 def backward_pass() -> int:
-    """A number of the backward pass that runs in this thread, −1 outside."""
+    """Return a number that identifies the backward pass running in this thread, or −1 outside a backward pass."""
     return torch._C._current_graph_task_id()
 
 
-def packs(dtype: torch.dtype) -> bool:
+def supports_packed(dtype: torch.dtype) -> bool:
     """Whether torch has oneDNN on this machine and can multiply in this type: bf16 needs AVX-512 or newer."""
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not available or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
@@ -29,16 +29,16 @@ def packs(dtype: torch.dtype) -> bool:
 
 
 def packed(weight: Tensor, rows: int) -> Tensor:
-    """W, J×K, in oneDNN's own layout, chosen for products with so many rows."""
+    """Return W, J×K, in oneDNN's own layout, chosen for products with this number of rows."""
     return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
 
 
 def packed_linear(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b with W in oneDNN's own layout."""
+    """Return x Wᵀ + b, with W in oneDNN's own layout."""
     return torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, "none", [], "")
 
 
-# Whole sequences and single steps, with arguments as in aten; `torch.nn` has the documented modules.
+# Whole sequences and a single step, with the arguments of aten; the documented modules are in `torch.nn`.
 lstm: Any = torch.lstm
 gru: Any = torch.gru
 rnn_tanh: Any = torch.rnn_tanh

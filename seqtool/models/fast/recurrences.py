@@ -1,17 +1,18 @@
-"""A cell over a whole sequence in one call: with a hand-written backward pass on a CPU, by torch's functions on a GPU.
+"""Cells over whole sequences in one call: by hand-written backward passes on a CPU, by torch's functions on a GPU.
 
-At every step autograd puts the gradient of each gate into a matrix of its own and then joins these. Here each is
-written to its place; the steps' tensors are written one below the other, and the gradient of the recurrent matrix is
-one product. Equations, order of gates and biases are those of `cells.LSTM` and `cells.GRU`. Gates and states have the
-parameters' type, and only products have that of autocast. This saves 12 % of an update of Sutskever's model.
+At every step autograd computes the gradient of each gate as a separate matrix and then joins these. The hand-written
+passes write the gradients of all gates and steps into one tensor, so that the gradient of the recurrent matrix is one
+product. The equations, the order of gates and the biases are those of `cells.LSTM` and `cells.GRU`. Gates and states
+have the parameters' type; only products have that of autocast. This saves 12 % of an update of Sutskever's model.
 
-On a CPU torch's functions serve LSTMs in fp32 whose rows all end together, as those of a language model do: 64 rows of
-100 steps of 512 units take 361 ms forward and backward (two threads), the hand-written pass 478. They were slower in
-bf16 (95 ms against 68 for 24 steps on one thread) and for GRUs (33 against 29, 256 units); and for rows that end
-earlier, a CPU's fused functions give no cell state but the one after the padding.
+On a CPU torch's functions are used for LSTMs in fp32 whose rows all have the same length, as in a language model:
+64 rows of 100 steps of 512 units take 361 ms forward and backward (two threads), with the hand-written pass 478. They
+were slower in bf16 (95 ms against 68 for 24 steps on one thread) and for GRUs (33 against 29, 256 units). They are not
+used for rows that end earlier, where they return only the cell state after the padding.
 
-Left out: single steps with a hand-written backward pass (−4 to 1 % of an update of Luong's model and of Show, Attend
-and Tell, −2 to 2 % of a decoding step), and tanh as 2σ(2x) − 1 (−5 to 2 %, both on an Intel Xeon with one thread).
+Left out, after measurements on an Intel Xeon with one thread, were hand-written backward passes of single steps (−4 to
+1 % of an update of Luong's model and of Show, Attend and Tell, −2 to 2 % of a decoding step), and tanh as 2σ(2x) − 1
+(−5 to 2 %).
 """
 
 import warnings
@@ -29,26 +30,27 @@ from seqtool.models.parts import product_dtype, single
 
 
 def on_cpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | None) -> States | None:
-    """All steps of an LSTM or a GRU, whose backward pass is torch's or written by hand; None for other cells, and
-    without gradients where torch has no faster way.
+    """Run all steps of an LSTM or a GRU, with torch's backward pass or a hand-written one; return None for other cells,
+    and if no gradients are needed and torch has no faster function.
     """
     cell = recurrence.cell
     if lengths is None and type(cell) is LSTM and product_dtype(x) == torch.float32:
         weights = _weights(recurrence)
         if all(weight.dtype == torch.float32 for weight in weights):
             return by_torch(lstm, weights, x, first, None)
-    over = HAND_WRITTEN.get(type(cell))
-    if over is None or not torch.is_grad_enabled():
+    run = HAND_WRITTEN.get(type(cell))
+    if run is None or not torch.is_grad_enabled():
         return None
     weight, bias = cell.recurrent.weight.to(product_dtype(x)), cell.recurrent.bias
     x = recurrence.input(x.transpose(0, 1)).to(bias.dtype)
-    states = over(x, weight, bias, *(tensor.to(bias.dtype) for tensor in first))
+    states = run(x, weight, bias, *(tensor.to(bias.dtype) for tensor in first))
     return States.of(states, lengths)
 
 
 def on_gpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | None) -> States | None:
-    """All steps by cuDNN, packed where rows end at different steps; None for a cell that it does not have. They run in
-    the parameters' type, as states must, even under autocast; in fp32 cuDNN may round operands to TF32, as torch does.
+    """Run all steps by cuDNN, packed if rows have different lengths; return None for a cell that cuDNN does not have.
+    Steps are computed in the parameters' type, as states must be, even under autocast. In fp32 cuDNN may round operands
+    to TF32, as torch does.
     """
     function = OF_TORCH.get(type(recurrence.cell))
     return None if function is None else by_torch(function, _weights(recurrence), x, first, lengths)
@@ -57,36 +59,37 @@ def on_gpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | No
 def by_torch(
     function: Callable[..., Any], weights: Sequence[Tensor], x: Tensor, first: State, lengths: Tensor | None
 ) -> States:
-    """All steps of a layer by `private.lstm` or its like; weights are W, U and the bias of each."""
+    """Run all steps of a layer by `private.lstm`, `gru` or `rnn_tanh`; `weights` are W, U, and the biases of both."""
     dtype = single(weights[-1].dtype)
-    first = tuple(tensor.to(dtype).contiguous()[None] for tensor in first)  # cuDNN takes no others
-    rest = [weight.to(dtype) for weight in weights], True, 1, 0.0, torch.is_grad_enabled(), False
+    first = tuple(tensor.to(dtype).contiguous()[None] for tensor in first)  # cuDNN needs contiguous states
+    # The weights, whether they include biases, the number of layers, dropout, whether to train, whether bidirectional.
+    options = [weight.to(dtype) for weight in weights], True, 1, 0.0, torch.is_grad_enabled(), False
     with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights")  # weights that are not contiguous are copied
         if lengths is None:
-            h, *last = function(x.to(dtype), _as_taken(first), *rest, True)
+            h, *last = function(x.to(dtype), _state_argument(first), *options, True)  # True: batch first
             return States(h, tuple(tensor[0] for tensor in last))
         packed = pack_padded_sequence(x.to(dtype), lengths.cpu(), batch_first=True, enforce_sorted=False)
         first = tuple(tensor[:, packed.sorted_indices] for tensor in first)
-        data, *last = function(packed.data, packed.batch_sizes, _as_taken(first), *rest)
+        data, *last = function(packed.data, packed.batch_sizes, _state_argument(first), *options)
         h, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True, total_length=x.shape[1])
         return States(h, tuple(tensor[0, packed.unsorted_indices] for tensor in last))
 
 
 def _weights(recurrence: Recurrence) -> tuple[Tensor, ...]:
-    """W, U and the bias of each."""
+    """Return W, U, and the biases of both."""
     maps = recurrence.input, recurrence.cell.recurrent
     return *(linear.weight for linear in maps), *(linear.bias for linear in maps)
 
 
-def _as_taken(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
-    """The first state, 1×N×H, as torch's functions take it: just the tensor if the cell has only one."""
+def _state_argument(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    """Return the first state as torch's functions expect it: the tensor alone if the cell has only one."""
     return first if len(first) > 1 else first[0]
 
 
-class _LSTMOver(torch.autograd.Function):
-    """Input projections T×N×4H, recurrent weight 4H×H in the products' type, bias 4H, first state N×H → h and c of all
-    steps, T×N×H.
+class _LSTMSequence(torch.autograd.Function):
+    """From input projections, T×N×4H, recurrent weight, 4H×H in the products' type, bias, 4H, and first state, N×H,
+    to h and c after every step, T×N×H.
     """
 
     @staticmethod
@@ -104,25 +107,25 @@ class _LSTMOver(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dh_of: Tensor, dc_of: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, dh_outputs: Tensor, dc_outputs: Tensor) -> tuple[Tensor, ...]:
         weight, h, c, gates, tanh = ctx.saved_tensors
-        da, nothing = torch.empty_like(gates), torch.zeros_like(h[0])
-        dh, dc = dh_of[-1], nothing
+        da, zeros = torch.empty_like(gates), torch.zeros_like(h[0])
+        dh, dc = dh_outputs[-1], zeros
         for t in reversed(range(len(gates))):
             (i, f, g, o), (di, df, dg, do) = gates[t].chunk(4, -1), da[t].chunk(4, -1)
-            dc = tanh_backward(dh * o, tanh[t]).add_(dc + dc_of[t])
+            dc = tanh_backward(dh * o, tanh[t]).add_(dc + dc_outputs[t])
             through_sigmoid(dc * g, i, grad_input=di)
             through_sigmoid(dc * c[t], f, grad_input=df)
             through_tanh(dc * i, g, grad_input=dg)
             through_sigmoid(dh * tanh[t], o, grad_input=do)
             dc.mul_(f)
-            dh = add_product(dh_of[t - 1] if t else nothing, da[t], weight)
+            dh = add_product(dh_outputs[t - 1] if t else zeros, da[t], weight)
         return da, *weight_and_bias_gradients(da, h[:-1], weight.dtype), dh, dc
 
 
-class _GRUOver(torch.autograd.Function):
-    """Input projections T×N×3H, recurrent weight 3H×H in the products' type, bias 3H, first state N×H → h of all steps,
-    T×N×H.
+class _GRUSequence(torch.autograd.Function):
+    """From input projections, T×N×3H, recurrent weight, 3H×H in the products' type, bias, 3H, and first state, N×H,
+    to h after every step, T×N×H.
     """
 
     @staticmethod
@@ -136,18 +139,18 @@ class _GRUOver(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dh_of: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, dh_outputs: Tensor) -> tuple[Tensor, ...]:
         weight, h, u, gates = ctx.saved_tensors
         dx, du = torch.empty_like(gates), torch.empty_like(gates)
         dh = torch.zeros_like(h[0])
         for t in reversed(range(len(gates))):
-            kept = gru_back(dh.add_(dh_of[t]), u[t], h[t], gates[t], dx=dx[t], du=du[t])
-            dh = add_product(kept, du[t], weight)
+            dh_direct = gru_back(dh.add_(dh_outputs[t]), u[t], h[t], gates[t], dx=dx[t], du=du[t])
+            dh = add_product(dh_direct, du[t], weight)
         return dx, *weight_and_bias_gradients(du, h[:-1], weight.dtype), dh
 
 
 def gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) -> None:
-    """Write the gates N×3H and the new state."""
+    """Write the gates, N×3H, and the new state, from the input projection x, the product u = U h + b and h."""
     size = h.shape[-1]
     r, z, n = gates.chunk(3, -1)
     torch.add(x[:, : 2 * size], u[:, : 2 * size], out=gates[:, : 2 * size]).sigmoid_()
@@ -156,35 +159,35 @@ def gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) -
 
 
 def gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du: Tensor) -> Tensor:
-    """Write the gradients of x and u; return that of `h`, the state before the step, less what reaches it through u."""
+    """Write the gradients of x and u; return that of h, the state before the step, without the part through u."""
     (r, z, n), (dr, dz, dn), u_n = gates.chunk(3, -1), dx.chunk(3, -1), u.chunk(3, -1)[2]
-    kept = dh * z
-    through_tanh(dh - kept, n, grad_input=dn)
+    dh_direct = dh * z
+    through_tanh(dh - dh_direct, n, grad_input=dn)
     through_sigmoid((h - n).mul_(dh), z, grad_input=dz)
     through_sigmoid(dn * u_n, r, grad_input=dr)
     du.copy_(dx).chunk(3, -1)[2].mul_(r)
-    return kept
+    return dh_direct
 
 
 def room_after(first: Tensor, steps: int) -> Tensor:
-    """Memory that begins with the first state and has room for a state after each step."""
+    """Return a tensor that begins with the first state and has room for the state after each step."""
     states = first.new_empty(steps + 1, *first.shape)
     states[0] = first
     return states
 
 
 def add_product(added: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """added + x @ matrix, the product in the type of the matrix."""
+    """Return added + x @ matrix, with the product in the type of the matrix."""
     if added.dtype == x.dtype == matrix.dtype:
         return torch.addmm(added, x, matrix, out=out)
     return torch.add(added, x.to(matrix.dtype) @ matrix, out=out)
 
 
 def weight_and_bias_gradients(gradient: Tensor, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Gradients of a linear map applied to x at every step, T×N×K; products in `dtype`."""
+    """Return the gradients of a linear map that was applied to x, T×N×K, at every step; the product is in `dtype`."""
     flat = gradient.flatten(0, 1)
     return flat.to(dtype).t() @ x.flatten(0, 1).to(dtype), flat.sum(0)
 
 
-HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {LSTM: _LSTMOver.apply, GRU: _GRUOver.apply}
+HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {LSTM: _LSTMSequence.apply, GRU: _GRUSequence.apply}
 OF_TORCH: dict[type[Cell], Callable[..., Any]] = {RNN: rnn_tanh, LSTM: lstm, GRU: gru}

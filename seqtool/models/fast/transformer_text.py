@@ -1,8 +1,8 @@
-"""A Transformer that writes one text: a step for a single row, in single precision on a CPU.
+"""A Transformer that writes one text: its step for a single row, in single precision on a CPU.
 
-Keys and values are written into a tensor with room for a whole window instead of being copied at every step, and the
-layers' operations follow each other without calls between modules. A character of 4 layers of 256 takes 620 µs instead
-of 1,050 (two threads); its products alone take 270.
+Keys and values are written into a tensor with room for a whole window instead of being copied at every step, and there
+are no calls of modules between the layers' operations. With 4 layers of width 256, a character takes 620 µs instead of
+1,050 (two threads); its products alone take 270.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,120 +17,121 @@ from torch import Tensor, nn
 
 from seqtool.models import transformer
 from seqtool.models.contract import Step
-from seqtool.models.fast.packed import Packed
+from seqtool.models.fast.packed import PackedLinear
 from seqtool.models.transformer import KeyValueCache, Residual, TransformerLanguageModel, Window
 
-Map = tuple[Tensor, Tensor]  # the bias and the matrix of a linear map, as `addmv` takes them
+BiasAndMatrix = tuple[Tensor, Tensor]  # of a linear map, in the order of `addmv`
 Function = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class PreallocatedCache:
-    """The queries, keys and values of one row, p = `length` tokens, in a tensor with room for the C of a window.
+    """The queries, keys and values of one row, in a tensor with room for a whole window.
 
-    The states of a window share the tensor. `free` holds the position that may be filled next, and nothing while a step
-    fills it. A step from a state that has been continued already copies what it needs into a tensor of its own.
+    storage: the tensor, for L layers and the C tokens of a window; the states of a window share it, and a step from a
+        state that has already been continued copies what it needs into a new one
+    length: the number of tokens read, p
+    free: the position that may be filled next; empty while a step fills it
     """
 
-    numbers: Float[Tensor, "L C EEE"]
+    storage: Float[Tensor, "L C EEE"]
     length: int
     free: list[int]
 
     @classmethod
     def after(cls, cache: Any, context: int) -> "PreallocatedCache":
-        """One with room for the token after `cache`, which may be such a cache itself; nobody else has its position."""
+        """Return a cache in which the position after `cache` is claimed: `cache` itself if possible, or a copy."""
         if isinstance(cache, cls) and cache._claim():
             return cache
         width = cache.layers[0].shape[2] // 2
-        numbers = cache.layers[0].new_empty(len(cache.layers), context, 3 * width)
-        for layer, keys_values in zip(numbers, cache.layers, strict=True):
+        storage = cache.layers[0].new_empty(len(cache.layers), context, 3 * width)
+        for layer, keys_values in zip(storage, cache.layers, strict=True):
             layer[: cache.length, width:] = keys_values[0]
-        return cls(numbers, cache.length, [])
+        return cls(storage, cache.length, [])
 
     @property
     def layers(self) -> tuple[Tensor, ...]:
-        """Keys and values of each layer, 1×p×2E."""
-        return self.numbers[:, None, : self.length, self.numbers.shape[2] // 3 :].unbind(0)
+        """The keys and values of each layer, 1×p×2E."""
+        return self.storage[:, None, : self.length, self.storage.shape[2] // 3 :].unbind(0)
 
     def select(self, rows: Tensor) -> KeyValueCache:
         return KeyValueCache(tuple(layer.index_select(0, rows) for layer in self.layers))
 
     def views(self, heads: int) -> Iterator[tuple[Tensor, ...]]:
-        """For each layer: where the next token's query, key and value are to be written, 3·E, and views that include
-        them, q 1×h×1×d, k and v 1×h×(p + 1)×d.
-        """
-        count, context, row = self.numbers.shape
-        width, p = row // 3, self.length
-        d, layer = width // heads, context * row
-        q = self.numbers.as_strided((count, 1, heads, 1, d), (layer, row, d, row, 1), p * row)
-        shape, strides = (2, count, 1, heads, p + 1, d), (width, layer, row, d, row, 1)
-        k, v = self.numbers.as_strided(shape, strides, width).unbind(0)
-        return zip(self.numbers.select(1, p).unbind(0), q.unbind(0), k.unbind(0), v.unbind(0), strict=True)
+        """Yield views of each layer: next token, to be written, 3·E; with it, q 1×h×1×d, k and v 1×h×(p + 1)×d."""
+        layers, context, token_stride = self.storage.shape
+        width, p = token_stride // 3, self.length
+        d, layer_stride = width // heads, context * token_stride
+        strides = (layer_stride, token_stride, d, token_stride, 1)
+        q = self.storage.as_strided((layers, 1, heads, 1, d), strides, p * token_stride)
+        k, v = self.storage.as_strided((2, layers, 1, heads, p + 1, d), (width, *strides), width).unbind(0)
+        return zip(self.storage.select(1, p).unbind(0), q.unbind(0), k.unbind(0), v.unbind(0), strict=True)
 
     def filled(self) -> "PreallocatedCache":
-        """The cache once the next token has been written."""
+        """Return the cache that includes the next token, once this has been written."""
         self.free.append(self.length + 1)
-        return PreallocatedCache(self.numbers, self.length + 1, self.free)
+        return PreallocatedCache(self.storage, self.length + 1, self.free)
 
     def _claim(self) -> bool:
-        """Take the position after the last token, if it is free. What was made under inference_mode stays so."""
-        if self.numbers.is_inference() and not torch.is_inference_mode_enabled():
+        """Claim the position after the last token; return False if it is taken or the tensor may not be written."""
+        if self.storage.is_inference() and not torch.is_inference_mode_enabled():
             return False
         try:
-            self.free.remove(self.length)
+            self.free.remove(self.length)  # a single operation, so that two threads cannot both claim it
         except ValueError:
             return False
         return True
 
 
-class Operations:
-    """Those of a `DecoderLayer`. What is around a sub-layer: a function of its input, and one of the sum."""
+class LayerOperations:
+    """The operations of a `DecoderLayer`: its linear maps, and the functions around each sub-layer (`_around`)."""
 
     def __init__(self, layer: Any) -> None:
         attention, feed_forward = layer.attention, layer.feed_forward
         self.around_attention = _around(layer.around_attention)
-        self.queries_keys_values, self.output = _map(attention.queries_keys_values), _map(attention.output)
+        self.queries_keys_values = _bias_and_matrix(attention.queries_keys_values)
+        self.output = _bias_and_matrix(attention.output)
         self.around_feed_forward = _around(layer.around_feed_forward)
-        self.inner, self.outer = _map(feed_forward.inner), _map(feed_forward.outer)
+        self.inner, self.outer = _bias_and_matrix(feed_forward.inner), _bias_and_matrix(feed_forward.outer)
 
 
-PARTS = {
+SUPPORTED_MODULES = {
     *(TransformerLanguageModel, transformer.TransformerDecoder, transformer.DecoderLayer, transformer.SelfAttention),
-    *(transformer.FeedForward, Residual, transformer.Words, Packed),
+    *(transformer.FeedForward, Residual, transformer.InputEmbedding, PackedLinear),
     *(nn.ModuleList, nn.Embedding, nn.LayerNorm, nn.Identity),
 }
 
 
 class DecodingTransformerLanguageModel(TransformerLanguageModel):
-    """The same step for several rows, and another for one."""
+    """A Transformer language model with a faster step for one row; several rows take the ordinary step."""
 
     def __init__(self, model: Any) -> None:
-        """`model` has `Packed` maps with `single_rows`."""
+        """Take over a model whose linear maps are `PackedLinear` with `single_rows`."""
         nn.Module.__init__(self)
         self.__dict__.update(model.__dict__)
         decoder = model.decoder
-        self.symbols, self.positions = model.target_embedding.weight.detach(), decoder.words.positions
-        self.operations = tuple(map(Operations, decoder.layers))
+        self.embedding, self.positions = model.target_embedding.weight.detach(), decoder.words.positions
+        self.operations = tuple(map(LayerOperations, decoder.layers))
         self.heads: int = decoder.layers[0].attention.heads
-        self.last = _normalisation(decoder.last) if isinstance(decoder.last, nn.LayerNorm) else _nothing
-        self.logits = _map(model.output)
+        self.last = _normalisation(decoder.last) if isinstance(decoder.last, nn.LayerNorm) else _identity
+        self.logits = _bias_and_matrix(model.output)
 
     @staticmethod
-    def takes(model: Any, *, single_rows: bool) -> bool:
-        """Whether it is ours, of `PARTS` alone."""
-        return single_rows and {type(module) for module in model.modules()} <= PARTS
+    def supports(model: Any, *, single_rows: bool) -> bool:
+        """Whether the model is ours, with no other modules than `SUPPORTED_MODULES`."""
+        return single_rows and {type(module) for module in model.modules()} <= SUPPORTED_MODULES
 
     def step(self, memory: Any, state: Window, token: Tensor) -> Step[Window]:
         if len(token) != 1 or torch.is_autocast_enabled("cpu"):
             return super().step(memory, state, token)
-        window = self.opened(state)
+        window = self.with_room(state)
         cache = PreallocatedCache.after(window.cache, self.context)
-        embedded = F.embedding(token, self.symbols)
+        embedded = F.embedding(token, self.embedding)
         position = self.positions(cache.length + 1, embedded)[cache.length]
         x = torch.add(position, embedded[0], alpha=self.embedding_scale)
-        for layer, (place, q, k, v) in zip(self.operations, cache.views(self.heads), strict=True):
+        for layer, (next_token, q, k, v) in zip(self.operations, cache.views(self.heads), strict=True):
             before, after = layer.around_attention
-            torch.addmv(*layer.queries_keys_values, before(x), out=place)
+            torch.addmv(*layer.queries_keys_values, before(x), out=next_token)
             bias, matrix = layer.output
             x = after(torch.addmv(x + bias, matrix, F.scaled_dot_product_attention(q, k, v).view(-1)))
             before, after = layer.around_feed_forward
@@ -143,12 +144,13 @@ class DecodingTransformerLanguageModel(TransformerLanguageModel):
 
 
 def _around(residual: Residual) -> tuple[Function, Function]:
+    """Return the functions before the sub-layer and after the sum, of which one normalises."""
     norm = _normalisation(residual.norm)
-    return (norm, _nothing) if residual.first else (_nothing, norm)
+    return (norm, _identity) if residual.norm_first else (_identity, norm)
 
 
-def _map(linear: Any) -> Map:
-    return linear.bias, linear.ordinary
+def _bias_and_matrix(linear: Any) -> BiasAndMatrix:
+    return linear.bias, linear.unpacked
 
 
 def _normalisation(norm: nn.LayerNorm) -> Function:
@@ -156,5 +158,5 @@ def _normalisation(norm: nn.LayerNorm) -> Function:
     return partial(torch.layer_norm, normalized_shape=shape, weight=norm.weight, bias=norm.bias, eps=norm.eps)
 
 
-def _nothing(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x
