@@ -476,7 +476,7 @@ def test_what_ends_a_sweep(stop: type[BaseException], configs: Path, monkeypatch
         raise stop
 
     failing(command, monkeypatch)
-    monkeypatch.setattr(cli, "_forget_output", lambda: None)
+    monkeypatch.setattr(cli, "_discard_output", lambda: None)
     line = ["train", "-m", "train.epochs=1,2"]
     if stop in (KeyboardInterrupt, BrokenPipeError):
         assert cli.run(line, configs) == {KeyboardInterrupt: 130, BrokenPipeError: 1}[stop]
@@ -628,7 +628,7 @@ def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
         ),
         ("train --epochs 3", "Unknown option '--epochs': settings are written key=value, without dashes."),
         ("train epochs", "'epochs' is not a setting: write key=value."),
-        ("train run=\ud800", "'run=\\ud800' holds a character that no text has."),
+        ("train run=\ud800", "'run=\\ud800' contains an invalid character (an unpaired surrogate)."),
         ("train --cfg all -m", "Only one of --multirun and --cfg can be given."),
         ("train -p", "Argument --package/-p: expected one argument."),
         ("train --resolve", "--resolve goes with --cfg."),
@@ -705,7 +705,7 @@ def test_the_users_own_settings(
         said = capsys.readouterr().err
         assert "/experiment/broken.yaml is not YAML: while parsing " in said
     assert cli.run(["train", "--config-dir", "nowhere", "experiment=mine"], configs) == 2
-    expected = "seqtool: There is no directory 'nowhere': --config-dir names one of YAML files.\n"
+    expected = "seqtool: There is no directory 'nowhere': --config-dir must name a directory of YAML files.\n"
     assert (len(calls), capsys.readouterr().err) == (1, expected)
 
 
@@ -749,7 +749,10 @@ def test_a_setting_that_was_taken_out(
 ) -> None:
     failing(lambda config: print(config.train.epochs), monkeypatch)
     assert cli.run(["train", "~train.epochs"], configs) == 2
-    assert capsys.readouterr().err == "seqtool: ~train.epochs takes away what train needs: write key=value.\n"
+    assert (
+        capsys.readouterr().err
+        == "seqtool: train needs a setting that ~train.epochs removes: override it with key=value instead.\n"
+    )
 
 
 def test_a_defect_keeps_its_traceback(
