@@ -313,13 +313,13 @@ SETTINGS = {
     f"{TRANSLATE} beam=null": "setting 'beam' must be a whole number, not null.",
     f"{TRANSLATE} beam=1000000": "beam must be at most 1,000, not 1,000,000.",
     f"{TRANSLATE} max_length=1000000": "max_length must be at most 10,000, not 1,000,000.",
-    f"{TRANSLATE} temperature=nan": "setting 'temperature' must be a number that a computer can work with, not nan.",
-    f"{TRANSLATE} seed={LARGE}": f"setting 'seed' must be a whole number that a computer can work with, not {LARGE}.",
+    f"{TRANSLATE} temperature=nan": "setting 'temperature' must be a number, not nan.",
+    f"{TRANSLATE} seed={LARGE}": f"setting 'seed' must be a whole number, between -2^53 and 2^53, not {LARGE}.",
     f"{TRANSLATE} threads=100000": "threads must be at most 1,024, not 100,000.",
     f"{TRANSLATE} sample=perhaps": "setting 'sample' must be true or false, not 'perhaps'.",
     "eval hypotheses=lines references=lines bootstrap=2000000": "bootstrap must be at most 1,000,000, not 2,000,000.",
     "prepare data.test=1000000": "data.test is 1,000,000: of the built-in corpus it has at most 100,000 pairs.",
-    "prepare data.processes=99999": "data.processes is 99,999 but must be at most 1,024.",
+    "prepare data.processes=99999": "data.processes must be at most 1,024, not 99,999.",
 }
 
 
@@ -603,7 +603,8 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
     "a function as a part": ({"cell": "os.system"}, f"The configuration names 'os.system': {OS}"),
     "a class of ours that is another part": (
         {"score": "seqtool.models.cells.GRU"},
-        "The configuration names 'seqtool.models.cells.GRU', which is not what is wanted here.",
+        "The configuration names 'seqtool.models.cells.GRU', which is not a concrete class derived "
+        "from seqtool.models.attention.AttentionScore.",
     ),
     "a function of ours": (
         {"_target_": "seqtool.cli.main.main"},
@@ -619,9 +620,13 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a class of ours that is no model": (
         {"_target_": "seqtool.data.preparation.ColumnsWriter"},
-        "The configuration names 'seqtool.data.preparation.ColumnsWriter', which is not what is wanted here.",
+        "The configuration names 'seqtool.data.preparation.ColumnsWriter', which is not a concrete class derived "
+        "from seqtool.models.contract.EncoderDecoder.",
     ),
-    "no class at all": ({"_target_": "seqtool..cli\0"}, "Setting '_target_' must name a class, module and all."),
+    "no class at all": (
+        {"_target_": "seqtool..cli\0"},
+        "Setting '_target_' must name a class with its module, such as mine.Model.",
+    ),
 }
 
 
