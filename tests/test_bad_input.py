@@ -505,7 +505,7 @@ def test_files_as_the_data_of_a_built_in_corpus(place: Path, capsys: pytest.Capt
         assert sentence.startswith("data.train is a number with data=toy, not ")
         assert sentence.endswith(": for files of your own add data=parallel or photos.")
     sentence = refusal(capsys, "prepare data=multi30k data.train=lines,lines")
-    assert sentence == "Setting 'data.train' of prepare is only there with data=parallel, photos, scenes, text or toy."
+    assert sentence == "Setting 'data.train' of prepare exists only with data=parallel, photos, scenes, text or toy."
 
 
 @pytest.mark.parametrize("resume", ["train.resume=True", "train.resume='true'", "++train.resume=true"])

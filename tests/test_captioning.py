@@ -409,7 +409,7 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["train", *DATA, TRAIN, *SOFT, "data.vocabulary.joint=true"],
-            "Setting 'data.vocabulary.joint' of train is only there with data=multi30k, parallel or toy.",
+            "Setting 'data.vocabulary.joint' of train exists only with data=multi30k, parallel or toy.",
         ),
         (["train", *DATA, TRAIN, *SOFT, "run=soft"], "Run 'soft' exists already in runs/soft: choose another name"),
         (["train", *DATA, TRAIN, *SOFT, "model.reward=-1"], "model.reward must be at least 0, not -1.0."),

@@ -344,7 +344,7 @@ def test_a_group_is_no_part_of_a_name(
         ("${data}", "data", ""),
     ):
         assert cli.run(["train", *flag, "model=large", f"run={name}"], configs) == 2
-        said = f"seqtool: Setting 'run' refers to '{group}', which is a group of settings: name one in it{example}.\n"
+        said = f"seqtool: Setting 'run' refers to '{group}', a group of settings: refer to one of them{example}.\n"
         assert (calls, capsys.readouterr().err) == ([], said)
 
 
@@ -634,7 +634,7 @@ def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
         ("train --resolve", "--resolve goes with --cfg."),
         (
             "train +epochs=(",
-            "Cannot read '+epochs=(': quote the value for Hydra too, as in \"key='(value)'\".",
+            "Cannot read '+epochs=(': quote the value twice, for the shell and for Hydra: \"key='(value)'\".",
         ),
         (
             "train train.epochs=${nothing}",
@@ -666,8 +666,8 @@ def test_one_sentence_for_a_mistake(
         ("experiment=mine modle.hidden=3", "Unknown setting 'modle.hidden'; did you mean 'model.hidden'?"),
         ("model=sub/deep modle.hidden=3", "Unknown setting 'modle.hidden'; did you mean 'model.hidden'?"),
         ("experiment=mien", "Unknown experiment 'mien'; did you mean 'mine'?"),
-        ("model.size=3", "Setting 'model.size' of train is only there with model=tiny."),
-        ("model.deep=3", "Setting 'model.deep' of train is only there with model=large or tiny."),
+        ("model.size=3", "Setting 'model.size' of train exists only with model=tiny."),
+        ("model.deep=3", "Setting 'model.deep' of train exists only with model=large or tiny."),
         (
             "experiment=lost seed=3",
             "{own}/experiment/lost.yaml: unknown model 'lost'; choose from large, small, tiny.",
