@@ -119,7 +119,7 @@ def stopped(self, progress, rate):
 MetricsLog.updated = stopped
 """
     statuses, errors = Launched(tmp_path).run(*TRAIN, "train.steps=4", before=stopping)
-    assert statuses == [0, 0] and "Go on with: seqtool train run=a train.resume=true" in errors
+    assert statuses == [0, 0] and "Resume with: seqtool train run=a train.resume=true" in errors
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_a_signal_saves_and_resuming_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(MetricsLog, "updated", stopping)
         assert train(*common, "run=parts", "train.steps=25") == 130
-    assert f"Stopped at step {step}. Go on with: seqtool train run=parts train.resume=true" in capsys.readouterr().out
+    assert f"Stopped at step {step}. Resume with: seqtool train run=parts train.resume=true" in capsys.readouterr().out
     assert train("run=parts", "train.resume=true") == 0
     whole, parts = weights("whole"), weights("parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -160,7 +160,7 @@ def test_a_signal_is_heeded_at_any_time(
     with monkeypatch.context() as patch:
         patch.setattr(holder, name, signalled)
         assert train(*settings, "train.steps=4") == 130
-    assert f"Stopped at step {step}. Go on with: seqtool train run=r train.resume=true" in capsys.readouterr().out
+    assert f"Stopped at step {step}. Resume with: seqtool train run=r train.resume=true" in capsys.readouterr().out
     assert checkpoint.newest(Path("runs/r")).progress["step"] == step
     assert train("run=r", "train.resume=true") == 0
     assert [record["step"] for record in records("r")] == [2, 4]
