@@ -823,13 +823,13 @@ def test_help_of_a_preset_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
         "  data=scenes  # choose from ",
         "    doubly_stochastic: 0.02  # λ on ",
         "    average_last: 3  # at the end, ",
-        "    max_length: 40  # tokens of a translation\n",
-        "    warmup: 7\n",
-        "    lr: 0.0015\n",
+        "    max_length: 40  # tokens of a translation or caption\n",
+        "    warmup: 7  # steps over which",
+        "    lr: 0.0015  # the learning rate\n",
         "    encoder:\n",
         "      backbone: small  # small (for the built-in images) | ",
-        "      minimum_count: 1  # occurrences of a word for it to be known",
-        "    epochs: ${train.epochs}\n",
+        "      minimum_count: 1  # for kind=word, how often a word must occur to be known",
+        "    epochs: ${train.epochs}  # over which it falls to 0\n",
     ):
         assert f"\n{line}" in text
     config = config_directory()
