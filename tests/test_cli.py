@@ -220,7 +220,7 @@ def test_a_command_collects_garbage_but_not_modules() -> None:
     assert (result.returncode, result.stdout) == (0, "True True\n"), result.stderr
 
 
-@pytest.mark.parametrize("number", cli.ENDING)
+@pytest.mark.parametrize("number", cli.ENDING_SIGNALS)
 def test_a_signal_while_python_exits_prints_nothing(number: signal.Signals) -> None:
     """SIGTERM ends what would not end; the others come too late."""
     late = f"lambda: (os.kill(os.getpid(), {int(number)}), time.sleep(0.2))"
