@@ -1,7 +1,7 @@
 """Translation, captioning and language models, implemented to match their papers' equations.
 
-Axis alphabet of the whole package: B batch, K beam, S source positions (or image locations), T target
-positions, V vocabulary, E embedding, H hidden, A alignment, D annotation vector.
+The names of axes in the whole package: B batch, K beam, S source positions (or image locations), T target positions,
+V vocabulary, E embedding, H hidden, A alignment, D annotation vector.
 """
 
 import os
@@ -28,15 +28,18 @@ def load(
     trust: str | Sequence[str] = (),
     **settings: Any,
 ) -> "Translator | Captioner | Generator":
-    """Load a run or checkpoint directory: `seqtool.load("runs/toy").translate(["I have a cat."])`,
-    `seqtool.load("runs/scenes").caption(["photo.jpg"])`, `seqtool.load("runs/text").generate(["Once upon"])`.
+    """Load the model of a run or checkpoint directory.
+
+    seqtool.load("runs/toy").translate(["I have a cat."])
+    seqtool.load("runs/scenes").caption(["photo.jpg"])
+    seqtool.load("runs/text").generate(["Once upon"])
 
     checkpoint: a path, or a list of paths, which loads an ensemble
-    trust: modules of your own whose classes the checkpoint may name, as `trust="mine"`; this runs their code
-    settings: device, threads, beam, …, as in configs/decoding.yaml, configs/caption.yaml and configs/generate.yaml;
-        `threads` holds while the model computes
+    trust: modules of your own whose classes the checkpoint may name, such as `trust="mine"`; their code is run
+    settings: device, threads, beam and so on, as in configs/decoding.yaml, configs/caption.yaml and
+        configs/generate.yaml; `threads` applies only while the model computes
 
-    torch is imported here, not by `import seqtool`.
+    torch is imported by this function, not by `import seqtool`.
     """
     from seqtool.runtime.spinning import limit_spinning
 

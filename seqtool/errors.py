@@ -1,4 +1,4 @@
-"""The exception for what the user can put right, errors of files that cannot be written, and lack of memory."""
+"""Errors that users can put right: bad input, files that cannot be written, and too little memory."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -6,31 +6,32 @@ from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
-FULL = (ENOSPC, EDQUOT, EFBIG)
+NO_SPACE = (ENOSPC, EDQUOT, EFBIG)
 
-# What torch's allocators say when memory runs out, and the status by which NVIDIA's libraries say so: one that has no
-# memory for its own handle is NOT_INITIALIZED.
+# The messages of torch's allocators when memory runs out, and the status codes of NVIDIA's libraries. A library that
+# cannot allocate its own handle reports NOT_INITIALIZED.
 NO_MEMORY = re.compile("out of memory|not enough memory|can('|no)t allocate memory|bad_alloc", re.IGNORECASE)
 NO_MEMORY_STATUS = re.compile("[A-Z_]+_(ALLOC|ALLOCATION)_FAILED|[A-Z]+_STATUS_NOT_INITIALIZED")
 
 
 class InputError(ValueError):
-    """Bad input: one sentence that names the file, line or setting, what was expected and what to do.
+    """Bad input. The message is one sentence that names the file, line or setting, what was expected and what to do.
 
-    The command line prints it and exits with status 2; every other exception is a defect and keeps its traceback.
+    The command line prints the message and exits with status 2. Other exceptions, besides OSError, are defects, whose
+    traceback is printed.
     """
 
 
 class OutOfMemoryError(InputError):
-    """Memory ran out: the sentence says what to lower."""
+    """Memory ran out. The message says which settings to lower."""
 
 
 class UnfinishedError(InputError):
-    """A preparation ended, but not because of its input: its results are kept, and the next preparation resumes."""
+    """A preparation was interrupted, not because of its input. Its results are kept, and the next one resumes."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, the computer's or a GPU's. Of torch's errors some are plain RuntimeErrors."""
+    """Whether the computer's or a GPU's memory ran out, which torch may report as a plain RuntimeError."""
     if isinstance(error, RuntimeError):
         return any(pattern.search(str(error)) for pattern in (NO_MEMORY, NO_MEMORY_STATUS))
     return isinstance(error, MemoryError | OutOfMemoryError)
@@ -38,7 +39,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def out_of_memory(advice: Callable[[], str], device: object = None) -> Iterator[None]:
-    """Raise OutOfMemoryError if memory runs out, ending with `advice`."""
+    """Within the context, raise OutOfMemoryError if memory runs out; its message ends with `advice`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -51,34 +52,30 @@ def out_of_memory(advice: Callable[[], str], device: object = None) -> Iterator[
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Add the name of the file to the error of a full disk or of a file that is too large, which has none if a write
-    fails.
-    """
+    """Add the file's name to the error of a full disk or of a file that is too large: a failing write gives none."""
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno in FULL:
+        if error.filename is None and error.errno in NO_SPACE:
             error.filename = str(path)
         raise
 
 
 def full_disk(error: OSError) -> str | None:
-    """What is wrong and what to do, without a full stop, if a disk or a quota is full or a file too large; None for any
-    other error.
-    """
-    if error.errno not in FULL:
+    """The message, without a full stop, if a disk or quota is full or a file too large; None for any other error."""
+    if error.errno not in NO_SPACE:
         return None
-    path = error.filename2 or error.filename or "a file"  # for a copy, the second is the one written
+    path = error.filename2 or error.filename or "a file"  # of a copy, filename2 is the file that is written
     if error.errno == EFBIG:
-        return f"{path} cannot be written: a file may not be so large here; raise the limit (ulimit -f unlimited)"
+        return f"{path} cannot be written: it would exceed the limit on file sizes; raise it (ulimit -f unlimited)"
     return f"The disk is full: {path} cannot be written; make room"
 
 
-# Control characters, which a terminal obeys, including line ends and marks that change the direction of text; and
-# halves of surrogate pairs, which cannot be encoded.
+# Control characters, which change what a terminal shows, including line ends and marks of text direction; and unpaired
+# surrogates, which cannot be encoded.
 UNPRINTABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 
 def printable(text: str) -> str:
-    """The text on one line, safe to show on a terminal: control characters in it are escaped, as \\x1b."""
+    """The text on one line, safe to show on a terminal: control characters are escaped, such as \\x1b."""
     return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

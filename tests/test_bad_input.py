@@ -313,13 +313,13 @@ SETTINGS = {
     f"{TRANSLATE} beam=null": "setting 'beam' must be a whole number, not null.",
     f"{TRANSLATE} beam=1000000": "beam must be at most 1,000, not 1,000,000.",
     f"{TRANSLATE} max_length=1000000": "max_length must be at most 10,000, not 1,000,000.",
-    f"{TRANSLATE} temperature=nan": "setting 'temperature' must be a number that a computer can work with, not nan.",
-    f"{TRANSLATE} seed={LARGE}": f"setting 'seed' must be a whole number that a computer can work with, not {LARGE}.",
+    f"{TRANSLATE} temperature=nan": "setting 'temperature' must be a number, not nan.",
+    f"{TRANSLATE} seed={LARGE}": f"setting 'seed' must be a whole number, between -2^53 and 2^53, not {LARGE}.",
     f"{TRANSLATE} threads=100000": "threads must be at most 1,024, not 100,000.",
     f"{TRANSLATE} sample=perhaps": "setting 'sample' must be true or false, not 'perhaps'.",
     "eval hypotheses=lines references=lines bootstrap=2000000": "bootstrap must be at most 1,000,000, not 2,000,000.",
     "prepare data.test=1000000": "data.test is 1,000,000: it must be at most 100,000 pairs.",
-    "prepare data.processes=99999": "data.processes is 99,999 but must be at most 1,024.",
+    "prepare data.processes=99999": "data.processes must be at most 1,024, not 99,999.",
 }
 
 
@@ -505,7 +505,7 @@ def test_files_as_the_data_of_a_built_in_corpus(place: Path, capsys: pytest.Capt
         assert sentence.startswith("data.train is a number with data=toy, not ")
         assert sentence.endswith(": for files of your own add data=parallel or photos.")
     sentence = refusal(capsys, "prepare data=multi30k data.train=lines,lines")
-    assert sentence == "Setting 'data.train' of prepare is only there with data=parallel, photos, scenes, text or toy."
+    assert sentence == "Setting 'data.train' of prepare exists only with data=parallel, photos, scenes, text or toy."
 
 
 @pytest.mark.parametrize("resume", ["train.resume=True", "train.resume='true'", "++train.resume=true"])
@@ -604,7 +604,8 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
     "a function as a part": ({"cell": "os.system"}, f"The configuration names 'os.system': {OS}"),
     "a class of ours that is another part": (
         {"score": "seqtool.models.cells.GRU"},
-        "The configuration names 'seqtool.models.cells.GRU', which is not what is wanted here.",
+        "The configuration names 'seqtool.models.cells.GRU', which is not a concrete class derived "
+        "from seqtool.models.attention.AttentionScore.",
     ),
     "a function of ours": (
         {"_target_": "seqtool.cli.main.main"},
@@ -620,9 +621,13 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a class of ours that is no model": (
         {"_target_": "seqtool.data.preparation.ColumnsWriter"},
-        "The configuration names 'seqtool.data.preparation.ColumnsWriter', which is not what is wanted here.",
+        "The configuration names 'seqtool.data.preparation.ColumnsWriter', which is not a concrete class derived "
+        "from seqtool.models.contract.EncoderDecoder.",
     ),
-    "no class at all": ({"_target_": "seqtool..cli\0"}, "Setting '_target_' must name a class, module and all."),
+    "no class at all": (
+        {"_target_": "seqtool..cli\0"},
+        "Setting '_target_' must name a class with its module, such as mine.Model.",
+    ),
 }
 
 

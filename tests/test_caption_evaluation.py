@@ -269,13 +269,13 @@ def test_document_frequencies_are_made(files: Path, capsys: pytest.CaptureFixtur
             "hard_attention= can only be given with checkpoint=PATH.",
         ),
         ("hypotheses=h.json references=h.json data=toy seed=2", "data=, seed= can only be given with checkpoint=PATH."),
-        ("hypotheses=h.json references=h.json java=true", "java= is for captions: say task=captioning."),
+        ("hypotheses=h.json references=h.json java=true", "java= is for captions: add task=captioning."),
         ("task=captioning hypotheses=h.json references=r.json gold=h.json", "gold= means nothing for captions."),
         (
             "task=captioning hypotheses=h.json references=r.json output=x",
             "output= is for the captions of checkpoint=PATH: leave it out with hypotheses=FILE.",
         ),
-        ("checkpoint=[]", "checkpoint= names nothing: write checkpoint=PATH, a run or checkpoint."),
+        ("checkpoint=[]", "checkpoint= is empty: write checkpoint=PATH, a run or checkpoint."),
         (
             "task=captioning hypotheses=h.json references=r.json save_document_frequencies=x",
             "save_document_frequencies=FILE takes one references=FILE, and no setting of scoring.",

@@ -369,8 +369,7 @@ def test_translations_in_any_file_are_no_captions(capsys: Capture) -> None:
     for file in ("h.json", written("h.txt", "image,caption\n1000.jpg,a dog\n")):
         assert run("eval", f"hypotheses={file}", "references=r.txt") == 2
         assert (
-            f"hypotheses={file} is a file of captions: say task=captioning, or task=translation"
-            in capsys.readouterr().err
+            f"hypotheses={file} contains captions: add task=captioning, or task=translation" in capsys.readouterr().err
         )
 
 
@@ -397,7 +396,7 @@ def test_sentences_that_begin_as_captions_might_are_scored(first: str, capsys: C
 def test_captions_are_told_from_sentences(form: str, capsys: Capture) -> None:
     file = written(*PUBLISHED[form])
     assert run("eval", f"hypotheses={file}", f"references={file}") == 2
-    assert "is a file of captions: say task=captioning" in capsys.readouterr().err
+    assert "contains captions: add task=captioning" in capsys.readouterr().err
     assert run("eval", "task=translation", f"hypotheses={file}", f"references={file}", "bootstrap=0") == 0
 
 

@@ -390,7 +390,7 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["caption", "checkpoint=runs/soft", "images=data/photos", "precision=fp16"], "precision=fp16 needs a GPU"),
         (["translate", "checkpoint=runs/soft", "input=x"], "holds a captioner: use seqtool caption."),
         (["caption", "checkpoint=[]", "images=data/photos"], "checkpoint=… names no run or checkpoint."),
-        (["caption", "checkpoint=runs/soft", "images=[]"], "images=… names no image."),
+        (["caption", "checkpoint=runs/soft", "images=[]"], "images=… names no images: name images, or dir"),
         (
             ["caption", "checkpoint=runs/fixed", "images=data/photos", "coverage_penalty=1"],
             "needs a model with attention",
@@ -405,11 +405,11 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["caption", "checkpoint=runs/soft", "images=data/photos/000.png,other/000.png", "format=coco"],
-            "data/photos/000.png and other/000.png would both have the image id 000.png: describe them in two calls",
+            "data/photos/000.png and other/000.png would both have the image id 000.png: caption them in separate",
         ),
         (
             ["train", *DATA, TRAIN, *SOFT, "data.vocabulary.joint=true"],
-            "Setting 'data.vocabulary.joint' of train is only there with data=multi30k, parallel or toy.",
+            "Setting 'data.vocabulary.joint' of train exists only with data=multi30k, parallel or toy.",
         ),
         (["train", *DATA, TRAIN, *SOFT, "run=soft"], "Run 'soft' already exists in runs/soft: choose another name"),
         (["train", *DATA, TRAIN, *SOFT, "model.reward=-1"], "model.reward must be at least 0, not -1.0."),

@@ -220,7 +220,7 @@ def test_a_command_collects_garbage_but_not_modules() -> None:
     assert (result.returncode, result.stdout) == (0, "True True\n"), result.stderr
 
 
-@pytest.mark.parametrize("number", cli.ENDING)
+@pytest.mark.parametrize("number", cli.ENDING_SIGNALS)
 def test_a_signal_while_python_exits_prints_nothing(number: signal.Signals) -> None:
     """SIGTERM ends what would not end; the others come too late."""
     late = f"lambda: (os.kill(os.getpid(), {int(number)}), time.sleep(0.2))"
@@ -344,7 +344,7 @@ def test_a_group_is_no_part_of_a_name(
         ("${data}", "data", ""),
     ):
         assert cli.run(["train", *flag, "model=large", f"run={name}"], configs) == 2
-        said = f"seqtool: Setting 'run' refers to '{group}', which is a group of settings: name one in it{example}.\n"
+        said = f"seqtool: Setting 'run' refers to '{group}', a group of settings: refer to one of them{example}.\n"
         assert (calls, capsys.readouterr().err) == ([], said)
 
 
@@ -476,7 +476,7 @@ def test_what_ends_a_sweep(stop: type[BaseException], configs: Path, monkeypatch
         raise stop
 
     failing(command, monkeypatch)
-    monkeypatch.setattr(cli, "_forget_output", lambda: None)
+    monkeypatch.setattr(cli, "_discard_output", lambda: None)
     line = ["train", "-m", "train.epochs=1,2"]
     if stop in (KeyboardInterrupt, BrokenPipeError):
         assert cli.run(line, configs) == {KeyboardInterrupt: 130, BrokenPipeError: 1}[stop]
@@ -628,13 +628,13 @@ def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
         ),
         ("train --epochs 3", "Unknown option '--epochs': settings are written key=value, without dashes."),
         ("train epochs", "'epochs' is not a setting: write key=value."),
-        ("train run=\ud800", "'run=\\ud800' holds a character that no text has."),
+        ("train run=\ud800", "'run=\\ud800' contains an invalid character (an unpaired surrogate)."),
         ("train --cfg all -m", "Only one of --multirun and --cfg can be given."),
         ("train -p", "Argument --package/-p: expected one argument."),
         ("train --resolve", "--resolve goes with --cfg."),
         (
             "train +epochs=(",
-            "Cannot read '+epochs=(': quote the value for Hydra too, as in \"key='(value)'\".",
+            "Cannot read '+epochs=(': quote the value twice, for the shell and for Hydra: \"key='(value)'\".",
         ),
         (
             "train train.epochs=${nothing}",
@@ -666,8 +666,8 @@ def test_one_sentence_for_a_mistake(
         ("experiment=mine modle.hidden=3", "Unknown setting 'modle.hidden'; did you mean 'model.hidden'?"),
         ("model=sub/deep modle.hidden=3", "Unknown setting 'modle.hidden'; did you mean 'model.hidden'?"),
         ("experiment=mien", "Unknown experiment 'mien'; did you mean 'mine'?"),
-        ("model.size=3", "Setting 'model.size' of train is only there with model=tiny."),
-        ("model.deep=3", "Setting 'model.deep' of train is only there with model=large or tiny."),
+        ("model.size=3", "Setting 'model.size' of train exists only with model=tiny."),
+        ("model.deep=3", "Setting 'model.deep' of train exists only with model=large or tiny."),
         (
             "experiment=lost seed=3",
             "{own}/experiment/lost.yaml: unknown model 'lost'; choose from large, small, tiny.",
@@ -705,7 +705,7 @@ def test_the_users_own_settings(
         said = capsys.readouterr().err
         assert "/experiment/broken.yaml is not YAML: while parsing " in said
     assert cli.run(["train", "--config-dir", "nowhere", "experiment=mine"], configs) == 2
-    expected = "seqtool: There is no directory 'nowhere': --config-dir names one of YAML files.\n"
+    expected = "seqtool: There is no directory 'nowhere': --config-dir must name a directory of YAML files.\n"
     assert (len(calls), capsys.readouterr().err) == (1, expected)
 
 
@@ -749,7 +749,10 @@ def test_a_setting_that_was_taken_out(
 ) -> None:
     failing(lambda config: print(config.train.epochs), monkeypatch)
     assert cli.run(["train", "~train.epochs"], configs) == 2
-    assert capsys.readouterr().err == "seqtool: ~train.epochs takes away what train needs: write key=value.\n"
+    assert (
+        capsys.readouterr().err
+        == "seqtool: train needs a setting that ~train.epochs removes: override it with key=value instead.\n"
+    )
 
 
 def test_a_defect_keeps_its_traceback(
@@ -820,13 +823,13 @@ def test_help_of_a_preset_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
         "  data=scenes  # choose from ",
         "    doubly_stochastic: 0.02  # λ on ",
         "    average_last: 3  # at the end, ",
-        "    max_length: 40  # tokens of a translation\n",
-        "    warmup: 7\n",
-        "    lr: 0.0015\n",
+        "    max_length: 40  # tokens of a translation or caption\n",
+        "    warmup: 7  # steps over which",
+        "    lr: 0.0015  # the learning rate\n",
         "    encoder:\n",
         "      backbone: small  # small (for the built-in images) | ",
-        "      minimum_count: 1  # occurrences of a word for it to be known",
-        "    epochs: ${train.epochs}\n",
+        "      minimum_count: 1  # for kind=word, how often a word must occur to be known",
+        "    epochs: ${train.epochs}  # over which it falls to 0\n",
     ):
         assert f"\n{line}" in text
     config = config_directory()

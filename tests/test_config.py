@@ -157,7 +157,7 @@ def test_a_trusted_target_may_be_any_function_with_defaults_of_its_own(package: 
             "Unknown target 'seqtool.parts.number'; "
             "choose from seqtool.parts.Part, seqtool.parts.Path, seqtool.parts.make_part.",
         ),
-        ({"_target_": None}, "Setting 'model._target_' must name a class, module and all."),
+        ({"_target_": None}, "Setting 'model._target_' must name a class with its module, such as mine.Model."),
     ],
 )
 def test_build_names_every_mistake(change: dict[str, Any], text: str, package: None) -> None:
@@ -247,7 +247,7 @@ def test_a_module_of_ones_own(own: None, trusted: classes.Trust) -> None:
         ({"_target_": "mien.Mine"}, "Unknown target 'mien.Mine': there is no module 'mien'; did you mean 'mine'?"),
         ({"_target_": "mine.Mien"}, "Unknown target 'mine.Mien'; did you mean 'mine.Mine'?"),
         ({"size": "mine.Smal"}, "Unknown target 'mine.Smal'; did you mean 'mine.Small'?"),
-        ({"size": "mine."}, "Setting 'model.size' must name a class, module and all."),
+        ({"size": "mine."}, "Setting 'model.size' must name a class with its module, such as mine.Model."),
         ({"size": None}, "Setting 'model.size' must be text, not null."),
         (
             {"_target_": "mine.Other"},

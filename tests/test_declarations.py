@@ -119,7 +119,7 @@ def test_a_setting_that_names_a_file_is_added_by_a_line_and_a_declaration(
     assert run(*line, "-m", "beam=1,2", "unused=out-${beam}", configs=configs) == 0
     assert [values["unused"] for values in seen[-2:]] == ["out-1", "out-2"]
     assert run(*line, "-m", "beam=1,2", "unused=out", configs=configs) == 2
-    assert "unused=out is what an earlier job of this sweep wrote" in capsys.readouterr().err
+    assert "unused=out was written by an earlier job of this sweep" in capsys.readouterr().err
     assert run(*line, "lexikon=a", configs=configs) == 2
     assert capsys.readouterr().err == "seqtool: Unknown setting 'lexikon'; did you mean 'lexicon'?\n"
     lexicon = typed(Lexicon, {"lexicon": "a", "unused": None, "depth": 10})

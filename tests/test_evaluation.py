@@ -394,7 +394,7 @@ def test_captions_are_not_scored_as_translations(tmp_path: Path, name: str, caps
     content = b'[{"image_id": 1, "caption": "a cat"}]'
     file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert run("eval", f"hypotheses={file}", f"references={file}") == 2
-    assert f"hypotheses={file} is a file of captions: say task=captioning, or" in capsys.readouterr().err
+    assert f"hypotheses={file} contains captions: add task=captioning, or" in capsys.readouterr().err
 
 
 def test_a_test_set_without_a_network(place: Path, offline: Path, capsys: pytest.CaptureFixture[str]) -> None:

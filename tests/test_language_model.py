@@ -362,7 +362,7 @@ BAD = {
     "no checkpoint": (["eval", "task=language_modelling"], "task=language_modelling needs checkpoint=PATH: a text by"),
     "beam": (["eval", "checkpoint=runs/a", "beam=3"], "beam= means nothing for language models."),
     "references": (["eval", "checkpoint=runs/a", "references=a.txt"], "references= means nothing for language models."),
-    "text": (["eval", "text=a.txt", "hypotheses=a.txt", "references=a.txt"], "text= is for language models: say task="),
+    "text": (["eval", "text=a.txt", "hypotheses=a.txt", "references=a.txt"], "text= is for language models: add task="),
     "words of pairs": (["train", *SETTINGS, "data.vocabulary.reuse=pairs"], "a vocabulary for another kind of data"),
     "bptt later": (
         ["train", "run=a", "train.resume=true", "train.bptt=7", "train.steps=500"],

@@ -70,7 +70,7 @@ def test_a_preset_of_ones_own(text: str, encoding: str, called: list[dict[str, A
         (f"{HEADER}train:\n\tsteps: 3\n", "utf-8", "line 3, column 1: indent with spaces."),
         (f"{HEADER}train:\n  steps: 3\n  steps: 4\n", "utf-8", "found duplicate key steps in "),
         (f"{HEADER}train: {{steps: '3}}\n", "utf-8", " is not YAML: while scanning a quoted scalar "),
-        (f"{HEADER}- seed\n", "utf-8", " does not hold settings, key: value."),
+        (f"{HEADER}- seed\n", "utf-8", " must hold settings, each written key: value."),
         (f"{HEADER}train: [3]\n", "utf-8", ": 'train' is a group of settings, written train: {name: value}."),
         (f"{HEADER}validation:\n  beam 3\n", "utf-8", ": 'validation' is a group of settings, written validation: {"),
         (f"{HEADER}data: toy\n", "utf-8", ", or choose one by `defaults: [override /data: NAME]`."),

@@ -297,8 +297,8 @@ def test_captions(place: Path) -> None:
     ("arguments", "message"),
     [
         ("runs/none", "There is no run at runs/none."),
-        ("runs/attend runs/fixed", "A report of several runs needs a place: output=FILE.html."),
-        ("checkpoint=runs/attend", "The report of an evaluation needs a place: output=FILE.html."),
+        ("runs/attend runs/fixed", "A report of several runs needs a file name: output=FILE.html."),
+        ("checkpoint=runs/attend", "The report of an evaluation needs a file name: output=FILE.html."),
         ("", "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate"),
         ("runs/attend checkpoint=runs/attend output=a.html", "takes only output=FILE.html, not checkpoint=runs/attend"),
         ("runs/attend outptu=a.html", "Unknown setting 'outptu'; did you mean 'output'?"),

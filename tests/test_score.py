@@ -112,7 +112,7 @@ def test_what_a_model_does_not_know_of_a_prefix_stays(place: Path, capsys: pytes
         assert run(*given, *more) == 0
         captured = capsys.readouterr()
         assert captured.out.startswith("Tengo ☃☃")
-        assert "does not know 1 words or pieces of the prefixes, which stay as they are." in captured.err
+        assert "does not know 1 words or pieces of the prefixes; they are kept unchanged." in captured.err
     assert run("score", "checkpoint=runs/attend", "sources=one.txt", "references=begins.txt", "format=jsonl") == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["text"] == "Tengo ☃☃" and "pieces of the references." in captured.err
@@ -257,7 +257,10 @@ def test_nothing_is_longer_than_learnt_positions(place: Path, capsys: pytest.Cap
         ("checkpoint=runs/text references=targets.txt sources=sources.txt", "leave sources= out."),
         ("checkpoint=runs/attend references=targets.txt plot=new", "name the file of their sources, sources=FILE."),
         ("checkpoint=runs/attend references=text.txt sources=sources.txt", "sources.txt has 3 lines but references="),
-        ("checkpoint=runs/attend references=empty.txt sources=empty.txt", "is empty: it must have one text a line."),
+        (
+            "checkpoint=runs/attend references=empty.txt sources=empty.txt",
+            "is empty: it must have one text on each line.",
+        ),
         ("checkpoint=runs/text references=blank.txt", "has only empty lines: there is nothing to score."),
         ("checkpoint=runs/attend references=none.txt sources=sources.txt", "none.txt"),
         ("checkpoint=runs/fixed references=targets.txt sources=sources.txt plot=x", "needs a model with attention"),

@@ -80,6 +80,6 @@ def test_a_file_that_may_not_be_so_large(
             assert run(*command) == 2
     sentence = capsys.readouterr().err.splitlines()[-1]
     assert sentence.startswith("seqtool: ") and file in sentence
-    assert " cannot be written: a file may not be so large here; raise the limit (ulimit -f unlimited)" in sentence
+    assert " cannot be written: it would exceed the limit on file sizes; raise it (ulimit -f unlimited)" in sentence
     Path("stdout").unlink()
     assert not [name for name in ("o.txt", "r.html", "runs/r/report.html") if Path(name).exists()]

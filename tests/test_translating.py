@@ -142,7 +142,7 @@ def test_prefixes_of_a_file(place: Path, stdin: Any, capsys: pytest.CaptureFixtu
     for arguments, message in (
         (
             ["input=input.txt", "prefix=two.txt"],
-            "prefix=two.txt has 2 lines but the input has 3: give one for each line.",
+            "prefix=two.txt has 2 lines but the input has 3: it must have as many.",
         ),
         (["input=input.txt", "prefix=none.txt"], "none.txt does not exist."),
         (["input=input.txt", "prefix=three.txt", "output=three.txt"], "is the same file as prefix=three.txt"),
@@ -675,7 +675,7 @@ def test_eval_reads_what_translate_writes(place: Path, capsys: pytest.CaptureFix
     assert "out.jsonl line 1 is not a record as written by translate format=jsonl." in capsys.readouterr().err
     Path("captions.csv").write_text("file,caption\na.jpg,a cat\n")
     assert run("eval", "hypotheses=in.txt", "references=captions.csv") == 2
-    assert "references=captions.csv is a file of captions: say task=captioning, or" in capsys.readouterr().err
+    assert "references=captions.csv contains captions: add task=captioning, or" in capsys.readouterr().err
     assert run("translate", "checkpoint=runs/attend", "input=in.txt", "plot=in.txt") == 2
     assert "plot=in.txt is a file: name a directory for the pictures." in capsys.readouterr().err
 
@@ -781,9 +781,7 @@ def test_jobs_of_a_sweep_do_not_write_over_each_other(place: Path, capsys: pytes
     Path("in.txt").write_text("I have a cat.\n")
     sweep = ["translate", "-m", "checkpoint=runs/attend", "input=in.txt", "beam=1,2"]
     assert run(*sweep, "output=shared.txt") == 2
-    assert (
-        "seqtool: output=shared.txt is what an earlier job of this sweep wrote: name a file" in capsys.readouterr().err
-    )
+    assert "seqtool: output=shared.txt was written by an earlier job of this sweep: name a" in capsys.readouterr().err
     assert run(*sweep, "output=beam-${beam}.txt") == 0
     assert Path("beam-1.txt").exists() and Path("beam-2.txt").exists()
     assert run(*sweep, "output=/dev/null") == 0

@@ -107,7 +107,7 @@ def test_a_plugin_that_is_not_installed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("train", "-m", setting, "seed=1,2") == 2
-    said = f"seqtool: {setting} is not installed: pip install {package}, if that is what you mean.\n"
+    said = f"seqtool: {setting} is not installed: try pip install {package}.\n"
     assert capsys.readouterr().err == said
 
 

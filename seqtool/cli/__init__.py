@@ -1,3 +1,3 @@
-"""What the shell sees: a file for each command, and what they share."""
+"""What users run: a module for each command, and what the commands share."""
 
 COMMANDS = ("prepare", "train", "translate", "caption", "generate", "score", "eval", "inspect", "report", "demo")

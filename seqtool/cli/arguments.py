@@ -1,7 +1,7 @@
-"""The YAML files of a command's settings, and the arguments after the command, prepared for Hydra.
+"""The YAML files of a command's settings, and the command line's arguments, prepared for Hydra.
 
-Hydra's grammar refuses most characters that a file name may contain, and reads commas as sweeps and digits as
-numbers. So the values of settings that hold names or texts, by their declarations, are quoted before Hydra sees them.
+Hydra's grammar refuses most of the characters that a file name may contain, and reads commas as sweeps and digits as
+numbers. So values of settings that are declared to hold names or text are quoted before Hydra sees them.
 """
 
 import argparse
@@ -24,8 +24,10 @@ from seqtool.settings.classes import PACKAGE, located
 from seqtool.settings.declarations import Setting
 from seqtool.training.runs import RUNS
 
-CHOOSING = set(declarations.declared(declarations.Groups))  # the groups that choose a class
+CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups whose choices name a class
+# key=value, +key=value, ++key=value, ~key or ~key=value
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
+# an element of a list, quoted or not, up to the next comma or the end
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
 
 Group = dict[str, Any]
@@ -34,10 +36,11 @@ Group = dict[str, Any]
 class ConfigFiles:
     """The YAML files of a command's settings.
 
-    command: its name.
-    folders: the package's configurations, then the user's own: the first with a file wins.
-    files: those with the settings of no group.
-    groups: the command's groups, with the choice of each.
+    command: the command's name
+    folders: the directories of YAML files, the package's first and then the user's own; a file in an earlier one hides
+        a file of the same name in a later one
+    files: the files of the settings outside groups
+    groups: the command's groups, each with its default choice
     """
 
     def __init__(self, command: str, folders: Sequence[Path]) -> None:
@@ -47,6 +50,7 @@ class ConfigFiles:
         self._add(command)
 
     def _add(self, name: str) -> None:
+        """Add a file, the groups in its defaults, and the files that it includes."""
         self.files.append(file := self.find(name))
         for entry in load(file).get("defaults", []):
             if isinstance(entry, Mapping):
@@ -55,14 +59,14 @@ class ConfigFiles:
                 self._add(entry)
 
     def find(self, name: str, suffix: str = ".yaml") -> Path:
-        """The path of the YAML file of that name, such as `model/luong`; it may not exist."""
+        """The path of the YAML file called `name`, such as `model/luong`; it may not exist."""
         files = [folder / f"{name}{suffix}" for folder in self.folders]
         return next((file for file in files if file.is_file()), files[0])
 
     def included(self, group: str, choice: str | None) -> list[tuple[Path, str]]:
-        """A choice's file, if there is one, and those that it includes by NAME or `/NAME@PLACE`, each with its place.
+        """The file of a choice and the files that it includes by `NAME` or `/NAME@PACKAGE`; empty if it has no file.
 
-        The place is the prefix of the file's settings in the group: `encoder.`, or nothing.
+        Each comes with the prefix of its settings within the group, such as `encoder.`, which may be empty.
         """
         file = self.find(f"{group}/{choice}")
         if not file.is_file():
@@ -70,8 +74,8 @@ class ConfigFiles:
         files = [(file, "")]
         for entry in load(file).get("defaults", []):
             if isinstance(entry, str) and "@" in entry:
-                name, _, place = entry.lstrip("/").partition("@")
-                files.append((self.find(name), "" if place == "_here_" else f"{place}."))
+                name, _, package = entry.lstrip("/").partition("@")
+                files.append((self.find(name), "" if package == "_here_" else f"{package}."))
             elif isinstance(entry, str) and entry not in ("_self_", choice):
                 files += self.included(group, entry)
         return files
@@ -82,24 +86,24 @@ class ConfigFiles:
         return {folder.name for folder in folders} - {"hydra"}
 
     def choices(self, group: str, *, own: bool = False) -> list[str]:
-        """The choices of a group; with `own`, only those in the user's own files."""
+        """The choices of a group, sorted; with `own`, only those in the user's own files."""
         folders = self.folders[1:] if own else self.folders
         files = [file for folder in folders for file in (folder / group).glob("*.yaml") if file.is_file()]
         return sorted({file.stem for file in files})
 
     def of_choice(self, group: str, choice: str | None) -> set[str]:
-        """The full names of the settings that a choice adds; a preset adds none of its own."""
+        """The full names of the settings that a choice adds. A preset adds none: it sets those of other groups."""
         files = self.included(group, choice)
         if not files or is_preset(files[0][0]):
             return set()
-        return {key for file, place in files for key in keys(load(file), f"{group}.{place}")}
+        return {key for file, prefix in files for key in keys(load(file), f"{group}.{prefix}")}
 
     def outside_groups(self) -> set[str]:
-        """The full names of the settings that the command takes with every choice, and of its groups."""
+        """The full names of the settings that the command has whatever is chosen, and of its groups."""
         return {key for file in self.files for key in keys(load(file))} | self.groups.keys()
 
     def settings(self) -> set[str]:
-        """The full names of the settings that the command takes with any choices, and of its groups."""
+        """The full names of the settings that the command has with any choice, and of its groups."""
         settings = self.outside_groups()
         for group in self.groups:
             for choice in self.choices(group):
@@ -109,7 +113,7 @@ class ConfigFiles:
 
 
 def is_preset(file: Path) -> bool:
-    """Whether a choice's file sets settings of other groups, as an experiment does."""
+    """Whether the file of a choice sets settings of other groups, as an experiment does."""
     return "@package _global_" in file.read_text("utf-8-sig")
 
 
@@ -125,7 +129,7 @@ def keys(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 @cache
 def load(file: Path) -> Group:
-    """A YAML file, read once: callers must not change the result."""
+    """The content of a YAML file. It is read only once: callers must not change the result."""
     try:
         content = OmegaConf.to_container(OmegaConf.load(file))
     except UnicodeDecodeError as error:
@@ -138,7 +142,7 @@ def load(file: Path) -> Group:
         hint = ": indent with spaces" if "'\\t'" in str(error) else ""
         raise InputError(f"{file} is not YAML: {' '.join(str(error).split())}{hint}.") from error
     if not isinstance(content, dict):
-        raise InputError(f"{file} does not hold settings, key: value.")
+        raise InputError(f"{file} must hold settings, each written key: value.")
     return cast(Group, content)
 
 
@@ -148,8 +152,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def split(arguments: Sequence[str], command: str) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """The options, the settings, and the paths of a command that takes them without `key=`; each in order, from
-    anywhere on the command line.
+    """Split a command line into options, settings and bare paths.
+
+    They may be mixed on the line, and stay in order. Only some commands take bare paths: arguments without `=`, and
+    those that name an existing file.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
@@ -162,15 +168,20 @@ def split(arguments: Sequence[str], command: str) -> tuple[argparse.Namespace, l
         try:
             os.fsencode(argument)
         except UnicodeEncodeError as error:
-            raise InputError(f"{argument!a} holds a character that no text has.") from error
+            raise InputError(f"{argument!a} contains an invalid character (an unpaired surrogate).") from error
     options, unparsed = parser.parse_known_intermixed_args(arguments)
     if unparsed:
         raise InputError(f"Unknown option '{unparsed[0]}': settings are written key=value, without dashes.")
-    paths = [text for text in options.settings if positional(command) and ("=" not in text or os.path.lexists(text))]
-    settings = [setting for setting in options.settings if setting not in paths]
-    for setting in settings:
-        if "=" not in setting and not setting.startswith("~"):
-            raise InputError(f"'{setting}' is not a setting: write key=value.")
+    takes_paths = positional(command) is not None
+    settings: list[str] = []
+    paths: list[str] = []
+    for argument in options.settings:
+        if takes_paths and ("=" not in argument or os.path.lexists(argument)):
+            paths.append(argument)
+        elif "=" in argument or argument.startswith("~"):
+            settings.append(argument)
+        else:
+            raise InputError(f"'{argument}' is not a setting: write key=value.")
     if options.multirun and options.cfg:
         raise InputError("Only one of --multirun and --cfg can be given.")
     if options.resolve and not options.cfg:
@@ -179,40 +190,40 @@ def split(arguments: Sequence[str], command: str) -> tuple[argparse.Namespace, l
 
 
 def positional(command: str) -> str | None:
-    """The setting whose values a command takes without `key=`, if there is one."""
+    """The name of the setting whose values a command takes without `key=`, if it has one."""
     return next((name for name, setting in declarations.of_command(command).items() if setting.positional), None)
 
 
 def config_files(arguments: Sequence[str], command: str, configs: Path) -> ConfigFiles:
-    """A command's YAML files: the package's, and those of the directory that --config-dir names."""
+    """A command's YAML files: the package's, and those in the directory that --config-dir names."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
-    named: str | None = parser.parse_known_args(arguments)[0].config_dir
-    if named is None:
+    option: str | None = parser.parse_known_args(arguments)[0].config_dir
+    if option is None:
         return ConfigFiles(command, [configs])
-    own = Path(expanded(named))
-    if not own.is_dir():
-        raise InputError(f"There is no directory '{named}': --config-dir names one of YAML files.")
-    return ConfigFiles(command, [configs, own.absolute()])
+    user_configs = Path(expanded(option))
+    if not user_configs.is_dir():
+        raise InputError(f"There is no directory '{option}': --config-dir must name a directory of YAML files.")
+    return ConfigFiles(command, [configs, user_configs.absolute()])
 
 
 def declaration(name: str, files: ConfigFiles) -> Setting:
-    """What is declared of a command's setting; of one in the user's own files, by the class that `_target_` names."""
+    """The declaration of a command's setting, which may be an argument of a class that the user's own files name."""
     settings = declarations.of_command(files.command)
-    group, _, last = name.partition(".")
+    group, _, argument_name = name.partition(".")
     if name not in settings and group in files.groups:
         for choice in files.choices(group, own=True):
-            with suppress(InputError, ImportError):  # what cannot be read or imported matters only where it is chosen
+            with suppress(InputError, ImportError):  # a file or class that cannot be read matters only where chosen
                 target = load(files.find(f"{group}/{choice}")).get("_target_")
                 if isinstance(target, str) and target.partition(".")[0] != PACKAGE:
-                    argument = declarations.declared(located({"_target_": target}, trusted=True)).get(last)
+                    argument = declarations.declared(located({"_target_": target}, trusted=True)).get(argument_name)
                     if argument is not None and argument.is_literal:
                         return argument
     return settings.get(name, declarations.NONE)
 
 
 def prepared(settings: Sequence[str], paths: Sequence[str], files: ConfigFiles) -> list[str]:
-    """The settings and paths as Hydra takes them."""
+    """The settings and bare paths as overrides for Hydra."""
     ready = [quoted(setting, files) for setting in settings]
     if paths:
         ready.append(f"{positional(files.command)}=[{','.join(map(quote, paths))}]")
@@ -221,11 +232,11 @@ def prepared(settings: Sequence[str], paths: Sequence[str], files: ConfigFiles) 
 
 
 def quoted(setting: str, files: ConfigFiles) -> str:
-    """`key=value` in Hydra's grammar: a name or a text is taken literally, whatever its characters.
+    """`key=value` in Hydra's grammar, with names and text quoted, so that all their characters are taken literally.
 
-    A list is written `a,b` or `[a,b]`, unless a file has exactly that name; null is null, unless a file is called so.
-    A list of texts needs its brackets. In the name of a run or of a file to be written, ${model.cell} stands for the
-    value of that setting.
+    - A list of names is written `a,b` or `[a,b]`, unless a file has exactly that name. A list of texts needs brackets.
+    - null means null, unless a file has that name.
+    - In the name of a run or of a file to be written, ${model.cell} means the value of that setting.
     """
     match = OVERRIDE.fullmatch(setting)
     if match is None or not match["value"]:
@@ -238,17 +249,17 @@ def quoted(setting: str, files: ConfigFiles) -> str:
     if declared.writes:
         names = files.outside_groups()
         return start + quote(value, [name for name in names if not declaration(name, files).writes])
-    several = r"^\[.+\]$" if declared.text else r"^\[.*\]$|,"
-    if not declared.several or exists or not re.search(several, value, re.DOTALL):
+    list_pattern = r"^\[.+\]$" if declared.text else r"^\[.*\]$|,"
+    if not declared.several or exists or not re.search(list_pattern, value, re.DOTALL):
         return start + quote(value)
     bracketed = value.startswith("[") and value.endswith("]")
-    elements = list(_elements(value[1:-1])) if bracketed else _parts(value)
+    elements = list(_elements(value[1:-1])) if bracketed else _split_names(value)
     return f"{start}[{','.join(map(quote, elements))}]"
 
 
-def read_names(config: DictConfig, files: ConfigFiles) -> None:
-    """Read the names in a configuration, from YAML files too, as on the command line: ~ and ~user begin a path in that
-    home directory, and a,b is a list where a setting may hold several.
+def expand_names(config: DictConfig, files: ConfigFiles) -> None:
+    """Expand ~ and split a,b in settings that hold file names, in place, so that values from YAML files mean the same
+    as on the command line.
     """
     for key, value in leaves(plain(config)):
         if not isinstance(value, str | list) or not any("," in part or "~" in part for part in map(str, value)):
@@ -258,7 +269,7 @@ def read_names(config: DictConfig, files: ConfigFiles) -> None:
             continue
         names: Any = value
         if isinstance(value, str) and declared.several and "," in value and not _exists(value):
-            names = _parts(value)
+            names = _split_names(value)
         if isinstance(names, str):
             names = expanded(names)
         else:
@@ -271,27 +282,30 @@ def _exists(name: str) -> bool:
     return os.path.lexists(expanded(name))
 
 
-def _parts(names: str) -> list[str]:
-    """The names of `a, b`, without the spaces around each unless a file is called so."""
+def _split_names(names: str) -> list[str]:
+    """The names in `a, b`. Spaces around a name are removed, unless a file has that name with them."""
     return [name if _exists(name) else name.strip(" ") for name in names.split(",")]
 
 
 def quote(name: str, references: Collection[str] = ()) -> str:
-    """`name` quoted so that Hydra and then OmegaConf read `name` back; ??? has a meaning to them, so it becomes ./???.
+    """`name` quoted so that Hydra and then OmegaConf read `name` back.
 
-    ${key} in it still stands for the setting's value if the key is one of the `references` or inside one.
+    The name ??? becomes ./???, because OmegaConf takes ??? for a missing value. ${key} is still replaced by the
+    setting's value if the key is one of the `references` or inside one.
     """
-    texts = re.split(rf"(\$\{{(?:{'|'.join(references)})(?:\.\w+)*\}})", name) if references else [name]
-    texts[::2] = [escape("./???" if text == name == "???" else text) for text in texts[::2]]
-    texts[:-1:2] = [re.sub(r"(\\+)\Z", r"\1\1", text) for text in texts[:-1:2]]  # backslashes before ${ are halved
-    text = re.sub(r"(\\*)'", r"\1\1\\'", "".join(texts))
+    if name == "???":
+        name = "./???"
+    parts = re.split(rf"(\$\{{(?:{'|'.join(references)})(?:\.\w+)*\}})", name) if references else [name]
+    parts[::2] = [escape(part) for part in parts[::2]]  # the parts between references
+    parts[:-1:2] = [re.sub(r"(\\+)\Z", r"\1\1", part) for part in parts[:-1:2]]  # backslashes before ${ are halved
+    text = re.sub(r"(\\*)'", r"\1\1\\'", "".join(parts))
     return "'" + re.sub(r"(\\+)\Z", r"\1\1", text) + "'"
 
 
 def stored_groups(command: str, settings: Sequence[str], run: object = None) -> set[str]:
-    """The groups whose settings override those, of any choice, of a checkpoint or of a resumed run.
+    """The groups whose settings override those stored with a checkpoint or a resumed run, whatever was chosen for it.
 
-    train.resume=auto resumes a run that exists; if the name of the `run` is not known yet, it may do so.
+    train.resume=auto resumes a run that exists; without the name of the `run`, it is assumed to exist.
     """
     values = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
     if "experiment" in values:
@@ -300,11 +314,11 @@ def stored_groups(command: str, settings: Sequence[str], run: object = None) -> 
         return {"data"} - values.keys() if command in ("eval", "report") else set()
     resume = values.get("train.resume", "").strip(" '\"").lower()
     resumes = resume == "true" or (resume == "auto" and (run is None or (RUNS / str(run)).is_dir()))
-    return CHOOSING - values.keys() if resumes else set()
+    return CLASS_GROUPS - values.keys() if resumes else set()
 
 
 def _elements(text: str) -> Iterator[str]:
-    """The elements of a Hydra list of names: `a, 'b, c'`."""
+    """The elements of a list of names in Hydra's grammar, such as `a, 'b, c'`, without their quotes."""
     position = 0
     while position < len(text) and (match := ELEMENT.match(text, position)):
         element, position = match[1], match.end()

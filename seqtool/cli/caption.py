@@ -1,4 +1,4 @@
-"""`seqtool caption`: images in, captions out."""
+"""`seqtool caption`: describe images."""
 
 import sys
 from collections.abc import Sequence
@@ -21,30 +21,30 @@ class CaptionSettings(declarations.Caption, OutputSettings):
     """The settings of configs/caption.yaml for finding images and for the output."""
 
     def find(self) -> list[str]:
-        """The images. Raises InputError if there is none, or if the output would overwrite one."""
+        """The paths of the images. Raises InputError if there are none, or if the output would overwrite one."""
         paths = names(self.images)
         images = find_images(paths, recursive=self.recursive)
         check_outputs({"output": self.output}, ((path, path) for path in (*paths, *images)))
         if not images:
-            raise InputError("images=… names no image.")
+            raise InputError("images=… names no images: name images, or directories that contain some.")
         return images
 
 
 def caption(config: DictConfig) -> None:
-    """Describe images; only captions go to standard output."""
+    """Describe images. Only captions are written to standard output."""
     settings = CaptionSettings.of(config, Captioner)
     with distributed.group():
         images = distributed.from_first(settings.find)
         captioner = Captioner.configured(config)
         with CaptionWriter(settings, captioner).opened() as writer:
             if settings.format == "coco":
-                images = list(dict.fromkeys(images))  # one caption an image
+                images = list(dict.fromkeys(images))  # the format has one caption for each image
                 _check_ids(images)
             _caption_images(images, captioner, writer, settings.likeliest)
 
 
 def _caption_images(images: Sequence[str], captioner: Captioner, writer: CaptionWriter, likeliest: int) -> None:
-    """Write the captions of the images; those that cannot be read are reported and left out. InputError if none can."""
+    """Write the captions of the images. Images that cannot be read are reported and left out; InputError if all are."""
     with writer.progress("caption", lambda: len(images)) as bar:
         for name, pixels, captions in captioner.caption_each(images, likeliest=likeliest):
             if isinstance(captions, InputError):
@@ -59,12 +59,12 @@ def _caption_images(images: Sequence[str], captioner: Captioner, writer: Caption
 
 
 def _check_ids(images: Sequence[str]) -> None:
-    """Raise InputError for two images that COCO's results could not tell apart."""
+    """Raise InputError for two images with the same id in COCO's results format."""
     names_by_id: dict[int | str, str] = {}
     for name in images:
         other = names_by_id.setdefault(coco_id(name), name)
         if other != name:
             raise InputError(
-                f"{other} and {name} would both have the image id {coco_id(name)}: describe them in two calls, or "
-                "choose format=jsonl."
+                f"{other} and {name} would both have the image id {coco_id(name)}: caption them in separate commands, "
+                "or choose format=jsonl."
             )

@@ -1,4 +1,4 @@
-"""What to do instead of changing a run: the command line of a new run that begins with its weights."""
+"""Advice to users who try to change a run: the command that starts a new run from its weights."""
 
 import re
 import shlex
@@ -20,15 +20,15 @@ from seqtool.settings.classes import modules
 from seqtool.training import resuming
 from seqtool.training.checkpoint import WEIGHTS, Checkpoint
 
-# With weights from elsewhere these have no meaning, or the new run has its own.
+# These are left out of the new command: they only concern initial weights, or the new run has its own.
 LEFT_OUT = ("run", "init_from", "trust", "train.resume", "initialisation", "initialisation_gain", "forget_bias")
-OTHER_WEIGHTS = (*LEFT_OUT, "embeddings", "data.vocabulary")  # a change of these needs other weights
-WORD = re.compile(r"(?!(?:true|false|null|inf|nan)\Z)[a-z_./][\w./-]*", re.IGNORECASE)  # Hydra reads it as text
+NEW_WEIGHTS = (*LEFT_OUT, "embeddings", "data.vocabulary")  # after a change of these, the weights do not fit
+PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|inf|nan)\Z)[a-z_./][\w./-]*", re.IGNORECASE)  # needs no quotes in Hydra
 
 
 @contextmanager
 def advised(handle: resuming.RunHandle) -> Iterator[None]:
-    """Complete the refusal to change a run: how to start a new one, with its weights if they fit."""
+    """Within the context, add to the refusal to change a run how to start a new one, from its weights if they fit."""
     try:
         yield
     except resuming.ChangedRunError as changed:
@@ -41,7 +41,7 @@ def advised(handle: resuming.RunHandle) -> Iterator[None]:
 
 def _fits(checkpoint: Checkpoint, changed: resuming.ChangedRunError) -> bool:
     """Whether the run's weights and vocabularies fit a model with the changed settings."""
-    if any(name.startswith(OTHER_WEIGHTS) for name in changed.names):
+    if any(name.startswith(NEW_WEIGHTS) for name in changed.names):
         return False
     trusted = replace(checkpoint, trust=modules(changed.config.trust))
     if tasks.of(changed.config) is not tasks.of_checkpoint(trusted):
@@ -55,17 +55,18 @@ def _fits(checkpoint: Checkpoint, changed: resuming.ChangedRunError) -> bool:
 
 
 def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list[str]:
-    """The command line's arguments; none if no file has a choice for one of the groups."""
-    sources = HydraConfig.get().runtime.config_sources  # Hydra's own are in packages
+    """The arguments of the command; empty if no file has a suitable choice for one of the groups."""
+    sources = HydraConfig.get().runtime.config_sources  # Hydra's own YAML files have the schema pkg
     files = ConfigFiles("train", [Path(source.path) for source in sources if source.schema == "file"])
-    run, own = checkpoint.path.parents[1], files.folders[1:]  # that of --config-dir
+    run, user_folders = checkpoint.path.parents[1], files.folders[1:]
     config, base = plain(changed.config), OmegaConf.create(load(files.find("train")))
     if any(name.split(".")[0] == "data" for name in changed.names):
         config["data"]["vocabulary"]["reuse"] = str(run)
-    encoders = [model.get("encoder") or {} for model in (checkpoint.config["model"], config["model"])]
-    if encoders[1].get("fine_tune_from", 0) is None and encoders[0].get("fine_tune_from") is not None:
-        encoders[1]["weights"] = str(checkpoint.path / WEIGHTS)  # a frozen encoder is the one whose vectors are stored
-    others = _differences(base, {name: value for name, value in config.items() if name not in resuming.CLASSES})
+    old_encoder, encoder = (model.get("encoder") or {} for model in (checkpoint.config["model"], config["model"]))
+    if encoder.get("fine_tune_from", 0) is None and old_encoder.get("fine_tune_from") is not None:
+        # The new run stores the annotation vectors of its frozen encoder, so it must start with the trained weights.
+        encoder["weights"] = str(checkpoint.path / WEIGHTS)
+    outside_groups = _differences(base, {name: value for name, value in config.items() if name not in resuming.CLASSES})
     choices, settings = [], []
     for group, default in files.groups.items():
         if group not in resuming.CLASSES:
@@ -80,36 +81,36 @@ def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list
         choice = min(differences, key=lambda choice: len(differences[choice]))
         choices += [] if choice == default else [f"{group}={choice}"]
         settings += differences[choice]
-    options = [f"--config-dir={folder}" for folder in own]
+    options = [f"--config-dir={folder}" for folder in user_folders]
     trust = resuming.trusting(changed.config, resuming=True).split()
-    return [*options, f"init_from={run}", *choices, *settings, *others, *trust]
+    return [*options, f"init_from={run}", *choices, *settings, *outside_groups, *trust]
 
 
 def _defaults(group: str, choice: str, files: ConfigFiles) -> DictConfig:
-    """The settings of a choice, from its file and those that it includes."""
+    """The settings of a choice, from its file and the files that it includes."""
     settings = OmegaConf.create()
     for file, prefix in reversed(files.included(group, choice)):
-        own = {key: value for key, value in load(file).items() if key != "defaults"}
-        settings.merge_with({prefix.rstrip("."): own} if prefix else own)
+        of_file = {key: value for key, value in load(file).items() if key != "defaults"}
+        settings.merge_with({prefix.rstrip("."): of_file} if prefix else of_file)
     return settings
 
 
 def _differences(base: DictConfig, settings: Mapping[str, Any]) -> list[str]:
-    """The settings that differ from those in `base`, as arguments; then `base` has them too."""
+    """The settings that differ from those in `base`, as command-line arguments. `base` is updated with them."""
     existing = dict(leaves(cast(Group, OmegaConf.to_container(base))))
     arguments = []
     for key, value in leaves(settings):
         if key not in LEFT_OUT and OmegaConf.select(base, key, default=...) != value:
-            OmegaConf.update(base, key, value, force_add=True)  # for the interpolations that come after it
+            OmegaConf.update(base, key, value, force_add=True)  # later settings may refer to it by ${…}
             arguments.append(f"{'' if key in existing else '++'}{key}={_written(key, value)}")
     return arguments
 
 
 def _written(key: str, value: Any) -> str:
-    """The value as it is written on the command line."""
+    """The value of the setting `key` as it is written on the command line."""
     if isinstance(value, list):
         return f"[{','.join(_written('', element) for element in value)}]"
     is_literal = declarations.of_command("train").get(key, declarations.NONE).is_literal
     if isinstance(value, str):
-        return value if is_literal or WORD.fullmatch(value) else quote(value)
+        return value if is_literal or PLAIN_TEXT.fullmatch(value) else quote(value)
     return "null" if value is None else str(value).lower()

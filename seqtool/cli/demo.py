@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
-WORKING_SECONDS = 2  # that requests have to be answered in after Ctrl-C
-ENDING_SECONDS = 1  # and then the model, to end what it is doing
-CONNECTIONS = 512
-LOCAL = ("127.0.0.1", "localhost", "::1")
+SHUTDOWN_SECONDS = 2  # after Ctrl-C, the time in which requests in progress can finish
+MODEL_STOP_SECONDS = 1  # after that, the time in which the model can stop
+KEEP_ALIVE_SECONDS = 15  # how long an idle connection stays open
+MAX_CONNECTIONS = 512  # at the same time; more are answered with status 503
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def demo(config: DictConfig) -> None:
-    """Serve the page until Ctrl-C; its address is printed before the models are loaded."""
+    """Serve the demo until Ctrl-C. Its address is printed before the models are loaded."""
     if missing := [package for package in PACKAGES if importlib.util.find_spec(package) is None]:
         raise InputError(f"seqtool demo needs {', '.join(missing)}: pip install 'seqtool[demo]'.")
     import uvicorn
@@ -39,13 +40,14 @@ def demo(config: DictConfig) -> None:
     settings = typed(declarations.Demo, {name: config[name] for name in declarations.declared(declarations.Demo)})
     check_address(settings.host, settings.port, settings.token)
     checkpoints = find_checkpoints(names(config.checkpoint), modules(config.trust))
-    token = settings.token or (None if settings.host in LOCAL else secrets.token_urlsafe(16))
+    token = settings.token or (None if settings.host in LOCAL_HOSTS else secrets.token_urlsafe(16))
     listening = bound_socket(settings.host, settings.port)
     port = listening.getsockname()[1]
-    shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-    print(f"Open http://{shown}:{port}/{'' if token is None else f'?token={token}'}  (Ctrl-C ends it)", flush=True)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host  # IPv6 addresses need brackets in a URL
+    query = "" if token is None else f"?token={token}"
+    print(f"Open http://{host}:{port}/{query}  (Ctrl-C ends it)", flush=True)
     engine = Engine(partial(load, checkpoints, settings))
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application itself logs what goes wrong
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application logs its errors itself
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(engine, host=settings.host, port=port, token=token),
@@ -53,52 +55,54 @@ def demo(config: DictConfig) -> None:
             headers=list(HEADERS.items()),
             access_log=False,
             log_config=None,
-            limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=15,
-            timeout_graceful_shutdown=WORKING_SECONDS,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             server_header=False,
             date_header=False,
             ws="none",
         )
     )
-    with suppress(KeyboardInterrupt):  # the server has ended cleanly by then
+    with suppress(KeyboardInterrupt):  # raised again by uvicorn after it has shut down
         server.run(sockets=[listening])
     if engine.state == "failed":
         raise InputError(engine.problem)
-    if not engine.ends(ENDING_SECONDS):
-        os._exit(0)  # Python's own end would abort in a thread that is within torch
+    if not engine.ends(MODEL_STOP_SECONDS):
+        os._exit(0)  # an ordinary exit would abort the process while one of its threads runs in torch
 
 
 def find_checkpoints(paths: Sequence[str], trust: Sequence[str]) -> list["Checkpoint"]:
-    """The checkpoints, verified. InputError for models of different tasks."""
+    """Find and verify the checkpoints. Raises InputError if their models are for different tasks."""
     from seqtool.training.checkpoint import find
 
     if not paths:
-        raise InputError("demo needs checkpoint=PATH, a run or checkpoint; two are shown side by side: a,b.")
-    first, *others = checkpoints = [find(path, trust=trust) for path in paths]
-    for other in others:
-        if other.model_task != first.model_task:
-            raise InputError(f"{first.path} and {other.path} are for different tasks: show them one at a time.")
+        raise InputError("demo needs checkpoint=PATH, a run or checkpoint; several, a,b, are shown side by side.")
+    checkpoints = [find(path, trust=trust) for path in paths]
+    first = checkpoints[0]
+    for checkpoint in checkpoints:
+        if checkpoint.model_task != first.model_task:
+            raise InputError(f"{first.path} and {checkpoint.path} are for different tasks: show them one at a time.")
     return checkpoints
 
 
 def load(checkpoints: Sequence["Checkpoint"], settings: declarations.Demo) -> list[Any]:
+    """Load the model of each checkpoint, as a translator, captioner or generator."""
     from seqtool import tasks
     from seqtool.runtime.devices import keep_memory, set_threads
 
     keep_memory()
     set_threads(settings.threads)
     machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-    return [tasks.of_checkpoint(each).load([each], **machine) for each in checkpoints]
+    return [tasks.of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
+    """A socket that listens at this address."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (")[0].lower()  # `create_server` adds the address
+        reason = (error.strerror or str(error)).partition(" (")[0].lower()  # without the address in brackets
         raise InputError(
-            f"Cannot listen on host={host} port={port} ({reason}): choose another port, or port=0 for any that is free."
+            f"Cannot listen on host={host} port={port} ({reason}): choose another port, or port=0 for any free one."
         ) from error

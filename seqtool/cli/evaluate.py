@@ -1,4 +1,4 @@
-"""`seqtool eval`: a checkpoint on a test set, or files against each other."""
+"""`seqtool eval`: score a checkpoint on a test set, or hypotheses against references."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ DECLARED = declarations.of_command("eval")
 
 
 def evaluate(config: DictConfig) -> None:
-    """Score a checkpoint on a data set, or files of hypotheses, and print a table, JSON or JSON lines."""
+    """Score a checkpoint on a data set, or files of hypotheses. Prints a table, JSON or JSON lines."""
     with _group(config):
         task, checkpoints = _task(config)
         _check_useful(config, task)
@@ -43,21 +43,22 @@ def evaluate(config: DictConfig) -> None:
         settings = evaluator.settings
         paths = [str(checkpoint.path) for checkpoint in checkpoints]
         if settings.report is not None and os.environ.get("RANK", "0") == "0":
-            written = {"checkpoints": ", ".join(paths), "decoding": _as_arguments(decoding)} if paths else {}
-            page = evaluation.report({**written, **settings.origin()})
+            origin = {"checkpoints": ", ".join(paths), "decoding": _as_arguments(decoding)} if paths else {}
+            page = evaluation.report({**origin, **settings.origin()})
             report.write(Path(settings.report), page, evaluation.details())
             print(f"Report: {settings.report}", file=sys.stderr)
         if settings.format == "jsonl":
             lines = (finite_json(record) for record in evaluation.by_segment())
-            print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")  # surrogates too
+            # backslashreplace, since texts may contain unpaired surrogates
+            print(*(line.encode("utf-8", "backslashreplace").decode() for line in lines), sep="\n")
         elif settings.format == "json":
-            origin = {"checkpoints": paths, "decoding": decoding} if paths else {}
-            print(finite_json({**origin, **evaluation.record()}, indent=1))
+            record = {"checkpoints": paths, "decoding": decoding} if paths else {}
+            print(finite_json({**record, **evaluation.record()}, indent=1))
         else:
             unused = declarations.SEARCH if decoding.get("sample") else declarations.SAMPLING
             used = {name: value for name, value in decoding.items() if DECLARED[name].method != unused.method}
-            origin_lines = f"Checkpoint: {', '.join(paths)}\nDecoding: {_as_arguments(used)}\n\n" if paths else ""
-            print(origin_lines + evaluation.text())
+            heading = f"Checkpoint: {', '.join(paths)}\nDecoding: {_as_arguments(used)}\n\n" if paths else ""
+            print(heading + evaluation.text())
 
 
 def _as_arguments(decoding: Mapping[str, Any]) -> str:
@@ -66,7 +67,7 @@ def _as_arguments(decoding: Mapping[str, Any]) -> str:
 
 
 def _group(config: DictConfig) -> AbstractContextManager[None]:
-    """The group of processes, if a checkpoint is evaluated: only then is there work to share."""
+    """The group of processes if a checkpoint is evaluated; with files there is no work to share."""
     if config.checkpoint is None:
         return nullcontext()
     from seqtool.runtime.distributed import group  # imports torch, which scoring files does not need
@@ -75,15 +76,16 @@ def _group(config: DictConfig) -> AbstractContextManager[None]:
 
 
 def _task(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
-    """The task of `task=`, or of the checkpoint, or translation; and the checkpoints, one or an ensemble, if files are
-    not what is evaluated.
+    """The name of the task, and the checkpoints, which are several for an ensemble and none if files are evaluated.
+
+    The task is that of the checkpoint, for files that of `task=`, which is translation by default.
     """
     if config.task not in (None, *TASKS):
         raise InputError(f"Unknown task '{config.task}'; choose from {', '.join(TASKS)}.")
     if config.checkpoint is None:
         return str(config.task or TRANSLATION), []
     if not (paths := names(config.checkpoint)):
-        raise InputError("checkpoint= names nothing: write checkpoint=PATH, a run or checkpoint.")
+        raise InputError("checkpoint= is empty: write checkpoint=PATH, a run or checkpoint.")
     from seqtool.training.checkpoint import find  # imports torch, which scoring files does not need
 
     checkpoints = [find(path, trust=modules(config.trust)) for path in paths]
@@ -94,34 +96,34 @@ def _task(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
 
 
 def _check_useful(config: DictConfig, task: str) -> None:
-    """Refuse settings that only another task, or only a checkpoint, would use."""
+    """Raise InputError for settings that only another task, or only a checkpoint, would use."""
     has_data = OmegaConf.select(config, "data") is not None
     if config.checkpoint is None:
         with_checkpoint = [name for name, setting in DECLARED.items() if setting.checkpoint]
-        changed = [name for name in (*with_checkpoint, *_decoding()) if _changed(config, name)]
-        if useless := ["data"] * has_data + changed:
-            raise InputError(f"{', '.join(f'{name}=' for name in useless)} can only be given with checkpoint=PATH.")
-    useful = _useful(tasks.evaluator(task))
-    for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding()):
-        if name not in useful and _changed(config, name):
+        changed = [name for name in (*with_checkpoint, *_decoding_settings()) if _changed(config, name)]
+        if unused := ["data"] * has_data + changed:
+            raise InputError(f"{', '.join(f'{name}=' for name in unused)} can only be given with checkpoint=PATH.")
+    used = _used_settings(tasks.evaluator(task))
+    for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding_settings()):
+        if name not in used and _changed(config, name):
             if task != TRANSLATION:
                 raise InputError(f"{name}= means nothing for {tasks.named(task).outputs}.")
-            other = next(other for other in TASKS if name in _useful(tasks.evaluator(other)))
-            advice = f": say task={other}." if config.checkpoint is None else "."
-            raise InputError(f"{name}= is for {tasks.named(other).outputs}{advice}")
-    instead = [name for name in ("testset", "sources", "text") if _changed(config, name)]
-    useless = [*(["data="] if has_data else []), *(["split="] if _changed(config, "split") else [])]
-    if instead and useless:
-        raise InputError(f"{instead[0]}= is scored instead of a split: leave {' and '.join(useless)} out.")
+            other_task = next(other for other in TASKS if name in _used_settings(tasks.evaluator(other)))
+            advice = f": add task={other_task}." if config.checkpoint is None else "."
+            raise InputError(f"{name}= is for {tasks.named(other_task).outputs}{advice}")
+    scored_files = [name for name in ("testset", "sources", "text") if _changed(config, name)]
+    unused = [*(["data="] if has_data else []), *(["split="] if _changed(config, "split") else [])]
+    if scored_files and unused:
+        raise InputError(f"{scored_files[0]}= is scored instead of a split: leave {' and '.join(unused)} out.")
 
 
-def _useful(evaluator: type[Evaluator]) -> set[str]:
+def _used_settings(evaluator: type[Evaluator]) -> set[str]:
     """The settings that an evaluator uses."""
-    places = evaluator.schema, evaluator.decoding_schema, declarations.Machine
-    return {name for place in places for name in declarations.declared(place)}
+    schemas = evaluator.schema, evaluator.decoding_schema, declarations.Machine
+    return {name for schema in schemas for name in declarations.declared(schema)}
 
 
-def _decoding() -> list[str]:
+def _decoding_settings() -> list[str]:
     """The decoding settings of all tasks."""
     return [*defaults("decoding"), "hard_attention"]
 
@@ -132,7 +134,7 @@ def _changed(config: DictConfig, name: str) -> bool:
 
 
 def _evaluator(config: DictConfig, task: str) -> Evaluator:
-    """The task's evaluator with the settings, checked."""
+    """The task's evaluator, with checked settings."""
     several = {name for name, setting in DECLARED.items() if setting.several}
     values = {setting.name: config[setting.name] for setting in fields(EvaluationSettings)}
     values |= {name: names(values[name]) for name in several & values.keys()}
@@ -144,8 +146,8 @@ def _evaluator(config: DictConfig, task: str) -> Evaluator:
             for file in names(config[setting]):
                 if holds_captions(Path(file)):
                     raise InputError(
-                        f"{setting}={file} is a file of captions: say task=captioning, or task=translation "
-                        "if these are sentences to score."
+                        f"{setting}={file} contains captions: add task=captioning, or task=translation to score them "
+                        "as translations."
                     )
     return evaluator
 
@@ -153,7 +155,7 @@ def _evaluator(config: DictConfig, task: str) -> Evaluator:
 def _of_checkpoints(
     config: DictConfig, evaluator: Evaluator, checkpoints: "Sequence[Checkpoint]"
 ) -> tuple[dict[str, Any], Evaluation]:
-    """The decoding settings that matter, and the evaluation of the hypotheses."""
+    """The decoding settings that can change the scores, and the evaluation of the checkpoints' hypotheses."""
     from seqtool.runtime.devices import keep_memory, make_default  # imports torch, which scoring files does not need
     from seqtool.runtime.distributed import is_first
 
@@ -162,21 +164,24 @@ def _of_checkpoints(
         evaluator.settings.write_nothing()
     checkpoint = checkpoints[0]
     task = tasks.of_checkpoint(checkpoint)
-    useful = _useful(type(evaluator))
-    own = [name for name in _decoding() if name in useful]
-    # only settings that were given: a captioner has its own defaults for the others
-    written = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
-    chosen = {name: config[name] for name in own if name in written or _changed(config, name)}
-    predictor = task.load(checkpoints, **chosen)
+    used = _used_settings(type(evaluator))
+    names_used = [name for name in _decoding_settings() if name in used]
+    # The predictor gets only the settings that were given: captioners have other defaults than configs/eval.yaml.
+    overridden = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
+    given = {name: config[name] for name in names_used if name in overridden or _changed(config, name)}
+    predictor = task.load(checkpoints, **given)
     make_default(predictor.device)
-    settings = {name: value for name, value in asdict(predictor.settings).items() if name in own and value is not None}
+    values = asdict(predictor.settings)
+    settings = {name: value for name, value in values.items() if name in names_used and value is not None}
     decoding = {name: value for name, value in settings.items() if DECLARED[name].scored}
     return decoding, evaluator.of_checkpoint(predictor, _data(config, predictor, checkpoint))
 
 
 def _data(config: DictConfig, predictor: Any, checkpoint: "Checkpoint") -> EvaluationData:
-    """The chosen corpus, if any; otherwise the predictor's own data are overridden by the settings given, and the
-    checkpoint, whose digests identify their cache, is returned too, unless the places of the files were given.
+    """The data to evaluate on: a corpus chosen by data=…, or else the predictor's own, whose settings are overridden.
+
+    The checkpoint is included if its digests identify the cache of the predictor's data, that is unless other files or
+    directories were given.
     """
     from seqtool.training import moved_data  # imports torch
 

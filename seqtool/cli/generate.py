@@ -1,4 +1,4 @@
-"""`seqtool generate`: text that a language model writes."""
+"""`seqtool generate`: write text with a language model."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from seqtool.runtime import distributed
 from seqtool.runtime.files import check_outputs, keeping, read_lines
 from seqtool.settings import declarations, escape, typed
 
-BETWEEN = "-" * 20  # on a line of its own between two texts
+SEPARATOR = "-" * 20  # a line between two texts
 
 
 @dataclass
@@ -26,16 +26,17 @@ class GenerateOutput(declarations.GenerateFiles):
     """The settings of configs/generate.yaml for input and output."""
 
     def check(self) -> None:
-        """Raise InputError for settings that are impossible."""
+        """Raise InputError for settings that cannot be used."""
         declarations.check_values(self)
         for name, text in (("prompt", self.prompt or ""), ("stop", "".join(self.stop or []))):
             if text.encode(errors="replace").decode() != text:
                 raise InputError(f"{name}= is not valid UTF-8.")
         if self.prompt is not None and self.input is not None:
-            raise InputError("prompt= and input= both say what the texts begin with: give one of them.")
+            raise InputError("prompt= and input= both give beginnings of texts: leave one of them out.")
         check_outputs({"output": self.output}, [] if self.input is None else [(f"input={self.input}", self.input)])
 
     def prompts(self) -> Iterator[str]:
+        """The prompts: the lines of the input, or else the only prompt, which may be empty."""
         if self.input is None:
             yield self.prompt or ""
         else:
@@ -43,7 +44,7 @@ class GenerateOutput(declarations.GenerateFiles):
 
 
 def generate(config: DictConfig) -> None:
-    """Continue prompts; only texts go to standard output."""
+    """Continue prompts. Only the texts are written to standard output."""
     with open_dict(config):
         if isinstance(config.stop, str):
             config.stop = [escape(config.stop)]
@@ -55,7 +56,7 @@ def generate(config: DictConfig) -> None:
 
 
 def _continue_prompts(settings: GenerateOutput, generator: Generator) -> None:
-    """Write the continuations of each prompt: as text, each as it comes, to a file only when it is whole."""
+    """Write the continuations of each prompt. Text is printed while it is generated; a file gets only whole texts."""
     count = 0
     output = settings.output
     with nullcontext(sys.stdout) if output is None else keeping(Path(output), lambda: f"{count:,} texts") as out:
@@ -67,8 +68,8 @@ def _continue_prompts(settings: GenerateOutput, generator: Generator) -> None:
         for line in settings.prompts():
             (prompt,) = encoded([line], generator.target_vocabulary)
             if prompt.unknown:
-                clause = f"The prompt has {len(prompt.unknown):,} symbols that the model does not know."
-                print(f"{clause} {unknown_sentence(Counter(prompt.unknown))}", file=sys.stderr)
+                message = f"The prompt has {len(prompt.unknown):,} symbols that the model does not know."
+                print(f"{message} {unknown_sentence(Counter(prompt.unknown))}", file=sys.stderr)
             if settings.format == "jsonl":
                 samples = generator.continuations(prompt, generator.uniforms())
                 out.write(json.dumps(generator.line(line, samples), ensure_ascii=False) + "\n")
@@ -77,7 +78,7 @@ def _continue_prompts(settings: GenerateOutput, generator: Generator) -> None:
             for uniforms in generator.uniforms():
                 parts: list[str] = []
                 on_text = write if output is None else parts.append
-                on_text((f"{BETWEEN}\n" if count else "") + line)
+                on_text((f"{SEPARATOR}\n" if count else "") + line)
                 (continuation,) = generator.continuations(prompt, uniforms[None], on_text)
                 on_text("" if continuation.text.endswith("\n") else "\n")
                 if parts:

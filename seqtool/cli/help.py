@@ -1,7 +1,8 @@
-"""Help and shell completion, read from the YAML files themselves, so that they are always up to date.
+"""Help and shell completion, generated from the YAML files, so that they are always up to date.
 
-A command's file begins with a comment, up to a blank line, that has its summary and then examples. What help shows of
-settings are the lines of the files, with values in their places, which PyYAML's nodes tell.
+The first comment in a command's file, up to a blank line, is the command's summary and its examples. The help for
+settings consists of the lines of the files, comments included, with the defaults replaced by the resulting values.
+PyYAML's nodes give the position of each value.
 """
 
 import os
@@ -14,7 +15,8 @@ from seqtool.cli import COMMANDS
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 
-HIDDEN = re.compile(  # of a file with settings: its heading, and what is for Hydra alone
+# The parts of a file that are not shown with its settings: the heading, and what is only for Hydra.
+HIDDEN = re.compile(
     r"\A# seqtool (?:.+\n)*\n|^# @package.*\n|^defaults:.*\n(?:(?:(?:#.*)?\n)*[ \]-].*\n)*\n*", re.MULTILINE
 )
 SHELLS = ("bash", "zsh", "fish")
@@ -29,7 +31,7 @@ def overview(configs: Path) -> str:
     ]
     return "\n".join(
         [
-            "seqtool: translation, captioning and language models, as the papers print them",
+            "seqtool: translation, captioning and language models, implemented to match their papers' equations",
             "\nUsage: seqtool COMMAND [key=value …]",
             "\nCommands",
             *summaries,
@@ -38,27 +40,26 @@ def overview(configs: Path) -> str:
             "\nMore",
             "  seqtool COMMAND --help              examples and all settings of a command",
             "  seqtool COMMAND --cfg job […]       the configuration that would be used",
-            "  seqtool --completion bash|zsh|fish  shell completion",
-            "  seqtool --version",
+            "  seqtool --completion bash|zsh|fish  a script for shell completion",
+            "  seqtool --version                   the version",
         ]
     )
 
 
 def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
-    """The text of `seqtool COMMAND --help`; with settings after it, it shows their effect on the others."""
-    from omegaconf import OmegaConf  # this and Hydra are not needed for `seqtool --help`
+    """The text of `seqtool COMMAND --help`. Settings among the arguments change the values that it shows."""
+    from omegaconf import OmegaConf  # imported here, as `seqtool --help` needs neither this nor Hydra
 
     from seqtool.cli.arguments import config_files, is_preset, positional, prepared
     from seqtool.cli.setting_errors import check_files, compose
     from seqtool.settings import leaves
 
-    written = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
+    given = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
     files = config_files(arguments, name, configs)
-    check_files(written, files)
-    config = compose(prepared(written, [], files), files, sweep=True)
-    composed: Any = OmegaConf.to_container(config)
-    chosen = composed.pop("hydra")["runtime"]["choices"]
-    values = dict(leaves(composed))
+    check_files(given, files)
+    config: Any = OmegaConf.to_container(compose(prepared(given, [], files), files, sweep=True))
+    choices = config.pop("hydra")["runtime"]["choices"]
+    values = dict(leaves(config))
     shown: set[str] = set()
     title, *examples = _heading(files.files[0]) or [f"seqtool {name}"]
     sections = [title, f"Usage: seqtool {name} {'[PATH …] ' if positional(name) else ''}[key=value …]"]
@@ -66,28 +67,30 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     sections += ["Settings and their defaults"]
     sections += [_body(file, "", values, shown, once=True) for file in files.files]
     for group in files.groups:
-        choice = chosen.get(group)
+        choice = choices.get(group)
         lines = [f"  {group}={choice or '…'}  # choose from {', '.join(files.choices(group))}"]
         included = files.included(group, choice)
         start = "" if included and is_preset(included[0][0]) else f"{group}."
-        for file, place in included:
-            body = _body(file, f"{start}{place}", values, shown, "      " if place else "    ")
-            lines += filter(None, [place and f"    {place[:-1]}:", body])
+        for file, prefix in included:
+            if prefix:
+                lines.append(f"    {prefix.removesuffix('.')}:")
+            if body := _body(file, f"{start}{prefix}", values, shown, "      " if prefix else "    "):
+                lines.append(body)
         sections.append("\n".join(lines))
-    others = [f"  {key}: {_written(value)}" for key, value in values.items() if key not in shown and value != {}]
-    sections += ["\n".join(others), f"`seqtool {name} --cfg job [key=value …]` prints what they come to."]
+    added = [f"  {key}: {_yaml(value)}" for key, value in values.items() if key not in shown and value != {}]
+    sections += ["\n".join(added), f"`seqtool {name} --cfg job [key=value …]` prints the resulting configuration."]
     return "\n\n".join(filter(None, sections))
 
 
 def completion(shell: str) -> str:
-    """The script that makes `shell` complete seqtool's commands, settings and choices."""
+    """The script with which `shell` completes seqtool's commands, settings and choices."""
     if shell not in SHELLS:
         raise InputError(f"seqtool --completion needs one of {', '.join(SHELLS)}.")
     return Path(__file__).with_name(f"completion.{shell}").read_text("utf-8").rstrip("\n")
 
 
 def complete(line: str, configs: Path) -> list[str]:
-    """The completions of a command line's last word; a value that has no choices is completed as a file name."""
+    """The completions of the last word on a command line. A value without choices is completed as a file name."""
     *before, word = line.split(" ")[1:] or [""]
     if not before:
         return [f"{name} " for name in COMMANDS if name.startswith(word)]
@@ -115,15 +118,15 @@ def complete(line: str, configs: Path) -> list[str]:
 
 
 def _files(start: str) -> list[str]:
-    folder, beginning = os.path.split(start)
-    place = Path(expanded(folder) or ".")
-    paths = sorted(path for path in place.glob("*") if path.name.startswith(beginning))
-    prefix = start[: len(start) - len(beginning)]
+    """The files and directories whose paths begin with `start`."""
+    directory, name_start = os.path.split(start)
+    paths = sorted(path for path in Path(expanded(directory) or ".").glob("*") if path.name.startswith(name_start))
+    prefix = start.removesuffix(name_start)
     return [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in paths]
 
 
 def _heading(file: Path) -> list[str]:
-    """The lines of the comment with which a command's file begins: `seqtool NAME: summary`, and examples."""
+    """The lines of a command file's first comment: `seqtool NAME: summary` and the examples. Empty if it has none."""
     lines = file.read_text("utf-8-sig").splitlines() if file.is_file() else []
     if not lines or not lines[0].startswith("# seqtool ") or "" not in lines:
         return []
@@ -133,10 +136,14 @@ def _heading(file: Path) -> list[str]:
 def _body(
     file: Path, start: str, values: Mapping[str, Any], shown: set[str], indent: str = "  ", *, once: bool = False
 ) -> str:
-    """The settings of a YAML file with their comments, indented, with their resulting values.
+    """The lines of a YAML file's settings, with comments and with the resulting values.
 
-    `start` begins the full names of the file's settings, which are added to `shown`, and with `once` left out if they
-    are there; `values` are those of the whole configuration.
+    file: the YAML file
+    start: the beginning of its settings' full names, such as `model.`
+    values: the values of all settings of the configuration, by full name
+    shown: the full names of the settings shown so far, to which those of the file are added
+    indent: the white space before each line
+    once: leave out the settings that are in `shown` already
     """
     import yaml
 
@@ -145,9 +152,9 @@ def _body(
 
     text = HIDDEN.sub("", file.read_text("utf-8-sig") + "\n")
     lines: list[str | None] = [*text.splitlines()]
-    own = dict(leaves(load(file)))
+    defaults = dict(leaves(load(file)))
     root: Any = yaml.compose(text)  # type: ignore[no-untyped-call]
-    for name, node in reversed(list(_nodes(root))):  # a change moves what follows in its line
+    for name, node in reversed(list(_nodes(root))):  # from the end: a change moves the columns after it
         begin, end = node.start_mark, node.end_mark
         line = lines[begin.line]
         if line is None or begin.line != end.line or begin.column == end.column:
@@ -157,15 +164,15 @@ def _body(
             lines[begin.line] = None
             continue
         shown.add(full_name)
-        value = values.get(full_name)
-        if value != own[name] or type(value) is not type(own[name]):
-            lines[begin.line] = f"{line[: begin.column]}{_written(value)}{line[end.column :]}"
+        value, default = values.get(full_name), defaults[name]
+        if value != default or type(value) is not type(default):
+            lines[begin.line] = f"{line[: begin.column]}{_yaml(value)}{line[end.column :]}"
     kept = "\n".join(line for line in lines if line is not None).strip("\n")
     return "\n".join(f"{indent}{line}".rstrip() for line in kept.splitlines())
 
 
 def _nodes(mapping: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The nodes of the values in a mapping in YAML, each with its setting's full name."""
+    """The full name and the YAML node of each value in a mapping and the mappings within it."""
     for key, value in mapping.value if mapping is not None else ():
         name = f"{prefix}{key.value}"
         if value.id == "mapping":
@@ -174,8 +181,8 @@ def _nodes(mapping: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _written(value: Any) -> str:
-    """A value as YAML, on one line."""
+def _yaml(value: Any) -> str:
+    """The value as one line of YAML."""
     import yaml
 
     form = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False, "width": float("inf")}

@@ -1,5 +1,6 @@
-"""`seqtool inspect PATH`: what a run, a checkpoint or a cache is, or how the runs of a directory compare;
-`seqtool inspect RUN … plot=FOLDER`: several runs in one figure.
+"""`seqtool inspect PATH` describes a run, a checkpoint or a cache, or compares the runs in a directory.
+
+`seqtool inspect RUN … plot=FOLDER` draws several runs in one figure.
 """
 
 import json
@@ -31,43 +32,45 @@ log = logging.getLogger("seqtool")
 
 
 def inspect(config: DictConfig) -> None:
-    """Print what PATH is, or draw the curves of runs."""
+    """Describe a path, or draw the curves of runs."""
     settings = typed(declarations.Inspect, config)
     paths = [settings.checkpoint] if isinstance(settings.checkpoint, str) else settings.checkpoint or []
-    written = [override.partition("=")[0] for override in HydraConfig.get().overrides.task]
-    is_one, is_drawn = len(paths) == 1, bool(paths and settings.plot)
-    if not (is_one or is_drawn) or not all(paths) or settings.plot == "" or len({*written}) < len(written):
+    keys = [override.partition("=")[0] for override in HydraConfig.get().overrides.task]
+    has_one_path, is_drawn = len(paths) == 1, bool(paths and settings.plot)
+    is_repeated = len(set(keys)) < len(keys)
+    if not (has_one_path or is_drawn) or not all(paths) or settings.plot == "" or is_repeated:
         raise InputError("inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.")
     if settings.plot is None:
-        _print(Path(paths[0]))
+        _describe(Path(paths[0]))
     else:
         draw(paths, Path(settings.plot))
 
 
-def _print(place: Path) -> None:
-    """What a run, a checkpoint or a cache is; of a directory of them, a table or a line for each."""
-    inside = sorted(place.iterdir()) if place.is_dir() else []
-    if runs := _trained(inside):
+def _describe(path: Path) -> None:
+    """Print what a run, a checkpoint or a cache is; for a directory of runs a table, of caches a line for each."""
+    entries = sorted(path.iterdir()) if path.is_dir() else []
+    if runs := _trained(entries):
         print(_table(runs))
-    elif caches := [inner for inner in inside if is_cache(inner)]:
+    elif caches := [entry for entry in entries if is_cache(entry)]:
         print("\n".join(f"{printable(str(cache))}: {_prepared(Cache, cache).splitlines()[0]}" for cache in caches))
-    elif is_store(place) or is_cache(place):
-        description = _prepared(ImageStore if is_store(place) else Cache, place)
+    elif is_store(path) or is_cache(path):
+        description = _prepared(ImageStore if is_store(path) else Cache, path)
         print("\n".join(map(printable, description.split("\n"))))
     else:
-        lines = facts(checkpoint.find(place))
+        lines = facts(checkpoint.find(path))
         print("\n".join(f"{name:<13}{printable(text)}" for name, text in lines.items()))
 
 
 def draw(paths: Sequence[str], folder: Path) -> None:
-    """The runs' table, and their learning curves and gradients, each in one figure in `folder`. InputError for a path
-    that is no run, and for two runs of one name.
+    """Print a table of the runs, and draw their learning curves in one figure and their gradients in another.
+
+    The figures are files in `folder`. Raises InputError for a path without runs, and for two runs with the same name.
     """
     runs = named(paths)
     flows = {}
     for name, run in runs.items():
-        if (run / FLOW).is_file() and (measured := gradient_flow.read(run / FLOW)):
-            flows[f"{name}, step {measured[-1]['step']:,}"] = measured[-1]
+        if (run / FLOW).is_file() and (measurements := gradient_flow.read(run / FLOW)):
+            flows[f"{name}, step {measurements[-1]['step']:,}"] = measurements[-1]
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if trained := _trained(runs.values()):
@@ -86,38 +89,40 @@ def draw(paths: Sequence[str], folder: Path) -> None:
 
 
 def named(paths: Sequence[str]) -> dict[str, Path]:
-    """Runs by their names, those in a directory of runs too. InputError for a path that is neither, and for two runs of
-    one name.
+    """The runs at the paths, which may be directories of runs, by name.
+
+    Raises InputError for a path without runs, and for two runs with the same name.
     """
     runs: dict[str, Path] = {}
     for path in map(Path, paths):
         if not path.exists():
             raise InputError(f"There is no run at {path}.{nearby(path)}")
-        inside = [path / METRICS] if (path / METRICS).is_file() else sorted(path.glob(f"*/{METRICS}"))
-        if not inside:
+        files = [path / METRICS] if (path / METRICS).is_file() else sorted(path.glob(f"*/{METRICS}"))
+        if not files:
             raise InputError(f"{path} is not a run: it has no {METRICS}.")
-        for run in (metrics.parent for metrics in inside):
+        for run in (file.parent for file in files):
             name = run.resolve().name
             if name in runs:
-                raise InputError(f"{runs[name]} and {run} are runs with the same name: rename one folder.")
+                raise InputError(f"{runs[name]} and {run} are runs with the same name: rename one directory.")
             runs[name] = run
     return runs
 
 
 def compare(runs: Mapping[Path, str]) -> None:
-    """The runs of a sweep as a table, if there are several; each has settings of its own."""
+    """Print the runs of a sweep as a table, if there are several, each with the settings that distinguish it."""
     if len(trained := _trained(runs)) > 1:
         print(_table(trained, settings=runs))
 
 
 def _trained(runs: Iterable[Path]) -> list[Path]:
-    """The runs that have a checkpoint."""
+    """The runs that have checkpoints."""
     return [run for run in runs if checkpoint.list_checkpoints(run)]
 
 
 def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) -> str:
-    """One line per run, with its own `settings` if there are any, and its best validation scores; a damaged run causes
-    a warning and is left out.
+    """A table with a row for each run: its best validation scores, and its `settings` if they are given.
+
+    Damaged runs cause a warning and are left out.
     """
     checkpoints = {}
     for run in runs:
@@ -125,23 +130,25 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
             checkpoints[run] = checkpoint.find(run, purpose="record")
         except InputError as damaged:
             log.warning("%s", damaged)
-    bests = [opened.progress.get("best", {}) for opened in checkpoints.values()]
-    others = dict.fromkeys(name for best in bests for name in best if "." in name)
-    scores = [score(name) for name in (*SCORES, *others) if any(name in best for best in bests)]
-    own = [] if settings is None else ["settings"]
+    best_records = [opened.progress.get("best", {}) for opened in checkpoints.values()]
+    user_scores = dict.fromkeys(name for best in best_records for name in best if "." in name)
+    scores = [score(name) for name in (*SCORES, *user_scores) if any(name in best for best in best_records)]
     rows = []
-    for (run, opened), best in zip(checkpoints.items(), bests, strict=True):
-        parts = [_name(opened.config.get(part, {})) for part in ("model", "data")]
-        values = [f"{best[one.name]:.{one.digits}f}" if one.name in best else "-" for one in scores]
-        chosen = [] if settings is None else [settings[run]]
-        row = (run.name, *chosen, *parts, *values, f"{opened.progress['step']:,}", _minutes(opened.progress))
+    for (run, opened), best in zip(checkpoints.items(), best_records, strict=True):
+        classes = [_class_name(opened.config.get(group, {})) for group in ("model", "data")]
+        values = [f"{best[metric.name]:.{metric.digits}f}" if metric.name in best else "-" for metric in scores]
+        row = [run.name, *classes, *values, f"{opened.progress['step']:,}", _minutes(opened.progress)]
+        if settings is not None:
+            row.insert(1, settings[run])
         rows.append([printable(cell) for cell in row])
-    labels = [one.label for one in scores]
-    return "\n".join(table(("run", *own, "model", "data", *labels, "best at step", "after"), rows))
+    columns = ["run", "model", "data", *(metric.label for metric in scores), "best at step", "after"]
+    if settings is not None:
+        columns.insert(1, "settings")
+    return "\n".join(table(columns, rows))
 
 
 def facts(opened: checkpoint.Checkpoint) -> dict[str, str]:
-    """What a checkpoint is, how it was trained and its scores, each under its name."""
+    """What a checkpoint contains, how it was trained and its scores, as labels and texts."""
     config, progress = opened.config, opened.progress
     return {
         "checkpoint": str(opened.path),
@@ -163,11 +170,12 @@ def _prepared(kind: Any, path: Path) -> str:
         return str(kind(path).describe())
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # values we never write
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # the file was changed
         raise InputError(f"{path / SUMMARY} is damaged: remove {path} and prepare again.") from error
 
 
 def _vocabularies(opened: checkpoint.Checkpoint) -> str:
+    """The kinds and sizes of a checkpoint's vocabularies."""
     if "source" not in tasks.of_checkpoint(opened).corpus.sides:
         target = vocabulary.load(opened.path / vocabulary.TARGET)
         return f"{target.form.kind} {len(target):,}"
@@ -176,12 +184,14 @@ def _vocabularies(opened: checkpoint.Checkpoint) -> str:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in settings.items() if key not in ("_target_", "name")}
-    written = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in rest.items())
-    return f"{_name(settings)} {written}"
+    """The settings of a group on one line, after the name of its class."""
+    arguments = {key: value for key, value in settings.items() if key not in ("_target_", "name")}
+    texts = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+    return f"{_class_name(settings)} {' '.join(texts)}"
 
 
-def _name(settings: Mapping[str, Any]) -> str:
+def _class_name(settings: Mapping[str, Any]) -> str:
+    """The name of the class that a group of settings chooses."""
     return str(settings.get("_target_", settings.get("name", ""))).rpartition(".")[2]
 
 

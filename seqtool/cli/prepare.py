@@ -1,4 +1,4 @@
-"""`seqtool prepare`: a corpus, tokenised and encoded once; images turned into annotation vectors once."""
+"""`seqtool prepare`: tokenise and encode a corpus, or turn images into annotation vectors, once and for all runs."""
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -7,9 +7,9 @@ from seqtool import tasks
 
 
 def prepare(config: DictConfig) -> None:
-    """Make the cache of `config.data`, or find an existing one, and describe it."""
+    """Make the cache of `config.data`, or find the existing one, and describe it."""
     task = tasks.of(config)
-    if any(one.startswith("model=") for one in HydraConfig.get().overrides.task):
+    if any(override.startswith("model=") for override in HydraConfig.get().overrides.task):
         task.check_model(config)
     cache = task.prepare(config)
     print(cache.describe())

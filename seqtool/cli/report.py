@@ -1,4 +1,4 @@
-"""`seqtool report RUN …`: the report of a run, or of several beside each other, in one HTML file."""
+"""`seqtool report RUN …`: write the report of a run, or of several runs side by side, as one HTML file."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,31 +19,32 @@ from seqtool.training.verdict import verdict
 from seqtool.view import report
 from seqtool.view.plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
 
-FLOWS = 6  # measurements of the gradient that are drawn of one run
-GRADIENTS = (
+GRADIENT_STEPS = 6  # the least number of measurements of the gradient that are drawn of one run, if it has as many
+GRADIENTS_CAPTION = (
     "The norm of the last token’s gradient at each time step, on a logarithmic scale: the highest layer of each stack."
 )
 
 
 def write_report(config: DictConfig) -> None:
-    """Write the report of runs, or with other settings that of an evaluation: `eval … report=FILE`."""
+    """Write the report of runs, or with settings of `eval` the report of an evaluation, like `eval … report=FILE`."""
     runs, output = [config.runs] if isinstance(config.runs, str) else list(config.runs or []), config.output
-    written = [override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task]
-    others = [f"{name}={OmegaConf.select(config, name)}" for name in written if name not in ("runs", "output")]
-    if runs and others:
+    keys = [override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task]
+    of_eval = [f"{name}={OmegaConf.select(config, name)}" for name in keys if name not in ("runs", "output")]
+    if runs and of_eval:
         raise InputError(
-            f"The report of a run takes only output=FILE.html, not {others[0]}; that of an evaluation takes its "
-            "checkpoint by name: seqtool report checkpoint=PATH split=test output=FILE.html."
+            f"The report of a run takes only output=FILE.html, not {of_eval[0]}. For the report of an evaluation, name "
+            "the checkpoint: seqtool report checkpoint=PATH split=test output=FILE.html."
         )
-    if not (runs or others) or len({*written}) < len(written) or not all([*runs, output != ""]):
+    is_repeated = len(set(keys)) < len(keys)
+    if not (runs or of_eval) or is_repeated or not all([*runs, output != ""]):
         raise InputError(
             "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate: "
             "seqtool report checkpoint=PATH split=test output=FILE.html."
         )
     if runs:
-        of_runs(runs, output)
+        write_run_report(runs, output)
     elif output is None:
-        raise InputError("The report of an evaluation needs a place: output=FILE.html.")
+        raise InputError("The report of an evaluation needs a file name: output=FILE.html.")
     else:
         from seqtool.cli.evaluate import evaluate
 
@@ -51,47 +52,51 @@ def write_report(config: DictConfig) -> None:
         evaluate(config)
 
 
-def of_runs(paths: Sequence[str], output: str | None) -> None:
-    """Write the report of these runs, in their place by default: RUN/report.html."""
+def write_run_report(paths: Sequence[str], output: str | None) -> None:
+    """Write the report of these runs to `output`; for a single run, None means RUN/report.html."""
     runs = named(paths)
     first = next(iter(runs.values()))
     if output is None and len(runs) > 1:
-        raise InputError("A report of several runs needs a place: output=FILE.html.")
+        raise InputError("A report of several runs needs a file name: output=FILE.html.")
     file = Path(output) if output is not None else first / "report.html"
     report.check_name(file)
     checkpoints = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
     sections: list[report.Section | None] = [
-        *(report.facts(f"Run {name}", facts(of_run)) for name, of_run in checkpoints.items()),
+        *(report.facts(f"Run {name}", facts(best)) for name, best in checkpoints.items()),
         *(_verdict(name, run) for name, run in runs.items()),
         report.curves("Learning curves", _learning_curves(runs)),
-        report.curves("Gradients through time", _gradients(runs), GRADIENTS),
+        report.curves("Gradients through time", _gradients(runs), GRADIENTS_CAPTION),
         *(_checkpoints(name, run) for name, run in runs.items()),
         *(report.samples(f"Samples of {name}", _samples(run)) for name, run in runs.items()),
         *_settings(runs),
     ]
-    trained = [f"{name}: {of_run.progress['step']:,} steps" for name, of_run in checkpoints.items()]
-    report.write(file, report.page(", ".join(runs), "; ".join(trained), sections))
+    steps = [f"{name}: {best.progress['step']:,} steps" for name, best in checkpoints.items()]
+    report.write(file, report.page(", ".join(runs), "; ".join(steps), sections))
     print(f"Report: {file}")
 
 
 def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """A panel for each group of curves, with the curves of all runs."""
     panels = []
     for label, lines in curve_panels({name: read_metrics(run / METRICS) for name, run in runs.items()}):
         titles = {title for _, title in lines}
-        named = {f"{run}: {title}" if len(runs) > 1 else title: line for (run, title), line in lines.items()}
+        labelled = {f"{run}: {title}" if len(runs) > 1 else title: line for (run, title), line in lines.items()}
         title = titles.pop() if len(titles) == 1 else label
-        panels.append(report.panel(title, "updates", label, named, log=label == NORM))
+        panels.append(report.panel(title, "updates", label, labelled, log=label == NORM))
     return panels
 
 
 def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """A panel for each stack and each tensor of its state."""
+    """A panel for each stack and each tensor of its state: several measurements of one run, or the last of each run."""
     measurements: dict[str, dict[str, Any]] = {}
     for name, run in runs.items():
-        measured = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
-        shown = measured[:: -max(1, len(measured) // FLOWS)][::-1] if len(runs) == 1 else measured[-1:]
-        begin = "" if len(runs) == 1 else f"{name}, "
-        measurements |= {f"{begin}step {measurement['step']:,}": measurement for measurement in shown}
+        of_run = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
+        if len(runs) > 1:
+            measurements |= {f"{name}, step {measurement['step']:,}": measurement for measurement in of_run[-1:]}
+        else:
+            stride = max(1, len(of_run) // GRADIENT_STEPS)
+            evenly_spaced = of_run[::-stride][::-1]  # the last one included
+            measurements |= {f"step {measurement['step']:,}": measurement for measurement in evenly_spaced}
     panels = []
     for (kind, stack), norms in gradient_panels(measurements).items():
         lines = {label: (range(1, len(values) + 1), values) for label, values in norms.items() if any(values)}
@@ -101,13 +106,14 @@ def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 
 def _verdict(name: str, run: Path) -> report.Section | None:
-    """None if there is nothing to say."""
+    """The findings about a run as a table; None if there are none."""
     columns = "finding", "figure", "limit", "what it means, and what to do"
     rows = list(verdict(run))
     return report.table(f"Verdict on {name}", columns, rows) if rows else None
 
 
 def _checkpoints(name: str, run: Path) -> report.Section | None:
+    """The checkpoints of a run and their scores as a table; None if it has none."""
     rows = []
     for path in [*checkpoint.list_checkpoints(run), *checkpoint.list_averages(run)]:
         progress = checkpoint.read(path, "record").progress
@@ -118,18 +124,19 @@ def _checkpoints(name: str, run: Path) -> report.Section | None:
 
 
 def _samples(run: Path) -> list[dict[str, Any]]:
-    """What was kept."""
+    """The samples of the validations that were kept."""
     path = run / SAMPLES
     return read_json_lines(path, _are_samples, "holds no samples") if path.is_file() else []
 
 
 def _are_samples(record: Mapping[str, Any]) -> bool:
+    """Whether a line of JSON has the form of samples."""
     texts = [text for sample in record["samples"] for text in sample.values()]
     return isinstance(record["step"], int) and all(isinstance(text, str) for text in texts)
 
 
 def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
-    """The settings of all runs side by side; those that differ first, in a table of their own."""
+    """The settings of all runs side by side, as a table of those that differ and a table of all."""
     files = {name: path for name, run in runs.items() if (path := run / "config.yaml").is_file()}
     by_setting: dict[str, dict[str, str]] = {}
     for name, path in files.items():
@@ -139,5 +146,5 @@ def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
     rows = [(setting, *(values.get(name, "–") for name in files)) for setting, values in by_setting.items()]
     columns = "setting", *(files if len(runs) > 1 else ["value"])
     differing = [row for row in rows if len(set(row[1:])) > 1]
-    tables = [("Settings that differ", differing), ("Settings", rows)]
-    return [report.table(title, columns, listed) for title, listed in tables if listed]
+    tables = {"Settings that differ": differing, "Settings": rows}
+    return [report.table(title, columns, table_rows) for title, table_rows in tables.items() if table_rows]

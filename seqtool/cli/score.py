@@ -1,4 +1,4 @@
-"""`seqtool score`: how likely given texts are to a model."""
+"""`seqtool score`: give the log-probability of translations or texts under a model."""
 
 import math
 import sys
@@ -20,7 +20,7 @@ from seqtool.runtime.files import check_outputs
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
 
-AT_ONCE = 1000  # lines
+LINES_PER_WINDOW = 1000
 
 
 @dataclass
@@ -28,12 +28,12 @@ class ScoreSettings(declarations.Score, OutputSettings):
     """The settings of configs/score.yaml for input and output."""
 
     def inputs(self) -> dict[str, str]:
-        """The files that are read, by setting."""
+        """The input files, by the names of their settings."""
         files = {"sources": self.sources, "references": self.references}
         return {name: path for name, path in files.items() if path is not None}
 
     def count(self) -> int:
-        """The lines of each input. Raises InputError for files of different lengths, or if there are no lines."""
+        """The number of lines in each input. Raises InputError if the files differ in it, or are empty."""
         (name, count), *others = ((f"{name}={path}", count_lines(path) or 0) for name, path in self.inputs().items())
         for other, lines in others:
             if lines != count:
@@ -41,13 +41,13 @@ class ScoreSettings(declarations.Score, OutputSettings):
                     f"{name} has {count:,} lines but {other} has {lines:,}: they must be parallel, line by line."
                 )
         if not count:
-            raise InputError(f"{name} is empty: it must have one text a line.")
+            raise InputError(f"{name} is empty: it must have one text on each line.")
         return count
 
 
 def score(config: DictConfig) -> None:
-    """Score lines; only their scores go to standard output."""
-    of_the_model = {name: config[name] for name in declarations.declared(declarations.ReadingMachine)}
+    """Score lines. Only their scores are written to standard output."""
+    model_settings = {name: config[name] for name in declarations.declared(declarations.ReadingMachine)}
     settings = typed(ScoreSettings, {setting.name: config[setting.name] for setting in fields(ScoreSettings)})
     check_outputs(
         {"output": settings.output, "alignments": settings.alignments},
@@ -56,7 +56,7 @@ def score(config: DictConfig) -> None:
     with distributed.group():
         total = distributed.from_first(settings.count)
         keep_memory()
-        model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **of_the_model)
+        model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **model_settings)
         make_default(model.device)
         model.check_scoring(with_sources=settings.sources is not None)
         with ScoreWriter(settings, model, alignments=settings.alignments, words=settings.words).opened() as writer:
@@ -64,7 +64,7 @@ def score(config: DictConfig) -> None:
 
 
 def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total: int) -> None:
-    """Score the lines window by window; at the end print how likely all are and what the model does not know."""
+    """Score the lines window by window, and print a summary and the words that the model does not know."""
     nats, tokens = 0.0, 0
     unknown = {"sources": Counter[str](), "references": Counter[str]()}
     with writer.progress("score", lambda: total) as bar:
@@ -82,18 +82,19 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
     if not tokens:
         raise InputError(f"references={settings.references} has only empty lines: there is nothing to score.")
     loss = nats / tokens
-    of_each = f"{loss:.4f} nats a token, perplexity {math.exp(min(loss, 700)):.2f}"
-    print(f"{writer.count:,} lines, {tokens:,} tokens: {of_each}", file=sys.stderr)
+    perplexity = math.exp(min(loss, 700))  # the exponential of more than 709 overflows
+    summary = f"{writer.count:,} lines, {tokens:,} tokens: {loss:.4f} nats a token, perplexity {perplexity:.2f}"
+    print(summary, file=sys.stderr)
     for side, counts in unknown.items():
         if counts:
-            clause = f"The model does not know {counts.total():,} words or pieces of the {side}."
-            print(f"{clause} {unknown_sentence(counts)}", file=sys.stderr)
+            message = f"The model does not know {counts.total():,} words or pieces of the {side}."
+            print(f"{message} {unknown_sentence(counts)}", file=sys.stderr)
 
 
 def _windows(settings: ScoreSettings) -> Iterator[tuple[list[str] | None, list[str]]]:
-    """The sources, if there are any, and the texts, at most `AT_ONCE` at once."""
-    texts = windows(settings.references, AT_ONCE)
+    """Windows of at most LINES_PER_WINDOW lines: of the sources, or None if there are none, and of the references."""
+    references = windows(settings.references, LINES_PER_WINDOW)
     if settings.sources is None:
-        yield from ((None, window) for window in texts)
+        yield from ((None, window) for window in references)
     else:
-        yield from zip(windows(settings.sources, AT_ONCE), texts, strict=True)
+        yield from zip(windows(settings.sources, LINES_PER_WINDOW), references, strict=True)

@@ -1,4 +1,4 @@
-"""Readable messages about settings that Hydra cannot compose, or that have no meaning although it can."""
+"""Readable messages about settings that Hydra cannot compose, or that it composes but that no command uses."""
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -23,15 +23,16 @@ from seqtool.errors import InputError
 from seqtool.settings import plain, sentence, unknown
 from seqtool.settings.declarations import other_name
 
-HEADER = "# @package _global_"
+PRESET_HEADER = "# @package _global_"
 
-_header = ConfigSource._get_header_dict  # Hydra does not find it behind a byte order mark
-ConfigSource._get_header_dict = staticmethod(lambda text: _header(text.removeprefix("\ufeff")))  # type: ignore[method-assign, assignment]
+# Hydra does not recognise this header after a byte order mark.
+_read_header = ConfigSource._get_header_dict
+ConfigSource._get_header_dict = staticmethod(lambda text: _read_header(text.removeprefix("\ufeff")))  # type: ignore[method-assign, assignment]
 
 
 def compose(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> DictConfig:
-    """A command's configuration, with Hydra's own in `hydra`, of settings as Hydra takes them; of a sweep, that of its
-    first job. InputError for settings that Hydra cannot compose.
+    """The configuration of a command, with Hydra's own settings in `hydra`; for a sweep, the configuration of its first
+    job. `settings` are overrides in Hydra's grammar. Raises InputError for settings that Hydra cannot compose.
     """
     with explained(settings, files, sweep=sweep):
         return _compose([_first(setting) for setting in settings] if sweep else settings, files)
@@ -44,9 +45,10 @@ def _compose(settings: Sequence[str], files: ConfigFiles) -> DictConfig:
 
 @contextmanager
 def hydra_of(files: ConfigFiles) -> Iterator[tuple[Any, list[str]]]:
-    """Hydra with the package's configurations, and the setting with which it finds the user's own."""
-    package, *own = files.folders
-    search = [f"hydra.searchpath=[{','.join(quote(f'file://{folder}') for folder in own)}]"] if own else []
+    """Within the context, Hydra with the package's YAML files, and the override with which it finds the user's own."""
+    package, *user_folders = files.folders
+    addresses = ",".join(quote(f"file://{folder}") for folder in user_folders)
+    search = [f"hydra.searchpath=[{addresses}]"] if user_folders else []
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(package), job_name="seqtool", version_base="1.3"):
         yield GlobalHydra.instance().hydra, search
@@ -54,7 +56,7 @@ def hydra_of(files: ConfigFiles) -> Iterator[tuple[Any, list[str]]]:
 
 @contextmanager
 def explained(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> Iterator[None]:
-    """Raise InputError in place of errors about settings that Hydra cannot compose, or about a launcher."""
+    """Within the context, turn errors about a launcher, or settings that Hydra cannot compose, into InputErrors."""
     try:
         yield
     except Exception as error:
@@ -64,8 +66,8 @@ def explained(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> It
 
 
 def check_files(settings: Sequence[str], files: ConfigFiles) -> None:
-    """Raise InputError for a file of the user's own that one of the settings chooses, and that Hydra would misread or
-    ignore without a word.
+    """Raise InputError if one of the settings chooses a file of the user's own that Hydra would silently misread or
+    ignore.
     """
     values = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
     groups = {key for file in files.files for key, value in load(file).items() if isinstance(value, Mapping)}
@@ -82,6 +84,7 @@ def check_files(settings: Sequence[str], files: ConfigFiles) -> None:
 
 
 def _check_keys(file: Path, values: Mapping[str, Any]) -> None:
+    """Check that no key of a file is a full name, as on the command line."""
     for key in map(str, values):
         name, _, value = key.partition("=")
         outer, dot, inner = name.rpartition(".")
@@ -90,7 +93,7 @@ def _check_keys(file: Path, values: Mapping[str, Any]) -> None:
 
 
 def _check_defaults(file: Path, defaults: Any, files: ConfigFiles) -> None:
-    """Check the groups and choices in the defaults, as in `override /model: luong`."""
+    """Check that the groups and choices in the defaults of a file, such as `override /model: luong`, exist."""
     groups = files.all_groups()
     for entry in defaults if isinstance(defaults, list) else []:
         for key, choice in entry.items() if isinstance(entry, Mapping) else []:
@@ -103,10 +106,10 @@ def _check_defaults(file: Path, defaults: Any, files: ConfigFiles) -> None:
 
 
 def _check_preset(file: Path, values: Mapping[str, Any], groups: Container[str], choices: Container[str]) -> None:
-    """Check a file that sets settings of several groups."""
+    """Check the header of a preset, and that it sets no group of settings as if it were a setting."""
     header = re.match(r"\s*#\s*@package +(_?\w+)", file.read_text("utf-8-sig"))
     if header is None or (header[1] != "_global_" and header[1] not in groups):
-        raise InputError(f"{file} would set nothing: begin it with the line `{HEADER}`.")
+        raise InputError(f"{file} would set nothing: begin it with the line `{PRESET_HEADER}`.")
     for key, value in values.items():
         if header[1] == "_global_" and key in groups and not isinstance(value, Mapping):
             advice = f", or choose one by `defaults: [override /{key}: NAME]`" if key in choices else ""
@@ -114,11 +117,11 @@ def _check_preset(file: Path, values: Mapping[str, Any], groups: Container[str],
 
 
 def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> str | None:
-    """What is wrong with settings that Hydra could not compose, in our words if we have any, otherwise in Hydra's.
+    """A sentence that says why Hydra could not compose the settings: seqtool's own if it can tell, otherwise Hydra's.
 
-    None if the error is about neither settings nor a launcher.
+    None if the error concerns neither settings nor a launcher.
     """
-    # Hydra has no error of its own for a group that is null, a number, or a list of these.
+    # Hydra raises ValueError or TypeError for a group that is null, a number, or a list of these.
     of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError)
     if not isinstance(error, of_settings):
         return _failed_launch(error) if any(setting.startswith("hydra/launcher=") for setting in settings) else None
@@ -130,45 +133,47 @@ def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sw
         return f"A YAML file cannot be read: {' '.join(str(error).split())}."
     try:
         clauses = _clauses(settings, files)
-    except of_settings as other:  # in a file of the user's own
-        return _reason(other, (), files, sweep=sweep)
+    except of_settings as other_error:  # in one of the user's own files
+        return _reason(other_error, (), files, sweep=sweep)
     if clauses := clauses + ([] if sweep else _sweeps(settings, files.all_groups())):
         return sentence(clauses)
     if isinstance(error, OverrideParseException):
-        return f"Cannot read '{error.override}': quote the value for Hydra too, as in \"key='(value)'\"."
+        return f"Cannot read '{error.override}': quote the value twice, for the shell and for Hydra: \"key='(value)'\"."
     reason = str(error).strip().splitlines()[0].rstrip(".")
     if (match := re.search(r"Could not find 'hydra/(launcher|sweeper)/(([^\W_]+)\w*)'", reason)) is not None:
         package = f"hydra-{match[3]}-{match[1]}"
-        return f"hydra/{match[1]}={match[2]} is not installed: pip install {package}, if that is what you mean."
+        return f"hydra/{match[1]}={match[2]} is not installed: try pip install {package}."
     if (match := re.fullmatch(r"Error merging override \W*([^=]+)=(.*)", reason)) is not None:
-        kind = "a list" if match[2].startswith("{") else "a group of settings"  # nothing else is merged
+        kind = "a list" if match[2].startswith("{") else "a group of settings"  # the only values that Hydra merges
         return f"Setting '{match[1]}' must be {kind}, not {match[2]}."
     return f"Cannot compose the configuration: {reason} (see seqtool {files.command} --help)."
 
 
 def check(config: Mapping[str, Any], data: str | None, files: ConfigFiles) -> None:
-    """Raise InputError for errors that Hydra does not notice: settings of other commands added with +, and files as
-    the data of a corpus that takes numbers there.
+    """Raise InputError for errors that Hydra does not notice.
+
+    These are settings of other commands that were added with +, and files as the data of a corpus, chosen by
+    data=`data`, whose splits are numbers of examples.
     """
     existing = files.outside_groups()
-    if others := [str(key) for key in config if key not in existing]:
-        raise InputError(sentence([_unknown(key, existing, {}, files) for key in others]))
+    if unexpected := [str(key) for key in config if key not in existing]:
+        raise InputError(sentence([_unknown(key, existing, {}, files) for key in unexpected]))
     file = files.find(f"data/{data}")
-    own = load(file) if file.exists() else {}
+    defaults = load(file) if file.exists() else {}
     for split in ("train", "valid", "test"):
         value = group.get(split) if isinstance(group := config.get("data"), Mapping) else None
         is_number = not isinstance(value, list) and re.match(r"[-+.\d]|\Z", str(value or ""))
-        if isinstance(own.get(split), int) and not is_number:
+        if isinstance(defaults.get(split), int) and not is_number:
             paths = {name: files.find(f"data/{name}") for name in files.choices("data")}
-            of_files = [name for name, path in paths.items() if load(path).get("train") == "???"]
+            with_files = [name for name, path in paths.items() if load(path).get("train") == "???"]
             raise InputError(
                 f"data.{split} is a number with data={data}, not {value}: "
-                f"for files of your own add data={_series(of_files, 'or')}."
+                f"for files of your own add data={_series(with_files, 'or')}."
             )
 
 
 def check_name(config: DictConfig) -> None:
-    """Raise InputError if the name of the run refers to a group of settings, which is not text."""
+    """Raise InputError if the name of the run refers to a group of settings, whose value is not text."""
     for key in references(config):
         group = OmegaConf.select(config, key)
         if isinstance(group, DictConfig):
@@ -176,32 +181,36 @@ def check_name(config: DictConfig) -> None:
                 name for name, value in plain(group).items() if isinstance(value, str | int) and name != "_target_"
             ]
             example = f", such as ${{{key}.{inner[0]}}}" if inner else ""
-            raise InputError(f"Setting 'run' refers to '{key}', which is a group of settings: name one in it{example}.")
+            raise InputError(f"Setting 'run' refers to '{key}', a group of settings: refer to one of them{example}.")
 
 
 def references(config: DictConfig) -> list[str]:
-    """The settings that the name of the run refers to."""
-    written = str(cast(Group, OmegaConf.to_container(config)).get("run"))
-    return [key for slashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", written) if len(slashes) % 2 == 0]
+    """The settings to which the name of the run refers by `${…}`."""
+    name = str(cast(Group, OmegaConf.to_container(config)).get("run"))
+    # an odd number of backslashes escapes ${
+    return [key for backslashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", name) if len(backslashes) % 2 == 0]
 
 
 def _failed_launch(error: Exception) -> str:
-    """Why a launcher could not start the jobs, or what one of them ended with, in its own process: the last line."""
+    """A sentence that says why a launcher could not start the jobs, or why a job in another process failed.
+
+    The error of such a job is its traceback, whose last line gives the reason.
+    """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     reason = re.sub(r"^[\w.]+: ", "", lines[-1])
     return f"A job failed: {reason}" if len(lines) > 1 else f"The launcher cannot start the jobs: {reason}"
 
 
 def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
-    """What is wrong with the names of settings, groups and choices."""
+    """Clauses that say what is wrong with the names of settings, groups and choices."""
     all_groups = files.all_groups()
     clauses, chosen, names = [], [], []
     for match in filter(None, map(OVERRIDE.fullmatch, settings)):
         key, value = match["key"], match["value"] or ""
         if key in all_groups and match["sign"] != "~":
             if key not in files.groups:
-                if not match["sign"] or _takers(key, files):  # otherwise + adds a group of the user's own
-                    clauses.append(_elsewhere(key, files))
+                if not match["sign"] or _commands_with(key, files):  # otherwise + adds a group of the user's own
+                    clauses.append(_of_other_commands(key, files))
                 continue
             clauses += _choice_clauses(key, value, files)
             if not match["sign"]:
@@ -217,10 +226,11 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
 
 
 def _choice_clauses(group: str, value: str, files: ConfigFiles) -> list[str]:
-    if "(" in value:  # one of Hydra's functions
+    """Clauses that say which choices in the value of a group do not exist."""
+    if "(" in value:  # one of Hydra's functions, such as choice(…)
         return []
     choices = files.choices(group)
-    allowed = [*choices, "null"] if files.groups[group] is None else choices  # null would remove a group that is needed
+    allowed = [*choices, "null"] if files.groups[group] is None else choices  # the other groups cannot be left out
     clauses = []
     for name in map(str.strip, re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")):
         if name in allowed or files.find(f"{group}/{name}").exists():
@@ -234,32 +244,38 @@ def _choice_clauses(group: str, value: str, files: ConfigFiles) -> list[str]:
 
 
 def _unknown(key: str, existing: set[str], choices: dict[str, str | None], files: ConfigFiles) -> str:
-    """The clause about a setting that does not exist here: another choice or another command may have it."""
+    """A clause about a setting that the command does not have with these choices.
+
+    key: the setting's full name
+    existing: the full names of the settings that the command has with these choices
+    choices: the choice of each group
+    files: the command's YAML files
+    """
     group = key.partition(".")[0]
     if group in choices and group in existing:
-        having = [name for name in files.choices(group) if key in files.of_choice(group, name)]
-        if having:
-            return f"setting '{key}' of {files.command} is only there with {group}={_series(having, 'or')}"
-    if _takers(key, files) in ([], [files.command]):
+        with_setting = [name for name in files.choices(group) if key in files.of_choice(group, name)]
+        if with_setting:
+            return f"setting '{key}' of {files.command} exists only with {group}={_series(with_setting, 'or')}"
+    if _commands_with(key, files) in ([], [files.command]):
         return unknown(key, existing)
-    here = other_name(key, existing)
-    return _elsewhere(key, files) + (f"; did you mean '{here}'?" if here else "")
+    setting = other_name(key, existing)
+    return _of_other_commands(key, files) + (f"; did you mean '{setting}'?" if setting else "")
 
 
-def _elsewhere(key: str, files: ConfigFiles) -> str:
-    """The clause about a setting or group of other commands."""
-    takers = _takers(key, files)
-    return f"'{key}' is not a setting of {files.command}" + (f", but of {_series(takers, 'and')}" if takers else "")
+def _of_other_commands(key: str, files: ConfigFiles) -> str:
+    """A clause about a setting or group that only other commands have, or none."""
+    commands = _commands_with(key, files)
+    return f"'{key}' is not a setting of {files.command}" + (f", but of {_series(commands, 'and')}" if commands else "")
 
 
-def _takers(key: str, files: ConfigFiles) -> list[str]:
-    """The commands that take a setting or group; a report takes those of an evaluation."""
-    there = [name for name in COMMANDS if name != "report" and files.find(name).exists()]
-    return [name for name in there if key in ConfigFiles(name, files.folders).settings()]
+def _commands_with(key: str, files: ConfigFiles) -> list[str]:
+    """The commands that have a setting or group, without `report`, which has the settings of `eval`."""
+    commands = [name for name in COMMANDS if name != "report" and files.find(name).exists()]
+    return [name for name in commands if key in ConfigFiles(name, files.folders).settings()]
 
 
 def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:
-    """The clauses about settings with several values when there is only one job."""
+    """Clauses about settings that have several values although there is only one job."""
     values = [setting.partition("=")[::2] for setting in settings if _sweep(setting) is not None]
     return [
         f"setting {key}={value} has several values: add -m to run a job with each of them"
@@ -269,7 +285,7 @@ def _sweeps(settings: Sequence[str], groups: Container[str]) -> list[str]:
 
 
 def _sweep(setting: str) -> Override | None:
-    """A setting with several values as Hydra reads it; None for any other."""
+    """The override that Hydra reads from a setting with several values; None for other settings."""
     try:
         override = OverridesParser.create().parse_override(setting)
     except HydraException:
@@ -278,10 +294,11 @@ def _sweep(setting: str) -> Override | None:
 
 
 def _first(setting: str) -> str:
-    """The setting with the first of several values."""
+    """The setting with the first of its values, if it has several."""
     sweep = _sweep(setting)
     return setting if sweep is None else f"{sweep.get_key_element()}={next(iter(sweep.sweep_string_iterator()))}"
 
 
-def _series(names: Sequence[str], word: str) -> str:
-    return f" {word} ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+def _series(names: Sequence[str], conjunction: str) -> str:
+    """The names as a series in a sentence, such as `a, b or c`."""
+    return f" {conjunction} ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -1,4 +1,4 @@
-"""The jobs of one command line with -m."""
+"""Sweeps: running the jobs of a command line with -m."""
 
 import os
 import re
@@ -18,111 +18,113 @@ from seqtool.runtime.files import expanded
 from seqtool.settings import declarations, escape, plain
 from seqtool.training.runs import RUNS
 
-BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs in this process
+BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # runs the jobs in this process
 
 
 class Sweep:
-    """Runs jobs one after another: if one fails because of bad input, `say` reports it, and the others go on.
+    """Runs jobs one after another. `report_error` reports a job that fails because of bad input; the others still run.
 
-    Under any launcher but Hydra's basic one, each job has its own copy of this, which knows no other job, and errors
-    are raised, so that the scheduler and Hydra see them.
+    Under launchers other than Hydra's basic one, each job has its own `Sweep`, which knows nothing of the other jobs,
+    and errors are raised, so that the scheduler and Hydra see them.
     """
 
-    def __init__(self, say: Callable[[InputError | OSError], None], command: str) -> None:
-        self._say = say
+    def __init__(self, report_error: Callable[[InputError | OSError], None], command: str) -> None:
+        self._report_error = report_error
         settings = declarations.of_command(command).items()
-        self._outputs = [name for name, setting in settings if setting.writes and setting.is_path]
-        self._jobs: list[tuple[str, ...]] = []  # the settings of each
-        self._failed: list[int] = []
-        self._names: set[str] = set()
-        self._written: set[Path] = set()  # the files of finished jobs
-        self.runs: dict[Path, int] = {}  # the directories of runs that were begun, and which job began each
+        self._output_settings = [name for name, setting in settings if setting.writes and setting.is_path]
+        self._jobs: list[tuple[str, ...]] = []  # each job's overrides
+        self._failed: list[int] = []  # the numbers of the jobs that failed
+        self._run_names: set[str] = set()
+        self._written: set[Path] = set()  # the files that finished jobs have written
+        self.runs: dict[Path, int] = {}  # the directory of each run that was started, and the number of its job
 
     def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
-        """Run a job, which returns whether it finished: one that a signal stopped ends the sweep, like Ctrl-C."""
-        overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, ${…} too
+        """Call `job`, which returns False if a signal stopped it: then the sweep ends, as after Ctrl-C."""
+        overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, with ${…}
         self._jobs.append(tuple(overrides))
         try:
             self._name_run(config)
             outputs = self._check_outputs(config)
-            with self._noting(config):
+            with self._recording_run(config):
                 finished = job()
             self._written |= outputs
         except BrokenPipeError:
             raise
         except (InputError, OSError) as error:
-            if _is_alone() or "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun ends the processes that wait for this one
+            if _may_be_separate() or "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun then ends the waiting processes
                 raise
             self._failed.append(len(self._jobs) - 1)
-            self._say(error)
+            self._report_error(error)
         else:
             if not finished:
                 raise KeyboardInterrupt
 
     def status(self) -> int:
-        """The exit status; for several jobs, also prints which failed."""
+        """The exit status. If there were several jobs, also print which of them failed."""
         if not self._failed:
             return 0
         if len(self._jobs) > 1:
-            own = {number: self._own(number) for number in self._failed}
-            which = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in own.items())
-            print(f"seqtool: {printable(f'{len(own)} of {len(self._jobs)} jobs failed: {which}.')}", file=sys.stderr)
+            distinct = {number: self._distinct_overrides(number) for number in self._failed}
+            jobs = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in distinct.items())
+            message = f"{len(self._failed)} of {len(self._jobs)} jobs failed: {jobs}."
+            print(f"seqtool: {printable(message)}", file=sys.stderr)
         return 2
 
-    def own_settings(self) -> dict[Path, str]:
-        """The runs, each with the settings that it does not share with all jobs."""
-        return {run: self._own(number) for run, number in self.runs.items()}
+    def settings_by_run(self) -> dict[Path, str]:
+        """The overrides that distinguish each run from the others, by the run's directory."""
+        return {run: self._distinct_overrides(number) for run, number in self.runs.items()}
 
-    def _own(self, number: int) -> str:
+    def _distinct_overrides(self, number: int) -> str:
+        """The overrides of a job that not all jobs have."""
         shared = set(self._jobs[0]).intersection(*self._jobs)
         return " ".join(setting for setting in self._jobs[number] if setting not in shared)
 
     @contextmanager
-    def _noting(self, config: DictConfig) -> Iterator[None]:
-        """Note a job's run: the one of its name, or the new one."""
+    def _recording_run(self, config: DictConfig) -> Iterator[None]:
+        """Record the run of the job within the context: the run of the given name, or else the new one."""
         before, name = set(RUNS.glob("*")), plain(config).get("run")
         try:
             yield
         finally:
             if "train" in config:  # other commands make no run
                 now = set(RUNS.glob("*"))
-                begun = sorted(now - before if name is None else now & {RUNS / str(name)})
-                self.runs |= dict.fromkeys(begun, len(self._jobs) - 1)
+                started = sorted(now - before if name is None else now & {RUNS / str(name)})
+                self.runs |= dict.fromkeys(started, len(self._jobs) - 1)
 
     def _name_run(self, config: DictConfig) -> None:
-        """Append the job's number to a name that is given and refers to no settings; to any other name only if another
-        job has it or, under another launcher, may have it.
+        """Append the job's number to the name of its run where another job has, or may have, the same name.
+
+        That is always so for a name on the command line that refers to no settings.
         """
-        name = plain(config).get("run")  # ${seed} is a number
+        name = plain(config).get("run")  # a number if it is ${seed}
         check_name(config)
         if name is None:
             return
         name, number = str(name), f"-{HydraConfig.get().job.num}"
-        is_one_for_all = any(re.match(r"\+{0,2}run=", setting) for setting in self._jobs[-1]) and not references(config)
-        if is_one_for_all or name in self._names or (_is_alone() and not name.endswith(number)):
+        is_shared = any(re.match(r"\+{0,2}run=", setting) for setting in self._jobs[-1]) and not references(config)
+        if is_shared or name in self._run_names or (_may_be_separate() and not name.endswith(number)):
             name += number
             config.run = escape(name)
-        self._names.add(name)
+        self._run_names.add(name)
 
     def _check_outputs(self, config: DictConfig) -> set[Path]:
-        """The files that the job writes. InputError if it would replace one that an earlier job has written."""
+        """The files that the job writes. InputError if an earlier job has written one of them."""
         settings, outputs = plain(config), set[Path]()
-        for name, path in ((name, settings.get(name)) for name in self._outputs):
+        for name, path in ((name, settings.get(name)) for name in self._output_settings):
             if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is not replaced
                 continue
-            place = Path(expanded(path)).resolve()
-            if place in self._written:
+            file = Path(expanded(path)).resolve()
+            if file in self._written:
                 raise InputError(
-                    f"{name}={path} is what an earlier job of this sweep wrote: name a file for each job, such as "
-                    f"{name}=out-${{beam}}.txt where beam is what differs."
+                    f"{name}={path} was written by an earlier job of this sweep: name a different file for each job, "
+                    f"such as {name}=out-${{beam}}.txt if the jobs differ in beam."
                 )
-            outputs.add(place)
+            outputs.add(file)
         return outputs
 
 
-def added(settings: Sequence[str], files: ConfigFiles) -> list[str]:
-    """The settings of a sweep, with ++ before those that only exist with the swept choices, and with each of these.
-
+def adding_swept(settings: Sequence[str], files: ConfigFiles) -> list[str]:
+    """The settings of a sweep, with ++ before those that all swept choices of a group have but its default lacks:
     Hydra composes the sweep itself with the default choice, and would refuse them.
     """
     matches = [match for setting in settings if (match := OVERRIDE.fullmatch(setting)) is not None]
@@ -130,12 +132,13 @@ def added(settings: Sequence[str], files: ConfigFiles) -> list[str]:
     result = list(settings)
     for group, default in files.groups.items():
         choices = [name.strip() for name in values.get(group, "").split(",")]
-        having = [files.of_choice(group, choice) for choice in choices] if len(choices) > 1 else []
-        names = set.intersection(*having) - files.of_choice(group, default) if having else set()
-        result = [f"++{setting}" if setting.partition("=")[0] in names else setting for setting in result]
+        if len(choices) > 1:
+            common = set.intersection(*(files.of_choice(group, choice) for choice in choices))
+            names = common - files.of_choice(group, default)
+            result = [f"++{setting}" if setting.partition("=")[0] in names else setting for setting in result]
     return result
 
 
-def _is_alone() -> bool:
-    """Whether this job may be running in its own process."""
-    return bool(HydraConfig.get().launcher["_target_"] != BASIC)
+def _may_be_separate() -> bool:
+    """Whether each job may run in a process of its own."""
+    return bool(HydraConfig.get().launcher["_target_"] != BASIC_LAUNCHER)

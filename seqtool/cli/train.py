@@ -1,4 +1,4 @@
-"""`seqtool train`: starts a new run or resumes one."""
+"""`seqtool train`: start a new run or resume one."""
 
 import logging
 from dataclasses import dataclass
@@ -34,7 +34,13 @@ log = logging.getLogger("seqtool")
 
 @dataclass(frozen=True)
 class Job:
-    """A training job: the whole configuration, the parts of it that are used here, and the task."""
+    """A training job.
+
+    config: the whole configuration
+    run: the settings outside groups
+    train: the settings of the group `train`
+    task: translation, captioning or language modelling
+    """
 
     config: DictConfig
     run: declarations.Run
@@ -43,9 +49,10 @@ class Job:
 
     @classmethod
     def of(cls, config: DictConfig) -> "Job":
-        """Raises InputError for settings that cannot be used."""
-        top = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
-        job = cls(config, typed(declarations.Run, top), typed(TrainSettings, config.train), tasks.of(config))
+        """The job that a configuration describes. Raises InputError for settings that cannot be used."""
+        outside_groups = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
+        run = typed(declarations.Run, outside_groups)
+        job = cls(config, run, typed(TrainSettings, config.train), tasks.of(config))
         declarations.check_values(job.run)
         job.train.check()
         check_optimisation(config.optim, config.schedule)
@@ -53,7 +60,7 @@ class Job:
 
 
 def train(config: DictConfig) -> bool:
-    """Train a new run, or resume one. False if a signal stopped it early."""
+    """Train a new run, or resume one. Returns False if a signal stopped it early."""
     resuming.check_groups(config, "Setting")
     typed(TrainSettings, config.train).check()
     with distributed.group(), resuming.open_run(config) as handle, advised(handle):
@@ -71,7 +78,7 @@ def train(config: DictConfig) -> bool:
 
 
 def _train(job: Job, handle: resuming.RunHandle) -> bool:
-    """Make all that the loop needs, and train."""
+    """Prepare the data, make the model and everything else that the training loop needs, and train."""
     config, last = job.config, handle.checkpoint
     validation = typed(ValidationSettings, config.validation)
     validation.check()
@@ -92,7 +99,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
         validation.tokenize, reason = job.task.tokenizer(cache)
         if reason:
             log.info("Validation: %s", reason)
-        config.validation.tokenize = validation.tokenize  # a run keeps it
+        config.validation.tokenize = validation.tokenize  # so that the run keeps it when it is resumed
     if last is None and config.schedule.get("warmup"):
         steps = expected_steps(epoch_of(examples, job.train, seed=job.run.seed, epoch=0), job.train)
         check_warmup(config.schedule, steps or 0)
@@ -128,13 +135,13 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
 
 
 def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
-    """Say what is trained, train it, and say how it ended."""
+    """Log what is trained, train it, and print how training ended."""
     run, progress, device = trainer.checkpoints.run, trainer.progress, trainer.machine.device
     with onednn() as by_onednn:
         library = " with oneDNN" if by_onednn and device.type == "cpu" else ""
         size = sum(parameter.numel() for parameter in trainer.model.parameters())
-        where, examples = f"{distributed.described(device)}{library}", job.task.counted(trainer.examples)
-        log.info("%s: %s parameters on %s, %s", run, f"{size:,}", where, examples)
+        devices, examples = f"{distributed.described(device)}{library}", job.task.counted(trainer.examples)
+        log.info("%s: %s parameters on %s, %s", run, f"{size:,}", devices, examples)
         finished = trainer.train(stop)
     if finished:
         print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
@@ -145,7 +152,10 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
 
 
 def _data(job: Job, last: Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
-    """The cache, and its record for checkpoints. All settings that can be checked without it are checked first."""
+    """The cache, and the record of its contents for checkpoints.
+
+    Settings that can be checked without the cache are checked before it is made.
+    """
     job.task.check(job.config, pretrained=_is_fresh(job, last))
     if last is None:
         resuming.check_first_weights(job.config)
@@ -161,12 +171,15 @@ def _data(job: Job, last: Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
 
 
 def _is_fresh(job: Job, last: Checkpoint | None) -> bool:
-    """Whether training starts without weights other than an image encoder's pretrained ones."""
+    """Whether training starts from initial weights, apart from the pretrained weights of an image encoder."""
     return last is None and job.run.init_from is None
 
 
 def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts) -> Any:
-    """The model of these parts, with its first weights; seeds the random numbers of training."""
+    """The model with the weights that training starts from; also seeds the random numbers of training.
+
+    `parts` are the modules that it is made of, which depend on the device.
+    """
     config, last = job.config, handle.checkpoint
     torch.manual_seed(job.run.seed)
     fresh = _is_fresh(job, last)
@@ -176,15 +189,15 @@ def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts) -> 
         resuming.initialise_fresh(model, config, cache)
     else:
         origin = last or resuming.open_other(model, config)
-        what = f"{handle.run} was started with" if last else f"init_from={origin.path} was trained with"
-        resuming.load_weights(model, origin, cache, what)
+        description = f"{handle.run} was started with" if last else f"init_from={origin.path} was trained with"
+        resuming.load_weights(model, origin, cache, description)
         job.task.check_weights(model, config, cache, origin.path)
     distributed.seed(job.run.seed)
     return model
 
 
 def _sizes(optimisation: Optimisation, cache: Cache) -> dict[str, float]:
-    """What the verdict on a run weighs: the parameters that are trained, at first or later, and the tokens."""
+    """Sizes for the verdict on a run: parameters that are trained, at once or later, and tokens of training text."""
     groups = optimisation.optimiser.param_groups
     tokens, unknown = cache.tokens()
     parameters = sum(parameter.numel() for group in groups for parameter in group["params"])

@@ -1,4 +1,4 @@
-"""`seqtool translate`: lines in, lines out."""
+"""`seqtool translate`: translate lines of text."""
 
 import sys
 from collections import Counter
@@ -24,43 +24,43 @@ from seqtool.settings import declarations
 class TranslateSettings(declarations.Translate, OutputSettings):
     """The settings of configs/translate.yaml for input and output."""
 
-    def read(self) -> Iterator[tuple[str, str | int]]:
-        """The name, for messages, of the file that lines come from, and its path or descriptor."""
+    def inputs(self) -> Iterator[tuple[str, str | int]]:
+        """Each input file's name in messages, and its path or descriptor."""
         yield ("standard input", sys.stdin.fileno()) if self.input is None else (f"input={self.input}", self.input)
         if self.prefix is not None:
             yield f"prefix={self.prefix}", self.prefix
 
     def check(self) -> None:
-        """Raise InputError if the input is a file and does not have as many lines as there are prefixes."""
+        """Raise InputError if the input is a file that does not have as many lines as the file of prefixes."""
         prefixes = None if self.prefix is None else count_lines(self.prefix)
-        if prefixes is not None and is_file(self.input) and prefixes != (count := count_lines(self.input)):
+        if prefixes is not None and is_file(self.input) and prefixes != (lines := count_lines(self.input)):
             raise InputError(
-                f"prefix={self.prefix} has {prefixes:,} lines but the input has {count:,}: give one for each line."
+                f"prefix={self.prefix} has {prefixes:,} lines but the input has {lines:,}: it must have as many."
             )
 
     def lines(self, size: int) -> Iterator[tuple[list[str], list[str] | None]]:
-        """The lines to translate, at most `size` at once, and how their translations begin.
+        """Windows of at most `size` lines to translate, each with the prefixes of their translations, if there are any.
 
-        Raises InputError if there are not as many prefixes as lines; those left over where the input is a pipe or a
-        terminal are not used.
+        Raises InputError if there are fewer prefixes than lines. If the input is a pipe or a terminal, there may be
+        more prefixes than lines.
         """
         prefixes = None if self.prefix is None else read_lines(Path(self.prefix), may_be_empty=True)
-        before = 0
+        count = 0
         for lines in windows(self.input, size):
-            begun = None if prefixes is None else list(islice(prefixes, len(lines)))
-            if begun is not None and len(begun) < len(lines):
+            of_lines = None if prefixes is None else list(islice(prefixes, len(lines)))
+            if of_lines is not None and len(of_lines) < len(lines):
                 raise InputError(
-                    f"prefix={self.prefix} has only {before + len(begun):,} lines: the input has "
-                    f"{before + len(lines):,} or more."
+                    f"prefix={self.prefix} has only {count + len(of_lines):,} lines: the input has "
+                    f"{count + len(lines):,} or more."
                 )
-            before += len(lines)
-            yield lines, begun
+            count += len(lines)
+            yield lines, of_lines
 
 
 def translate(config: DictConfig) -> None:
-    """Translate lines; only translations go to standard output."""
+    """Translate lines. Only translations are written to standard output."""
     settings = TranslateSettings.of(config, Translator)
-    check_outputs({"output": settings.output, "alignments": settings.alignments}, settings.read())
+    check_outputs({"output": settings.output, "alignments": settings.alignments}, settings.inputs())
     with distributed.group():
         distributed.from_first(settings.check)  # before the model is loaded
         translator = Translator.configured(config)
@@ -70,10 +70,10 @@ def translate(config: DictConfig) -> None:
 
 
 def _translate_lines(settings: TranslateSettings, translator: Translator, writer: TranslationWriter) -> None:
-    """Translate the input window by window, and say at the end what the model does not know of it."""
+    """Translate the input window by window, and print at the end which words of it the model does not know."""
     unknown, unknown_in_prefixes, lines_with_unknown = Counter[str](), Counter[str](), 0
     file, processes = settings.input, distributed.size()
-    # no bar where lines are typed, nor in a log where they come from a pipe, which may be open for days
+    # No progress bar where lines are typed, nor in a log where they come from a pipe, which may stay open for days.
     wanted = is_file(file) or (sys.stderr.isatty() and not is_typed())
     with writer.progress("translate", partial(count_lines, file), wanted=wanted) as bar:
         for lines, prefixes in distributed.each_from_first(settings.lines(32 * translator.settings.at_once)):
@@ -107,7 +107,7 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
         )
     if unknown_in_prefixes:
         print(
-            f"The model does not know {unknown_in_prefixes.total():,} words or pieces of the prefixes, which stay as "
-            f"they are. {unknown_sentence(unknown_in_prefixes)}",
+            f"The model does not know {unknown_in_prefixes.total():,} words or pieces of the prefixes; they are kept "
+            f"unchanged. {unknown_sentence(unknown_in_prefixes)}",
             file=sys.stderr,
         )

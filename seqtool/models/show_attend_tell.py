@@ -18,7 +18,7 @@ from seqtool.models.contract import DropoutRate, Memory, Output, Size, tie_matri
 from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, drawn_after, expected
 from seqtool.models.parts import PLAIN, Parts, at_least_single, for_products, single
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
-from seqtool.settings.declarations import Setting, between, choice
+from seqtool.settings.declarations import Setting, at_least, between, choice
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         attention: Annotated[str, choice("soft", "hard")],
         samples: Size,
         soft_share: Annotated[float, between(0, 1)],
-        doubly_stochastic: Annotated[float, between(0)],
-        reward: Annotated[float, between(0)],
-        entropy: Annotated[float, between(0)],
+        doubly_stochastic: Annotated[float, at_least(0)],
+        reward: Annotated[float, at_least(0)],
+        entropy: Annotated[float, at_least(0)],
         baseline: Annotated[str, choice(*BASELINES)],
         decay: Annotated[float, Setting(at_least=0, below=1)],
         credit: Annotated[str, choice(*CREDITS)],

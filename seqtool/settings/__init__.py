@@ -1,10 +1,12 @@
-"""From Hydra's configuration to typed settings, and messages about those that cannot be used. `declarations` says what
-there is to know of each.
+"""Turns Hydra's configuration into typed settings, and explains in messages which of them cannot be used.
+
+Each setting is declared in `declarations`; classes that settings name are imported in `classes`.
 """
 
 import dataclasses
 import difflib
 import inspect
+import math
 import re
 import types
 import typing
@@ -20,17 +22,20 @@ from seqtool.settings.declarations import other_name
 T = TypeVar("T")
 Config = DictConfig | Mapping[str, Any]
 
-SHOWN = 12  # choices in a message
+MAX_LISTED_CHOICES = 12  # in a message
+MIN_SIMILARITY = 0.6  # of a suggested name: the default cutoff of difflib.get_close_matches
 MISSING = "???"  # OmegaConf's mark of a setting that must be given
+MAX_WHOLE_NUMBER = 2**53  # float64, and so most readers of JSON, hold every whole number up to here exactly
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
 
 
 def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
-    """The settings in `config` as the dataclass `schema`, which may hold further dataclasses.
+    """The settings in `config` as an instance of the dataclass `schema`, which may contain further dataclasses.
 
-    Unknown settings, missing ones and values of the wrong type raise one InputError that names them all (as
-    `train.batch_size`), the unknown ones with the nearest real one. `prefix` begins the names if `config` does not
-    know its own place.
+    config: a configuration, or a mapping of settings
+    prefix: the group of the settings, such as `train`, if `config` is a mapping, which does not know it
+
+    Raises one InputError that names all unknown settings, missing settings and values of the wrong type.
     """
     prefix = full_name(config) or prefix
     target = OmegaConf.structured(schema)
@@ -45,21 +50,29 @@ def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
 def checked(
     target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str, parts: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The settings as arguments of `target` besides its `parts`; InputError as for `typed`."""
+    """The arguments of `target` other than its `parts`, converted to their types.
+
+    target: a class or function
+    arguments: their values
+    prefix: the group of these settings, for messages
+    parts: the names of arguments that are not settings
+
+    Raises InputError like `typed`.
+    """
     fields: list[tuple[str, Any, Any]] = []
     for name, parameter in inspect.signature(target, eval_str=True).parameters.items():
         if name in parts or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if name in arguments or parameter.default is parameter.empty:
             fields.append((name, _checkable(parameter.annotation), dataclasses.field()))
-        else:  # the target has its own default: only the name matters here
+        else:  # the target has a default, so only the name is needed here
             fields.append((name, Any, dataclasses.field(default=None)))
     settings: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix=prefix)
     return {key: getattr(settings, key) for key in arguments}
 
 
 def plain(config: Config) -> dict[str, Any]:
-    """The configuration as plain dicts, lists and scalars, interpolations resolved."""
+    """The configuration as plain dicts, lists and scalars, with interpolations resolved."""
     if not isinstance(config, DictConfig):
         return dict(config)
     try:
@@ -70,48 +83,50 @@ def plain(config: Config) -> dict[str, Any]:
 
 
 def resolved(config: Config) -> DictConfig:
-    """The configuration with interpolations resolved for good: it can be saved as YAML and loaded again."""
+    """The configuration with interpolations replaced by their values, so that it can be saved as YAML and reloaded."""
     return typing.cast(DictConfig, OmegaConf.create(escaped(plain(config))))
 
 
 def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
-    """A setting that holds one name, several or null, as a list of names."""
+    """The value of a setting that holds one name, several names or null, as a list of names."""
     if value is None:
         return []
-    listed = [value] if isinstance(value, str) else [str(name) for name in value]
-    if "" in listed:
+    result = [value] if isinstance(value, str) else [str(name) for name in value]
+    if "" in result:
         raise InputError("A name is empty: write the name of a file or directory.")
-    return listed
+    return result
 
 
 def unknown(name: str, existing: Iterable[str], *, kind: str = "setting") -> str:
-    """The clause that says that `name` is not among the `existing` names, and which of them is nearest.
+    """A clause that says that `name` is not one of the `existing` names, and suggests the most similar of them.
 
-    Dotted names are compared by their last part first, so a right name in the wrong place is recognised. A setting may
-    also have the name that it has elsewhere.
+    The last parts of dotted names count more than the groups before them, so that a setting written in the wrong group
+    is recognised. The names that settings have in other toolkits are recognised too.
     """
     parent, _, last = name.rpartition(".")
 
-    def likeness(other: str) -> tuple[float, float]:
+    def similarity(other: str) -> tuple[float, float]:
+        """The similarity of the last parts, and that of the whole names."""
         other_parent, _, other_last = other.rpartition(".")
-        match = difflib.SequenceMatcher(None, last, other_last).ratio()
-        return match, match + difflib.SequenceMatcher(None, parent, other_parent).ratio() / 2
+        ratio = difflib.SequenceMatcher(None, last, other_last).ratio()
+        return ratio, ratio + difflib.SequenceMatcher(None, parent, other_parent).ratio() / 2
 
     choices = sorted(existing)
-    best = max(choices, key=lambda other: likeness(other)[1], default=None)
+    nearest = sorted(choices, key=lambda other: -similarity(other)[1])[:MAX_LISTED_CHOICES]
     clause = f"unknown {kind} '{name}'"
-    if kind == "setting" and (here := other_name(name, choices)) is not None:
-        return f"{clause}; did you mean '{here}'?"
-    if best is not None and likeness(best)[0] >= 0.6:
-        return f"{clause}; did you mean '{best}'?"
-    if len(choices) > SHOWN and kind != "setting":
-        nearest = sorted(choices, key=lambda other: -likeness(other)[1])[:SHOWN]
-        return f"{clause}; choose from {', '.join(nearest)} and {len(choices) - SHOWN} more"
-    return f"{clause}; choose from {', '.join(choices)}" if 0 < len(choices) <= SHOWN else clause
+    if kind == "setting" and (setting := other_name(name, choices)) is not None:
+        return f"{clause}; did you mean '{setting}'?"
+    if nearest and similarity(nearest[0])[0] >= MIN_SIMILARITY:
+        return f"{clause}; did you mean '{nearest[0]}'?"
+    if 0 < len(choices) <= MAX_LISTED_CHOICES:
+        return f"{clause}; choose from {', '.join(choices)}"
+    if choices and kind != "setting":
+        return f"{clause}; choose from {', '.join(nearest)} and {len(choices) - MAX_LISTED_CHOICES} more"
+    return clause
 
 
 def sentence(clauses: Sequence[str]) -> str:
-    """One sentence made of the given clauses."""
+    """Clauses, such as those of `unknown`, joined into one sentence."""
     if len(clauses) > 1:
         clauses = [re.sub(r"; (did you mean .*\?|choose from .*)$", r" (\1)", clause) for clause in clauses]
     text = "; ".join(clauses)
@@ -119,12 +134,12 @@ def sentence(clauses: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` written so that OmegaConf reads back `text`, where a bare `${…}` would be an interpolation."""
+    """`text` with `${` escaped, so that OmegaConf reads it back as `text` and not as an interpolation."""
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
 
 
 def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    """Set the values in `target` one by one; returns the problems by the settings' full names."""
+    """Set the values in `target` one by one, and return what is wrong with them, by the settings' full names."""
     hints = typing.get_type_hints(schema)
     full_names = {field.name: join(prefix, field.name) for field in dataclasses.fields(schema)}
     problems = {}
@@ -136,12 +151,14 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
             if OmegaConf.is_missing(target, key) or target[key] is None:
                 target[key] = OmegaConf.structured(inner)
             problems |= _fill(target[key], inner, value, name)
-        elif _is_beyond(value):
-            problems[name] = f"setting '{name}' must be {_kind(hints[key])} that a computer can work with, not {value}"
+        elif isinstance(value, float) and math.isnan(value):
+            problems[name] = f"setting '{name}' must be {_kind(hints[key])}, not nan"
+        elif isinstance(value, int) and abs(value) > MAX_WHOLE_NUMBER:
+            problems[name] = f"setting '{name}' must be {_kind(hints[key])}, between -2^53 and 2^53, not {value}"
         elif value != MISSING:
             try:
                 target[key] = escaped(value)
-                assigned = target[key]  # text with ${ is checked only here
+                assigned = target[key]  # OmegaConf checks text that contains ${ only when it is read
                 _ = list(assigned) if isinstance(assigned, ListConfig) else assigned
             except ValidationError:
                 shown = "null" if value is None else repr(value)
@@ -150,30 +167,28 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
     return problems
 
 
-def _is_beyond(value: Any) -> bool:
-    """Whether it is a number no setting can use: NaN, or a whole number larger than float64 holds exactly."""
-    return isinstance(value, int | float) and (value != value or (isinstance(value, int) and abs(value) > 2**53))
-
-
 def _checkable(hint: Any) -> Any:
     """The type hint if OmegaConf can check it (scalars, lists of them, null, dataclasses), otherwise Any."""
-    first, *others = alternatives = _alternatives(hint)
+    alternatives = _alternatives(hint)
     if class_in(hint) is not None:
         return str
     if len(alternatives) == 2 and type(None) in alternatives:
         return hint if all(_checkable(part) is part for part in alternatives) else Any
-    is_list = typing.get_origin(first) is list and all(argument in KINDS for argument in typing.get_args(first))
-    return first if not others and (first in KINDS or dataclasses.is_dataclass(first) or is_list) else Any
+    if len(alternatives) > 1:
+        return Any
+    (kind,) = alternatives
+    is_list = typing.get_origin(kind) is list and all(argument in KINDS for argument in typing.get_args(kind))
+    return kind if kind in KINDS or dataclasses.is_dataclass(kind) or is_list else Any
 
 
 def class_in(hint: Any) -> Any:
-    """`Part` of the hint `str | type[Part]`: a setting that is the name of such a class."""
+    """`Part` if the hint is `str | type[Part]`, which means that the setting may be the name of such a class."""
     classes = [part for part in _alternatives(hint) if typing.get_origin(part) is type]
     return typing.get_args(classes[0])[0] if classes and str in _alternatives(hint) else None
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """The types in a union, or the only one, without annotations."""
+    """The types in a union, or else the type itself, without annotations."""
     if typing.get_origin(hint) is typing.Annotated:
         return _alternatives(hint.__origin__)
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
@@ -182,19 +197,21 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _dataclass_in(hint: Any) -> Any:
+    """The first dataclass in a type hint; None if it has none."""
     return next((part for part in _alternatives(hint) if dataclasses.is_dataclass(part)), None)
 
 
 def _kind(hint: Any) -> str:
-    """The hint in words: `a whole number or null`."""
-    words = []
+    """The type hint in words, such as `a whole number or null`."""
+    kinds = []
     for part in _alternatives(hint):
         origin = typing.get_origin(part) or part
-        words.append(KINDS.get(part, "a list" if origin is list else "a group of settings"))
-    return " or ".join(words)
+        kinds.append(KINDS.get(part, "a list" if origin is list else "a group of settings"))
+    return " or ".join(kinds)
 
 
 def escaped(value: Any) -> Any:
+    """The value with `${` escaped in all texts within it: see `escape`."""
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, Mapping):
@@ -203,12 +220,12 @@ def escaped(value: Any) -> Any:
 
 
 def full_name(config: Config) -> str:
-    """The settings' place in the whole configuration, if they know it: `model`, or nothing."""
+    """The full name of these settings' group, such as `model`; empty for the whole configuration and for mappings."""
     return str(config._get_full_key(None)) if isinstance(config, DictConfig) else ""
 
 
 def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings under their full names, those of groups as `group.name`."""
+    """The full name and the value of each setting, those in groups as `group.name`."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, join(prefix, str(key)))
@@ -217,5 +234,5 @@ def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def join(prefix: str, name: str) -> str:
-    """The full name of a setting."""
+    """The full name of the setting `name` in the group `prefix`, which may be empty."""
     return f"{prefix}.{name}" if prefix else name

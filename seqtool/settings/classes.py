@@ -1,7 +1,8 @@
-"""From names in a configuration to classes, ours and the user's own, and who may name them.
+"""Turns the names of classes in a configuration into classes, seqtool's and the user's own.
 
-A name in a table is looked up by the table's owner (`chosen`). A dotted name, such as `mine.Model`, is imported only
-here, where the origin of the configuration is known, so that no part of a model can be made to import anything.
+A name without dots is looked up in a table by the code that owns the table (`chosen`). Dotted names, such as
+`mine.Model`, are imported only here, where it is known whether the configuration may be trusted: a checkpoint that
+someone else made must not be able to import, and so run, any code.
 """
 
 import difflib
@@ -21,31 +22,37 @@ from seqtool.settings import Config, checked, class_in, full_name, join, names, 
 T = TypeVar("T")
 
 Trust = bool | Collection[str]
-"""Which classes a configuration may name. True: any, and functions too, since it is the user's own configuration.
-Otherwise, for one from a checkpoint: only those of this package and of these modules (False: of no module).
+"""The classes that a configuration may name.
+
+True, for the user's own configuration: any class or function.
+A collection, for a checkpoint's configuration: classes of this package and of the modules listed.
+False: only classes of this package.
 """
 
 PACKAGE = "seqtool"
 
 
 def build(settings: Config, *, trusted: Trust, base: type = object, **parts: Any) -> Any:
-    """Call what `_target_` names, derived from `base`, with the other settings and with `parts`, arguments that no YAML
-    file can hold.
+    """Call the target, the class or function that `_target_` names, with the other settings and with `parts`.
 
-    The settings are checked against the target's signature as `typed` checks them against a schema. If a type hint is
-    `str | type[Part]`, a dotted name means a class derived from Part, which is passed to the target.
+    settings: the target's name and its arguments; they are checked against its signature, as `typed` checks settings
+        against a dataclass. Where a type hint is `str | type[Part]`, a dotted name is replaced by the class that it
+        names, which must be derived from Part
+    trusted: the classes that the settings may name
+    base: the class from which the target must be derived
+    parts: further arguments, which are objects that no YAML file can hold
     """
     target = located(settings, trusted=trusted, base=base)
     return target(**_arguments(target, settings, parts, trusted=trusted), **parts)
 
 
 def check_settings(settings: Config, *, parts: Iterable[str]) -> None:
-    """Raise InputError for settings that `build` would refuse before it calls the target with these parts."""
+    """Raise InputError for settings that `build`, given these parts, would refuse before it calls the target."""
     _arguments(located(settings, trusted=True), settings, parts, trusted=True)
 
 
 def located(settings: Config, *, trusted: Trust, base: type = object) -> Any:
-    """What `_target_` names and `build` would call. InputError if `build` would refuse it."""
+    """The class or function that `_target_` names. Raises InputError if `build` would refuse to call it."""
     return _named(plain(settings).get("_target_"), base, setting=join(full_name(settings), "_target_"), trusted=trusted)
 
 
@@ -56,7 +63,7 @@ def check_named(settings: Config, *, trusted: Trust, base: type) -> None:
 
 
 def chosen(name: str | T, table: Mapping[str, T], *, kind: str) -> T:
-    """The entry of that name in the table; a class is returned as it is. Nothing is imported: see `imported`."""
+    """The entry called `name` in the table. A class is returned unchanged: see `imported`, which imports it."""
     if not isinstance(name, str):
         return name
     if name not in table:
@@ -65,31 +72,34 @@ def chosen(name: str | T, table: Mapping[str, T], *, kind: str) -> T:
 
 
 def imported(name: str, base: type[T], *, setting: str, trusted: Trust = True) -> str | type[T]:
-    """The class derived from `base` that a dotted name, the value of `setting`, means; any other name unchanged."""
+    """The class derived from `base` that a dotted name means; a name without dots is returned unchanged.
+
+    `setting` is the full name of the setting that holds the name, for messages.
+    """
     return cast(type[T], _named(name, base, setting=setting, trusted=trusted)) if "." in name else name
 
 
 def own_modules(*settings: Config, others: Iterable[str] = ()) -> list[str]:
-    """The user's own modules that these settings of the user, and these `others`, name."""
-    named: list[str] = []
+    """The top-level modules other than seqtool that the classes in these groups of settings, and `others`, are from."""
+    class_names: list[str] = []
     for group in settings:
         target, values = located(group, trusted=True), plain(group)
-        named += [values["_target_"], *(str(values[key]) for key in _bases(target) if key in values)]
-    tops = dict.fromkeys(name.partition(".")[0] for name in (*named, *others) if "." in name)
+        class_names += [values["_target_"], *(str(values[key]) for key in _bases(target) if key in values)]
+    tops = dict.fromkeys(name.partition(".")[0] for name in (*class_names, *others) if "." in name)
     return [top for top in tops if top != PACKAGE]
 
 
 def modules(trust: str | Sequence[str] | ListConfig | None) -> list[str]:
-    """The setting `trust`: the modules from which a checkpoint may name classes."""
-    listed = [name.strip() for part in names(trust) for name in part.split(",")]
-    for name in listed:
+    """The modules that the setting `trust` lists, whose classes a checkpoint may name."""
+    result = [name.strip() for part in names(trust) for name in part.split(",")]
+    for name in result:
         if not name.isidentifier():
             raise InputError(f"trust={name} is not the name of a module: of mine.parts.Model it is mine.")
-    return listed
+    return result
 
 
 def _arguments(target: Any, settings: Config, parts: Iterable[str], *, trusted: Trust) -> dict[str, Any]:
-    """The settings as `target` takes them, with classes in place of their dotted names."""
+    """The arguments of `target` from its settings, with classes in place of dotted names."""
     values, prefix = plain(settings), full_name(settings)
     values.pop("_target_")
     return _with_classes(target, checked(target, values, prefix=prefix, parts=parts), prefix, trusted=trusted)
@@ -105,14 +115,15 @@ def _with_classes(target: Any, settings: dict[str, Any], prefix: str, *, trusted
 
 
 def _bases(target: Any) -> dict[str, Any]:
-    """The settings of `target` that may be dotted names, each with the base of its classes."""
+    """The base class of each argument of `target` that may be the dotted name of a class."""
     parameters = inspect.signature(target, eval_str=True).parameters.items()
     return {key: base for key, parameter in parameters if (base := class_in(parameter.annotation)) is not None}
 
 
 def _named(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[..., Any]:
+    """The class or function called `name`. Raises InputError if it is not trusted or not derived from `base`."""
     if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
-        raise InputError(f"Setting '{setting}' must name a class, module and all.")
+        raise InputError(f"Setting '{setting}' must name a class with its module, such as mine.Model.")
     top, start = name.partition(".")[0], f"The configuration names '{name}'"
     if trusted is True:
         target, start = _locate(name), f"Setting '{setting}' names '{name}'"
@@ -126,7 +137,9 @@ def _named(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[.
         if not (isinstance(target, type) and target.__module__.partition(".")[0] == top):
             raise InputError(f"{start}: only classes of {top} may be built from it.")
         if top == PACKAGE and (inspect.isabstract(target) or not issubclass(target, base)):
-            raise InputError(f"{start}, which is not what is wanted here.")
+            raise InputError(
+                f"{start}, which is not a concrete class derived from {base.__module__}.{base.__qualname__}."
+            )
     if base is not object and not (isinstance(target, type) and issubclass(target, base)):
         raise InputError(f"{start}, which is not a class derived from {base.__module__}.{base.__qualname__}.")
     if inspect.isabstract(target):
@@ -135,17 +148,18 @@ def _named(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[.
 
 
 def _locate(name: str) -> Any:
+    """Import the class or function called `name`. Raises InputError, with a suggestion, if it does not exist."""
     module_name, _, attribute = name.rpartition(".")
     if name.partition(".")[0] != PACKAGE:
-        _look_here_first()
+        _put_current_directory_first()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module exists; something it needs does not
+            raise  # the module exists, but one that it imports does not
         clause = f"Unknown target '{name}': there is no module '{error.name}'"
-        near = _module_near(error.name)
-        raise InputError(f"{clause}; did you mean '{near}'?" if near else f"{clause}.") from error
+        similar = _similar_module(error.name)
+        raise InputError(f"{clause}; did you mean '{similar}'?" if similar else f"{clause}.") from error
     target = getattr(module, attribute, None)
     if not callable(target):
         targets = [f"{module_name}.{key}" for key, value in vars(module).items() if callable(value)]
@@ -153,19 +167,19 @@ def _locate(name: str) -> Any:
     return target
 
 
-def _look_here_first() -> None:
-    """Put the current directory first on the path for good, as with `python -m`: the user's modules may import others
-    later, and worker processes inherit the path.
+def _put_current_directory_first() -> None:
+    """Put the current directory first on Python's path, as `python -m` does. It stays there, since the user's modules
+    may import others later, and worker processes inherit the path.
     """
     here = str(Path.cwd())
     if sys.path[:1] not in ([here], [""]):
         sys.path.insert(0, here)
-    importlib.invalidate_caches()  # to find files written a moment ago
+    importlib.invalidate_caches()  # so that modules written a moment ago are found
 
 
-def _module_near(name: str) -> str | None:
-    """The module with the name most similar to that of a missing one, in the place where that would be."""
+def _similar_module(name: str) -> str | None:
+    """The module whose name is most similar to that of a missing one, in the same package or the current directory."""
     package, _, last = name.rpartition(".")
-    places = getattr(sys.modules.get(package), "__path__", []) if package else [str(Path.cwd())]
-    near = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(places)], n=1)
-    return join(package, near[0]) if near else None
+    directories = getattr(sys.modules.get(package), "__path__", []) if package else [str(Path.cwd())]
+    similar = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(directories)], n=1)
+    return join(package, similar[0]) if similar else None

@@ -1,13 +1,21 @@
-"""Every setting but for its default and its help, which are a line of YAML in configs/.
+"""Declares every setting: its type, its range and where it applies. Defaults and help are in configs/.
 
-A dataclass below declares the settings of one place, such as `train`, `model.encoder` or a command's own; COMMANDS
-lists the places of each command. `Annotated[type, …]` says what else there is to know (`Setting`), and all that treats
-settings differently asks for it here: types and ranges, quoting and ~ on the command line, completion, files that are
-read and never overwritten, files of a sweep's jobs, what a resumed run may change, which tasks a setting is for.
-The dataclasses with which the code works derive from these and add the checks that need code. The settings of models,
-corpora, optimisers and schedules are the arguments of their classes; those in a class of your own are annotated in the
-same way, such as `pages: Files`. Neither torch nor Hydra is imported here, and tests/test_declarations.py compares all
-this with the YAML files. What other toolkits call the settings is in other_names.yaml.
+Each dataclass below declares the settings of a group, such as `train`, `model.encoder` or a command's own; COMMANDS
+lists the groups of each command. `Annotated[type, Setting(…)]` adds the other properties of a setting. Everything that
+depends on a setting's properties looks them up here:
+
+- types and ranges,
+- quoting and ~ on the command line, and completion,
+- files that are read, which no output may overwrite, and files that the jobs of a sweep write,
+- what a resumed run may change,
+- which tasks a setting is for.
+
+The dataclasses that the code uses derive from these, and add the checks that need code. The settings of models,
+corpora, optimisers and schedules are the arguments of their classes; in classes of your own you annotate them in the
+same way, such as `pages: Files`. `Vocabulary` and `Limits` hold defaults of settings that the YAML files of some kinds
+of data leave out. The names of settings in other toolkits are in other_names.yaml.
+
+This module imports neither torch nor Hydra. tests/test_declarations.py compares it with the YAML files.
 """
 
 import inspect
@@ -25,21 +33,24 @@ from seqtool.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What there is to know of a setting besides its name, type, default and help.
+    """The properties of a setting besides its name, type, default and help.
 
-    reads, writes: it names a file or directory that is read, or written; with `text`, something that is no path.
-    several: it may name several, `a,b,c`.
-    text: any text, taken literally.
-    classes: names of Python modules or classes.
-    positional: arguments without `key=` are its values.
-    at_least, at_most, above, below: the limits of a number; `unit` follows them in messages.
-    choices: the values that it may have.
-    fixed: a resumed run cannot change it; None is as for the group that it is in.
-    streams: only models that read streams have it, or with False only the others.
-    method: only searching, or only sampling, uses it.
-    attention: it needs a model with attention over a source.
-    checkpoint: `eval` uses it only with a checkpoint.
-    scored: of decoding, False: it changes no score.
+    reads: it names a file or directory that is read, or with `text` something else that is read
+    writes: it names a file or directory that is written, or with `text` something else that is written
+    several: it may hold several values, `a,b,c`
+    text: it may hold any text, which is taken literally
+    classes: it holds names of Python modules or classes
+    positional: arguments without `key=` are its values
+    at_least, at_most: the inclusive limits of a number
+    above, below: the exclusive limits of a number
+    unit: the unit of the limits, which follows them in messages
+    choices: the values that it may have; if empty, any
+    fixed: whether a resumed run must keep its value; None: the same as for the group that contains it
+    streams: True if only models that read streams of text use it, False if only other models do
+    method: `search` or `sampling` if only that way of decoding uses it
+    attention: it needs a model with attention over a source
+    checkpoint: `eval` uses it only with a checkpoint
+    scored: False for a setting of decoding that changes no score
     """
 
     reads: bool = False
@@ -63,45 +74,53 @@ class Setting:
 
     @property
     def is_literal(self) -> bool:
-        """Whether its value is a name or a text, which Hydra's grammar must not interpret."""
+        """Whether its value is a name or text, which Hydra's grammar must not interpret."""
         return self.reads or self.writes or self.text or self.classes
 
     @property
     def is_path(self) -> bool:
+        """Whether its value is the path of a file or directory."""
         return (self.reads or self.writes) and not self.text
 
     def problem(self, name: str, value: Any) -> str | None:
-        """What is wrong with a value of this setting, called `name`, as a clause; None for a good one, and for null."""
+        """A clause that says why the setting called `name` cannot have this value; None if it can, or if it is null."""
         if value is None:
             return None
         if self.choices:
             return None if value in self.choices else f"Unknown {name} '{value}'; choose from {', '.join(self.choices)}"
-        shown, at_most = str(value), self.at_most
-        is_too_large = at_most is not None and value > at_most
+        broken = self._broken_limit(value)
+        return None if broken is None else f"{name} must be {f'{broken} {self.unit}'.rstrip()}, not {value:,}"
+
+    def _broken_limit(self, value: float) -> str | None:
+        """The limit that the number breaks, in words, such as `at least 1`; None if it breaks none."""
+        # `not value >= limit` rather than `value < limit`, so that NaN breaks the limit
+        is_too_large = self.at_most is not None and value > self.at_most
         if self.above is not None and (is_too_large or not value > self.above):
-            rule = f"above {self.above}" + ("" if at_most is None else f" and at most {at_most}")
-        elif is_too_large:
-            rule, shown = f"at most {at_most:,}", f"{value:,}"
-        elif self.at_least is not None and not value >= self.at_least:
-            rule = f"at least {self.at_least}"
-        elif self.below is not None and value >= self.below:
-            rule = f"below {self.below}"
-        else:
-            return None
-        rule = f"{rule} {self.unit}".rstrip()
-        if name.startswith("data."):
-            return f"{name} is {shown} but must be {rule}"
-        return f"{name} must be {rule}, not {shown}"
+            return f"above {self.above:,}" + ("" if self.at_most is None else f" and at most {self.at_most:,}")
+        if is_too_large:
+            return f"at most {self.at_most:,}"
+        if self.at_least is not None and not value >= self.at_least:
+            return f"at least {self.at_least:,}"
+        if self.below is not None and value >= self.below:
+            return f"below {self.below:,}"
+        return None
 
 
 NONE = Setting()
 
 
-def between(at_least: float, at_most: float | None = None, unit: str = "") -> Setting:
+def between(at_least: float, at_most: float, unit: str = "") -> Setting:
+    """A number in this closed interval."""
     return Setting(at_least=at_least, at_most=at_most, unit=unit)
 
 
+def at_least(limit: float) -> Setting:
+    """A number that is not smaller than the limit."""
+    return Setting(at_least=limit)
+
+
 def choice(*choices: str) -> Setting:
+    """One of the choices."""
     return Setting(choices=choices)
 
 
@@ -126,6 +145,8 @@ Words = choice("spaces", "marks", "characters")
 
 @dataclass
 class Groups:
+    """The groups of `train` whose choices name a class: Annotated also says whether a resumed run must keep them."""
+
     model: Annotated[Any, FIXED]
     data: Annotated[Any, FIXED]
     optim: Any
@@ -139,7 +160,7 @@ class Run:
     run: Annotated[str | None, WRITES, TEXT]
     init_from: Annotated[str | None, READS, FIXED]
     initialisation: Annotated[str, FIXED]
-    seed: Annotated[int, between(0), FIXED]
+    seed: Annotated[int, at_least(0), FIXED]
     device: str
     threads: Threads
     precision: Annotated[str, FIXED]
@@ -164,15 +185,15 @@ class Train:
     normalise: Annotated[str, choice("tokens", "sentences"), FIXED]
     clip_norm: Annotated[float | None, ABOVE_0]
     label_smoothing: Annotated[float, Setting(at_least=0, below=1)]
-    epochs: Annotated[int | None, between(0)]
-    steps: Annotated[int | None, between(0)]
-    minutes: Annotated[float | None, between(0)]
+    epochs: Annotated[int | None, at_least(0)]
+    steps: Annotated[int | None, at_least(0)]
+    minutes: Annotated[float | None, at_least(0)]
     validate_every: Annotated[int | None, ABOVE_0]
     save_minutes: Annotated[float | None, ABOVE_0]
     patience: Annotated[int | None, ABOVE_0]
     best_by: str | None
     keep_last: Annotated[int, ABOVE_0]
-    average_last: Annotated[int, between(0)]
+    average_last: Annotated[int, at_least(0)]
     log_every: Annotated[int, ABOVE_0]
     resume: Annotated[bool | str, choice("true", "false", "auto")]
     gradient_flow: bool
@@ -184,7 +205,7 @@ class Train:
 @dataclass
 class Validation:
     beam: Annotated[int, between(1, 1000), SENTENCES]
-    sentences: Annotated[int | None, between(1), SENTENCES]
+    sentences: Annotated[int | None, at_least(1), SENTENCES]
     max_length: Annotated[int, between(1, 10_000), SENTENCES]
     scores: Annotated[Classes, SENTENCES]
     tokenize: Annotated[str | None, FIXED, SENTENCES]
@@ -193,7 +214,7 @@ class Validation:
 
 @dataclass
 class Cache:
-    """The settings of `data` that are not the corpus's own, besides `vocabulary` and `limits`."""
+    """The settings of `data` for its cache. Others are the corpus's own, or in `data.vocabulary` and `data.limits`."""
 
     cache: Annotated[str, READS, CHANGEABLE]
     processes: Annotated[int | None, between(1, 1024), CHANGEABLE]
@@ -201,12 +222,12 @@ class Cache:
 
 @dataclass
 class Vocabulary:
-    """The last three are of two sides, and so of pairs alone."""
+    """The settings of `data.vocabulary`. Only pairs of sentences, which have two sides, have the last three."""
 
     kind: Annotated[str, choice("unigram", "bpe", "char", "word")]
     size: Annotated[int, between(5, 10_000_000)]
-    minimum_count: Annotated[int, between(1)]
-    sample: Annotated[int | None, between(1)]
+    minimum_count: Annotated[int, at_least(1)]
+    sample: Annotated[int | None, at_least(1)]
     normalization: Annotated[str, choice("none", "nfc", "nfkc")]
     lowercase: bool
     reuse: File | None
@@ -217,16 +238,16 @@ class Vocabulary:
 
 @dataclass
 class Limits:
-    """A limit that a kind of data does not have is none: captions have no ratio, a text has none of them."""
+    """The settings of `data.limits`, which text lacks, and captions in part. The defaults limit nothing."""
 
-    minimum: Annotated[int, between(1)] = 1
+    minimum: Annotated[int, at_least(1)] = 1
     maximum: int | None = None
-    ratio: Annotated[float | None, between(1)] = None
+    ratio: Annotated[float | None, at_least(1)] = None
 
 
 @dataclass
 class Sources:
-    """The arguments of corpora that name files, which may have moved since a run began."""
+    """The arguments of corpora that name files, which may have been moved since a run began."""
 
     directory: Annotated[File, CHANGEABLE]
     train: Annotated[Files, CHANGEABLE]
@@ -245,7 +266,7 @@ class Encoder:
     weights: Annotated[str | None, READS, CHANGEABLE]
     size: Annotated[int, between(8, 1024, unit="pixels")]
     fit: Annotated[str, choice("crop", "squash")]
-    fine_tune_from: Annotated[int | None, between(0, unit="or null")]
+    fine_tune_from: Annotated[int | None, at_least(0)]
     lr: Annotated[float, ABOVE_0]
     augment: bool
 
@@ -259,7 +280,7 @@ class Optimiser:
 @dataclass
 class Schedule:
     name: Annotated[str, FIXED]
-    warmup: Annotated[int, between(0)]
+    warmup: Annotated[int, at_least(0)]
 
 
 @dataclass
@@ -276,28 +297,28 @@ class Machine:
 
 @dataclass
 class ReadingMachine(Machine):
-    """What matters of a trained model's settings where it reads texts and writes none."""
+    """The settings of commands in which a trained model reads text but writes none."""
 
     precision: str
 
 
 @dataclass
 class Decode:
-    """The settings of configs/decoding.yaml besides the machine. The upper limits are far beyond any useful value."""
+    """The settings of configs/decoding.yaml without those of the machine. Upper limits are far above useful values."""
 
     beam: Annotated[int, between(1, 1000), SEARCH]
     n_best: Annotated[int, between(1, 1000), Setting(scored=False)]
     length_penalty: Annotated[str, SEARCH]
     length_alpha: Annotated[float, between(0, 100), SEARCH]
-    coverage_penalty: Annotated[float, between(0, 1e6), SEARCH]
+    coverage_penalty: Annotated[float, between(0, 1_000_000), SEARCH]
     sample: Annotated[bool, SAMPLING]
-    temperature: Annotated[float, between(0, 1e4), SAMPLING]
-    top_k: Annotated[int, between(0, 10**9), SAMPLING]
+    temperature: Annotated[float, between(0, 10_000), SAMPLING]
+    top_k: Annotated[int, between(0, 1_000_000_000), SAMPLING]
     top_p: Annotated[Probability, SAMPLING]
-    seed: Annotated[int, between(0), SAMPLING]
+    seed: Annotated[int, at_least(0), SAMPLING]
     max_length: Length
     max_source_length: Annotated[int | None, between(2, 10_000)]
-    min_length: Annotated[int, between(1)]
+    min_length: Annotated[int, at_least(1)]
     batch_size: Annotated[int | None, between(1, 1_000_000), Setting(scored=False)]
     precision: str
 
@@ -309,21 +330,21 @@ class DecodeCaptions(Decode):
 
 @dataclass
 class Generate:
-    """The settings of configs/generate.yaml for drawing texts."""
+    """The settings of configs/generate.yaml for sampling."""
 
     n: Annotated[int, between(1, 1000)]
     max_length: Length
     stop: Annotated[list[str] | None, TEXT, SEVERAL]
-    temperature: Annotated[float, between(0, 1e4)]
-    top_k: Annotated[int, between(0, 10**9)]
+    temperature: Annotated[float, between(0, 10_000)]
+    top_k: Annotated[int, between(0, 1_000_000_000)]
     top_p: Probability
-    seed: Annotated[int, between(0)]
+    seed: Annotated[int, at_least(0)]
     precision: str
 
 
 @dataclass
 class GenerateFiles:
-    """Those for input and output. What ends a text is checked with both."""
+    """The settings of configs/generate.yaml for input and output, and `stop`, which is checked with both groups."""
 
     prompt: Text | None
     stop: Annotated[list[str] | None, TEXT, SEVERAL]
@@ -340,13 +361,13 @@ class Output:
     output: NewFile | None
     plot: Annotated[NewFile | None, ATTENTION]
     weights: Annotated[bool, ATTENTION]
-    likeliest: Annotated[int, between(0)]
+    likeliest: Annotated[int, at_least(0)]
     end: bool
 
 
 @dataclass
 class AlignedOutput(Output):
-    """Those of commands that write alignments."""
+    """The settings for the output of commands that can write alignments."""
 
     alignments: Annotated[NewFile | None, ATTENTION]
     words: Annotated[str, Words]
@@ -374,7 +395,7 @@ class Caption(Output):
 
 @dataclass
 class Eval:
-    """The settings of configs/eval.yaml for every task."""
+    """The settings of configs/eval.yaml for all tasks."""
 
     split: Annotated[str, Setting(checkpoint=True)]
     bootstrap: Annotated[int, Setting(at_most=1_000_000)]
@@ -404,7 +425,7 @@ class EvalTranslations(EvalHypotheses):
     ter: bool
     length_bins: list[int]
     plot: NewFile | None
-    samples: Annotated[int, between(0)]
+    samples: Annotated[int, at_least(0)]
     beside: Annotated[list[str], READS, SEVERAL]
 
 
@@ -419,7 +440,7 @@ class EvalCaptions(EvalHypotheses):
 @dataclass
 class EvalTexts(Eval):
     text: File | None
-    likeliest: Annotated[int, between(0)]
+    likeliest: Annotated[int, at_least(0)]
 
 
 @dataclass
@@ -447,15 +468,16 @@ class Report:
     runs: Annotated[Files, POSITIONAL]
 
 
-Places = Mapping[str, Sequence[type]]
+Schemas = Mapping[str, Sequence[type]]
+"""The dataclasses that declare the settings of each group; the group of settings outside groups is called ''."""
 
-DATA: Places = {"data": (Sources, Cache), "data.vocabulary": (Vocabulary,), "data.limits": (Limits,)}
-TRAIN: Places = {
+DATA: Schemas = {"data": (Sources, Cache), "data.vocabulary": (Vocabulary,), "data.limits": (Limits,)}
+TRAIN: Schemas = {
     **{"": (Groups, Run), "embeddings": (Embeddings,), "optim": (Optimiser,), "schedule": (Schedule,)},
     **{"train": (Train,), "validation": (Validation,), "model": (), "model.encoder": (Encoder,), **DATA},
 }
 EVAL = (EvalTask, Checkpoints, EvalTranslations, EvalCaptions, EvalTexts, DecodeCaptions, Machine)
-COMMANDS: Mapping[str, Places] = {
+COMMANDS: Mapping[str, Schemas] = {
     "prepare": TRAIN,
     "train": TRAIN,
     "translate": {"": (Checkpoints, Translate, Decode, Machine)},
@@ -470,51 +492,51 @@ COMMANDS: Mapping[str, Places] = {
 
 
 def declared(schema: Any) -> Mapping[str, Setting]:
-    """What is declared of the fields of a dataclass, or of the arguments of any class or function."""
+    """The declarations of a dataclass's fields, or of the arguments of any class or function, by name."""
     parameters = inspect.signature(schema, eval_str=True).parameters
     return {name: _merged(parameter.annotation) for name, parameter in parameters.items()}
 
 
 @cache
 def of_command(command: str) -> Mapping[str, Setting]:
-    """What is declared of a command's settings, by their full names."""
-    return {
-        f"{place}.{name}".lstrip("."): setting
-        for place, schemas in COMMANDS.get(command, {}).items()
-        for schema in schemas
-        for name, setting in declared(schema).items()
-    }
+    """The declarations of a command's settings, by their full names."""
+    settings: dict[str, Setting] = {}
+    for group, schemas in COMMANDS.get(command, {}).items():
+        for schema in schemas:
+            settings |= {f"{group}.{name}".lstrip("."): setting for name, setting in declared(schema).items()}
+    return settings
 
 
 @cache
 def other_names() -> Mapping[str, Sequence[str]]:
-    """What other toolkits and tutorials call the settings, by their full names."""
+    """The names that other toolkits and tutorials use for each setting, by the setting's full name."""
     names: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_bytes())  # type: ignore[no-untyped-call]
     return names
 
 
 def other_name(name: str, settings: Collection[str]) -> str | None:
-    """Which of these settings has this name in other toolkits, in whatever group."""
+    """The first of these settings that other toolkits call `name`, in whatever group; None if there is none."""
     last = name.rpartition(".")[2]
-    return next((full for full, others in other_names().items() if full in settings and last in others), None)
+    return next((setting for setting, others in other_names().items() if setting in settings and last in others), None)
 
 
 def out_of_range(schema: Any, values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What is wrong with the values of a dataclass's fields, as clauses: first those that are no choice, then those
-    too small or too large. `prefix` begins their names.
+    """What is wrong with the values of a dataclass's fields, as clauses: unknown choices first, then broken limits.
+
+    `prefix` begins the settings' full names.
     """
     problems = (setting.problem(prefix + name, values.get(name)) for name, setting in declared(schema).items())
     return sorted(filter(None, problems), key=lambda problem: not problem.startswith("Unknown"))
 
 
 def check_values(settings: Any, prefix: str = "") -> None:
-    """Raise one InputError that names every value out of range in an instance of a dataclass."""
+    """Raise an InputError that names all values of a dataclass instance that are out of range."""
     if problems := out_of_range(type(settings), vars(settings), prefix):
         raise InputError(" ".join(f"{problem}." for problem in problems))
 
 
 def _merged(hint: Any) -> Setting:
-    """All that a type hint such as `File | None` declares."""
+    """The properties that a type hint such as `File | None` declares, of all its parts."""
     merged: dict[str, Any] = {}
     for part in typing.get_args(hint):
         setting = part if isinstance(part, Setting) else _merged(part)

@@ -358,13 +358,13 @@ def test_a_split_that_is_not_there(config: Config) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"processes": 0}, "data.processes is 0 but must be at least 1."),
-        ({"limits_minimum": 0}, "data.limits.minimum is 0 but must be at least 1."),
+        ({"processes": 0}, "data.processes must be at least 1, not 0."),
+        ({"limits_minimum": 0}, "data.limits.minimum must be at least 1, not 0."),
         (
             {"limits_minimum": 9, "limits_maximum": 5},
             "data.limits.maximum is 5, less than data.limits.minimum, 9.",
         ),
-        ({"limits_ratio": 0.5}, "data.limits.ratio is 0.5 but must be at least 1."),
+        ({"limits_ratio": 0.5}, "data.limits.ratio must be at least 1, not 0.5."),
         (
             {"limits_minimum": 15, "limits_maximum": 15},
             "None of the 28 training pairs is within data.limits: 26 too short, 2 empty.",

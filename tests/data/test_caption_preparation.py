@@ -315,7 +315,7 @@ def test_pieces_may_be_learnt_from_a_sample(config: Config) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"processes": 0}, "data.processes is 0 but must be at least 1."),
+        ({"processes": 0}, "data.processes must be at least 1, not 0."),
         (
             {"limits_minimum": 9},
             "None of the 30 captions of the split 'train' is within data.limits: 30 too short.",

@@ -181,8 +181,8 @@ def test_a_size_without_room_for_the_characters_names_the_smallest() -> None:
             {"normalization": "nfd"},
             "Unknown data.vocabulary.normalization 'nfd'; choose from none, nfc, nfkc.",
         ),
-        ({"size": 4}, "data.vocabulary.size is 4 but must be at least 5."),
-        ({"sample": 0}, "data.vocabulary.sample is 0 but must be at least 1."),
+        ({"size": 4}, "data.vocabulary.size must be at least 5, not 4."),
+        ({"sample": 0}, "data.vocabulary.sample must be at least 1, not 0."),
         (
             {"joint": True, "target_size": 9},
             "A joint vocabulary has one size: set data.vocabulary.size, or data.vocabulary.joint=false.",

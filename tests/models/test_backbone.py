@@ -355,7 +355,7 @@ def test_settings_are_refused_together() -> None:
         "Unknown model.encoder.backbone 'vgg19'; choose from small, torchvision/NAME, timm/NAME. "
         "Unknown model.encoder.fit 'stretch'; choose from crop, squash. "
         "model.encoder.size must be at least 8 pixels, not 4. "
-        "model.encoder.fine_tune_from must be at least 0 or null, not -1. model.encoder.lr must be above 0, not 0.0."
+        "model.encoder.fine_tune_from must be at least 0, not -1. model.encoder.lr must be above 0, not 0.0."
     )
     with pytest.raises(
         InputError, match=r"layer must be null for the backbone small, not 'x'\. .*weights=default is for"
