@@ -159,7 +159,7 @@ def test_an_array_of_pictures(models: dict[str, Any], picture: Path) -> None:
         (lambda: [io.StringIO(SECRET)], "number 1 is a StringIO.* opened with mode 'rb'"),
         (lambda: [Talkative()], "number 1 is a Talkative"),
         (lambda: [SECRET.encode() * 1000], "image 1 is not an image of a known format"),
-        (lambda: ["a" * 100 + SECRET * 100_000], "is too long for the name of a file or an address"),
+        (lambda: ["a" * 100 + SECRET * 100_000], "is too long for a path or a URL"),
         (lambda: [io.BytesIO()], "image 1 is empty"),
     ],
 )

@@ -41,7 +41,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import seqtool
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source
-from seqtool.decoding.batching import HYPOTHESES
+from seqtool.decoding.batching import HYPOTHESES_PER_BATCH
 from seqtool.errors import InputError
 from seqtool.models.fast.packed import Packed
 from seqtool.predict.translator import Translator
@@ -235,7 +235,8 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
 
 
 def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
-    search = {"BEAM": beam, "SENTENCES": HYPOTHESES // beam, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
+    sentences = HYPOTHESES_PER_BATCH // beam
+    search = {"BEAM": beam, "SENTENCES": sentences, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
     few = {"STEPS": STEPS, "EVERY": STEPS, "VALIDATE": STEPS}
     family = SIZES[arguments.sizes].family
     config = toolkits.configure(name, run, family, DATA=data, CUDA=arguments.device == "cuda", **few, **search)
@@ -244,7 +245,14 @@ def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argpars
 
     def translate(source: Path) -> None:
         command = toolkits.translate_command(
-            name, arguments.environments, config, run, source, beam=beam, sentences=HYPOTHESES // beam, length=LENGTH
+            name,
+            arguments.environments,
+            config,
+            run,
+            source,
+            beam=beam,
+            sentences=HYPOTHESES_PER_BATCH // beam,
+            length=LENGTH,
         )
         printed = toolkits.run(command, directory=run, threads=arguments.threads, source=source)
         check(name, toolkits.translated(name, run, printed), source)
