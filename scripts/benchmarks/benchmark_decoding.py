@@ -136,8 +136,8 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     others = toolkits.systems(peers, arguments.device)
     limits = benchmarking.matrix_rates(arguments.device)
-    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
-        data = Path(place)
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as scratch:
+        data = Path(scratch)
         write_data(data, sentences)
         for beam in map(int, arguments.beams.split(",")):
             every = sentences * max(1, BEAMS // beam)

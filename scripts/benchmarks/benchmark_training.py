@@ -105,8 +105,8 @@ def main() -> None:
     for name in peers:
         toolkits.install(name, arguments.environments)
 
-    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
-        data, even = Path(place, "data"), Path(place, "even")
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as scratch:
+        data, even = Path(scratch, "data"), Path(scratch, "even")
         # JoeyNMT trains for one epoch; and nearly all words of the vocabulary should occur
         pairs = max(arguments.steps * arguments.batch, sizes.vocabulary * 8 // 5)
         write_data(data, pairs, sizes.vocabulary, length=None)
@@ -119,10 +119,10 @@ def main() -> None:
             text = even if "Sutskever" in model else data
             for way, (precision, _) in WAYS[arguments.device].items():
                 name = f"{model}: {way}"
-                system = partial(train, Path(place), text, settings, way, arguments)
+                system = partial(train, Path(scratch), text, settings, way, arguments)
                 systems[name], beside[name] = between(limits[precision], system)
         for name in toolkits.systems(peers, arguments.device):
-            systems[name] = partial(train_peer, name, Path(place), data, arguments)
+            systems[name] = partial(train_peer, name, Path(scratch), data, arguments)
         measurements = benchmarking.in_turn(systems | limits, arguments.repeats)
     record = report(measurements, beside, {name: measurements.pop(name) for name in limits}, arguments)
     benchmarking.write(record, arguments.output)
@@ -190,7 +190,7 @@ def write_data(directory: Path, pairs: int, vocabulary: int, length: int | None)
     toolkits.write_vocabularies(directory, words)
 
 
-def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
+def train(scratch: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
     """Tokens per second of `seqtool train`."""
     precision, plain = WAYS[arguments.device][way]
     run = "run"
@@ -200,7 +200,7 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
         command = f"from seqtool.models import parts; {command}"
     overrides = [
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target"),
-        *(f"data.valid={data}/valid.source,{data}/valid.target", f"data.cache={place}/cache"),
+        *(f"data.valid={data}/valid.source,{data}/valid.target", f"data.cache={scratch}/cache"),
         *("data.vocabulary.kind=word", f"data.vocabulary.size={SIZES[arguments.sizes].vocabulary}"),
         *("data.vocabulary.joint=false", f"device={arguments.device}", f"train.batch_size={arguments.batch}"),
         *(f"train.steps={arguments.steps}", "train.minutes=null", "train.best_by=loss", "validation.sentences=10"),
@@ -212,18 +212,18 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
         ),
         *settings.split(),
     ]
-    place = Path(tempfile.mkdtemp(dir=place))
+    scratch = Path(tempfile.mkdtemp(dir=scratch))
     subprocess.run(
-        [sys.executable, "-c", command, "train", f"run={run}", *overrides], cwd=place, check=True, capture_output=True
+        [sys.executable, "-c", command, "train", f"run={run}", *overrides], cwd=scratch, check=True, capture_output=True
     )
-    records = [json.loads(line) for line in (place / "runs" / run / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (scratch / "runs" / run / "metrics.jsonl").read_text().splitlines()]
     rates = [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
     return float(statistics.median(rates[len(rates) // 5 :]))
 
 
-def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace) -> float:
+def train_peer(name: str, scratch: Path, data: Path, arguments: argparse.Namespace) -> float:
     """Tokens per second as reported by a peer."""
-    run = Path(tempfile.mkdtemp(dir=place))
+    run = Path(tempfile.mkdtemp(dir=scratch))
     settings = {"BATCH": arguments.batch, "CUDA": arguments.device == "cuda", **SIZES[arguments.sizes].peer}
     every = max(1, arguments.steps // 10)
     family = SIZES[arguments.sizes].family

@@ -23,8 +23,8 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True, help="of a translation model, or of a captioner")
     parser.add_argument("--picture", type=Path, help="forms with this picture are sent, to a captioner")
     arguments = parser.parse_args()
-    place = Path(tempfile.mkdtemp(prefix="seqtool-fuzz-"))
-    server = Server(place, f"checkpoint={Path(arguments.checkpoint).resolve()}").ready()
+    directory = Path(tempfile.mkdtemp(prefix="seqtool-fuzz-"))
+    server = Server(directory, f"checkpoint={Path(arguments.checkpoint).resolve()}").ready()
     before = server.memory()
     if arguments.picture is None:
         answers = mutated(server, arguments.count, seed=arguments.seed)

@@ -91,8 +91,8 @@ def main() -> None:
     torch.set_num_threads(1)
     generator = random.Random(arguments.seed)
     phases: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="seqtool-kills-") as place:
-        os.chdir(place)
+    with tempfile.TemporaryDirectory(prefix="seqtool-kills-") as scratch:
+        os.chdir(scratch)
         make_data()
         pairs = list(product(arguments.families, arguments.vocabularies))
         tested = [pair for pair in pairs if pair[0] not in ALONE or pair[1] != "joint"]

@@ -44,8 +44,8 @@ def main() -> None:
             page.goto(address)
             page.locator(".looking .token").nth(4).hover()
             page.screenshot(path=arguments.folder / "demo_pictures.png", full_page=True)
-        with tempfile.TemporaryDirectory() as place:
-            report = Path(place, "report.html")
+        with tempfile.TemporaryDirectory() as directory:
+            report = Path(directory, "report.html")
             words = ["eval", f"checkpoint={arguments.translator}", "split=test", f"report={report}"]
             subprocess.run([sys.executable, "-m", "seqtool", *words], check=True, capture_output=True)
             page.goto(report.as_uri())

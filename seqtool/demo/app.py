@@ -71,14 +71,8 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
 
     async def model(_: Http) -> Response:
         state = {"state": engine.state, "problem": engine.problem}
-        return Json(
-            {
-                "version": __version__,
-                **state,
-                "models": describe(engine.models),
-                "limits": {**LIMITS, "pictures": MAX_PICTURES},
-            }
-        )
+        limits = {**LIMITS, "pictures": MAX_PICTURES}
+        return Json({"version": __version__, **state, "models": describe(engine.models), "limits": limits})
 
     def answering(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
