@@ -85,7 +85,7 @@ def generate(file: Path, lines: int, seed: int) -> None:
     source = random.Random(seed)
     types = ["".join(source.choices(SYLLABLES, k=source.randint(1, 4))) for _ in range(WORD_TYPES)]
     total, weights = 0.0, []
-    for rank in range(1, TYPES + 1):
+    for rank in range(1, WORD_TYPES + 1):
         total += 1 / rank
         weights.append(total)
     with file.open("w", encoding="utf-8") as output:

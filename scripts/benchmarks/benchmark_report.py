@@ -39,10 +39,10 @@ def main() -> None:
         if arguments.checkpoint is not None:
             for count in map(int, arguments.sentences.split(",")):
                 data = ["data=toy", "data.train=10", f"data.test={count}", f"data.cache={directory}/cache"]
-                report = made(directory, arguments.checkpoint, arguments.threads, [*data, "ter=false", "beam=1"])
+                report = make_report(directory, arguments.checkpoint, arguments.threads, [*data, "ter=false", "beam=1"])
                 rows[f"{count} sentences"] = {"megabytes": size(report), **browser_times(report)}
         if arguments.captioner is not None:
-            report = made(directory, arguments.captioner, arguments.threads, [])
+            report = make_report(directory, arguments.captioner, arguments.threads, [])
             rows["200 pictures"] = {"megabytes": size(report)}
     record = {"machine": benchmarking.machine(arguments.threads), "rows": rows}
     print(json.dumps(record, indent=1))

@@ -87,7 +87,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def in_turn(systems: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Measure each system `repeats` times, in the order A B A B …, so that a slower machine affects all of them alike."""
+    """Measure each system `repeats` times, in the order A B A B …, so that drift of the machine affects all alike."""
     measurements: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(repeats):
         for name, system in systems.items():
