@@ -85,7 +85,7 @@ def describe(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     if not isinstance(captioner, Captioner):
         raise InputError(f"{arguments.checkpoint} holds a translation model: name one that describes images.")
-    cache = prepare_captions(captioner.config["data"], captioner.encoder, device=captioner.device, trusted=False)
+    cache = prepare_captions(captioner.config["data"], captioner.encoder, device=captioner.device)
     split = cache.split(arguments.split)
     files = split.files[: arguments.images]
     systems: dict[str, Work] = {

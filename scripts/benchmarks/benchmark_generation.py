@@ -69,7 +69,7 @@ def trained(directory: Path, experiment: str, threads: int) -> dict[str, Callabl
         if command.run(["train", *settings, f"threads={threads}", "device=cpu"], config_directory()):
             sys.exit("The training failed.")
     generator = seqtool.load(run, threads=threads, device="cpu", max_length=CHARACTERS)
-    shapes = checkpoint.find(run).shapes()
+    shapes = checkpoint.find(run).shapes
     matrices = [torch.randn(shape) for name, shape in shapes.items() if len(shape) == 2 and "embedding" not in name]
     return {"seqtool": partial(generate, generator), "products": partial(multiply, fastest_products(matrices))}
 

@@ -115,16 +115,16 @@ def translated(name: str, run: Path, printed: str) -> list[str]:
 
 def run(command: Sequence[object], *, directory: Path, threads: int, source: Path | None = None) -> str:
     """Run a command, with `source` as standard input. Return its standard output and error, or exit if it fails."""
-    command = [str(word) for word in command]
+    arguments = [str(argument) for argument in command]
     environment = {
         **{name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
-        "PATH": f"{Path(str(command[0])).parent}:/usr/bin:/bin",
+        "PATH": f"{Path(arguments[0]).parent}:/usr/bin:/bin",
         "HOME": str(directory),
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",  # otherwise OpenNMT-py cannot read its own checkpoints
     }
     with (source or Path("/dev/null")).open() as stream:
-        done = subprocess.run(command, cwd=directory, env=environment, stdin=stream, capture_output=True, text=True)
+        done = subprocess.run(arguments, cwd=directory, env=environment, stdin=stream, capture_output=True, text=True)
     printed = done.stdout + done.stderr
     if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))} failed:\n{printed[-3000:]}")
+        sys.exit(f"{' '.join(arguments)} failed:\n{printed[-3000:]}")
     return printed
