@@ -643,7 +643,7 @@ def _resident(name: str) -> int:
 
 
 def work(pipe: Connection, seed: int, workspace: Path, canary: Path, jobs: list[tuple[str, str, int]]) -> None:
-    """Run jobs (mode, kind, number) in this process. Send each job through the pipe, then its result; None at the end."""
+    """Run jobs (mode, kind, number) here. Send each job and then its result through the pipe, and None at the end."""
     worker = Worker(seed, workspace, canary)
     for mode, kind, number in jobs:
         pipe.send((mode, kind, number))
