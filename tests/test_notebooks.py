@@ -9,6 +9,7 @@ import re
 import signal
 import tempfile
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -80,6 +81,7 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     "generator": (lambda: (one for one in SENTENCES), "not a generator"),
     "dict": (lambda: {SECRET: SECRET}, "not a dict"),
     "set": (lambda: {SECRET}, "not a set"),
+    "ordered": (lambda: OrderedDict({SECRET: SECRET}), "not an OrderedDict"),
     "table": (lambda: Table(SENTENCES), "not a Table"),
     "array": (lambda: np.zeros((3, 3)), r"not an array of float64 \(3 × 3\)"),
     "object": (Talkative, "not a Talkative"),

@@ -575,7 +575,7 @@ def test_api(place: Path, sentences: list[str]) -> None:
         for one, score in zip(n_best, scores, strict=True):
             if translator.target_vocabulary.pieces(one.text) == one.pieces:  # decoded as it would be encoded
                 assert score == pytest.approx(one.log_probability, rel=1e-3)
-    with pytest.raises(InputError, match=r"Every source needs one target, but sources has length 2 and targets 1\."):
+    with pytest.raises(InputError, match=r"must have the same length, not 2 and 1: give one target per source\."):
         translator.score(["a", "b"], ["c"])
     with pytest.raises(InputError, match=r"lists of sentences: write \[sentence\]"):
         translator.score("abc", "def")

@@ -35,8 +35,8 @@ Answer = dict[str, Any]
 # Sentences of several requests that are translated together: 400 make 724 a second, 50 make 532, all of them make 766.
 MAX_SENTENCES_TOGETHER = 400
 MAX_SENTENCES_TO_SHARE = 100  # sentences of a request that may be answered together with others
-MAX_SCORED_TOKENS = 500  # tokens of a text that is scored
-MAX_LIKELIEST_TOKENS = 100_000  # likeliest tokens in an answer
+MAX_TOKENS = 500  # tokens of a text that is scored
+MAX_SHOWN = 100_000  # likeliest tokens in an answer
 MAX_WEIGHTS_KEPT = 40_000_000  # attention weights computed for a request
 MAX_WEIGHTS_SENT = 4_000_000  # attention weights in an answer
 MAX_PIXELS = 25_000_000  # pixels of a picture
@@ -233,14 +233,10 @@ class Next(Request):
 def check_tokens(vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 0) -> list[int]:
     """The lengths of texts in tokens. Raises InputError if they, or the answer with `likeliest`, would be too long."""
     lengths = [len(ids) for ids in vocabulary.encode_batch(texts)]
-    if max(lengths) > MAX_SCORED_TOKENS:
-        raise InputError(
-            f"A text has {max(lengths):,} tokens, and at most {MAX_SCORED_TOKENS:,} are scored here: shorten it."
-        )
-    if sum(lengths) * likeliest > MAX_LIKELIEST_TOKENS:
-        raise InputError(
-            f"At most {MAX_LIKELIEST_TOKENS:,} likeliest tokens are shown: ask for fewer, or for shorter texts."
-        )
+    if max(lengths) > MAX_TOKENS:
+        raise InputError(f"A text has {max(lengths):,} tokens, and at most {MAX_TOKENS:,} are scored here: shorten it.")
+    if sum(lengths) * likeliest > MAX_SHOWN:
+        raise InputError(f"At most {MAX_SHOWN:,} likeliest tokens are shown: ask for fewer, or for shorter texts.")
     return lengths
 
 

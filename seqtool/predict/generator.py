@@ -1,6 +1,4 @@
-"""`Generator`: a trained language model, or an ensemble, that continues prompts. Used by `generate`, `eval` and
-notebooks.
-"""
+"""`Generator`: a trained language model, or an ensemble. Used by `generate`, `score`, `eval` and notebooks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -60,7 +58,6 @@ class Draft:
     """A text that is being sampled. It ends before the first text of `stops`.
 
     on_text: called with each new part of the text, as soon as this cannot be the beginning of a stop text
-    pieces: all pieces so far
     passed_on: the number of characters that `on_text` has had
     """
 
@@ -127,10 +124,7 @@ class Generator(Predictor):
     def continuations(
         self, prompt: EncodedText, uniform_noise: NDArray[np.float64], on_text: Callable[[str], None] | None = None
     ) -> list[Continuation]:
-        """Return a continuation of the prompt for each row of `uniform_noise`.
-
-        on_text: called with each part of a single continuation as soon as it is written
-        """
+        """Return a continuation of the prompt for each row of `uniform_noise`; `on_text` as in `Draft`."""
         settings, vocabulary = self.settings, self.target_vocabulary
         if len(prompt.ids) > MAX_PROMPT_TOKENS:
             raise InputError(f"A prompt has {len(prompt.ids):,} tokens, more than {MAX_PROMPT_TOKENS:,}: shorten it.")
@@ -182,10 +176,7 @@ class Generator(Predictor):
         """
         nats, expected, states = [np.zeros(0)], [], [None for _ in self.models]
         text = torch.tensor([[BOS, *tokens]], device=self.device)
-        with (
-            self.on_device(),
-            computing(self.device, self.settings.precision, lower="the length of the texts"),
-        ):
+        with self.on_device(), computing(self.device, self.settings.precision, lower="the length of the texts"):
             for start in range(0, len(tokens), SCORED_TOKENS):
                 chunk, model_log_p = text[:, start : start + SCORED_TOKENS + 1], []
                 for i, model in enumerate(self.models):

@@ -130,13 +130,11 @@ class Prediction:
     target: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     @classmethod
-    def of(
-        cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **task_fields: Any
-    ) -> Self:
+    def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **added: Any) -> Self:
         """Make a prediction of a decoded hypothesis.
 
         positions: the number of source positions for which attention is kept, EOS left out; None: all
-        task_fields: the fields that the subclass adds
+        added: the fields that the subclass adds
         """
         length, whole = len(hypothesis.tokens), None
         if hypothesis.attention is not None:
@@ -157,7 +155,7 @@ class Prediction:
             log_probabilities=None if hypothesis.log_p is None else hypothesis.log_p.tolist(),
             predicted=predicted,
             whole=hypothesis.whole,
-            **task_fields,
+            **added,
         )
 
     @property
@@ -166,10 +164,7 @@ class Prediction:
         return [] if self.prefix is None else self.prefix.unknown
 
     def record(self, *, weights: bool = False) -> dict[str, Any]:
-        """The record of the prediction for JSON.
-
-        It has what the model expected, if this was requested, and with `weights` the attention of each piece and EOS.
-        """
+        """The record for JSON: with `predicted`, if it was requested, and with the attention if `weights`."""
         record = self.summary()
         if self.predicted is not None:
             record["predicted"] = self.predicted
@@ -299,7 +294,7 @@ class Predictor(ABC):
 
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
-        """The default settings of decoding and of the machine: device, threads, precision."""
+        """The default settings of decoding and of the machine."""
         command_defaults = defaults(cls.command)
         settings = (*fields(cls.schema), *fields(declarations.Machine))
         return {setting.name: command_defaults[setting.name] for setting in settings}
@@ -327,8 +322,7 @@ class Predictor(ABC):
         trust: the user's modules whose classes the checkpoints may name
         settings: any of `default_settings`
 
-        Raises InputError for an invalid setting, for a checkpoint of another task, and for models that cannot form an
-        ensemble.
+        Raises InputError for an invalid setting, a checkpoint of another task, and models that do not form an ensemble.
         """
         merged = {**cls.default_settings(), **settings}
         machine = typed(
@@ -377,11 +371,9 @@ class Predictor(ABC):
         """
         vocabularies = load_all(checkpoint.path, cls.sides)
         arguments = {f"{side}_vocabulary": vocabulary for side, vocabulary in vocabularies.items()}
-        sizes = {name: len(vocabulary) for name, vocabulary in arguments.items()}
+        options = cls.parts | {name: len(vocabulary) for name, vocabulary in arguments.items()}
         settings = checkpoint.config["model"]
-        make = partial(
-            build_model, settings, base=cls.base, trusted=checkpoint.trust, parts=parts, **cls.parts, **sizes
-        )
+        make = partial(build_model, settings, base=cls.base, trusted=checkpoint.trust, parts=parts, **options)
         fingerprints = [vocabulary.fingerprint for vocabulary in vocabularies.values()]
         difference = "have different vocabularies: an ensemble needs one vocabulary"
         return EnsembleMember(checkpoint.load_model(make), arguments, {difference: fingerprints})
@@ -500,20 +492,14 @@ def class_name(checkpoint: Checkpoint) -> str:
 
 def check_texts(values: Any, *, caller: str, item: str) -> list[str]:
     """Return the texts of a list; `caller` and `item` as in `check_list`."""
-
-    def is_text(value: Any) -> bool:
-        return isinstance(value, str)
-
-    return [str(text) for text in check_list(values, caller=caller, item=item, is_valid=is_text, expected="text")]
+    texts = check_list(values, caller=caller, item=item, is_valid=lambda text: isinstance(text, str), expected="text")
+    return [str(text) for text in texts]
 
 
 def check_paths(values: Any, *, caller: str, item: str) -> list[str]:
     """Return the paths of a list as texts; `caller` and `item` as in `check_list`."""
-
-    def is_path(value: Any) -> bool:
-        return isinstance(value, str | PathLike)
-
-    paths = check_list(values, caller=caller, item=item, is_valid=is_path, expected="a path")
+    types = (str, PathLike)
+    paths = check_list(values, caller=caller, item=item, is_valid=lambda p: isinstance(p, types), expected="a path")
     return [str(fspath(path)) for path in paths]
 
 

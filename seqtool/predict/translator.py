@@ -88,22 +88,14 @@ class Translation(Prediction):
     def summary(self) -> dict[str, Any]:
         alignment = self.alignment
         links = None if alignment is None else format_pharaoh(alignment)
-        return {
-            **super().summary(),
-            "ended": self.ended,
-            "tokens": self.pieces,
-            "source_words": self.source_words,
-            "words": self.words,
-            "alignment": links,
-        }
+        words = {"source_words": self.source_words, "words": self.words, "alignment": links}
+        return {**super().summary(), "ended": self.ended, "tokens": self.pieces, **words}
 
     def columns(self) -> dict[str, Any]:
         return {"source_tokens": [*self.source_pieces, END]}
 
     def source_record(self) -> dict[str, Any]:
-        """The fields about the source, for JSON: the number of tokens that were cut off at its end, and the pieces that
-        the model does not know.
-        """
+        """The number of tokens that were cut off at the source's end, and its unknown pieces, for JSON."""
         return {"source_cut": len(self.source.ids) - len(self.source.read), "source_unknown": self.source.unknown}
 
     def inputs(self) -> dict[str, Any]:
@@ -167,7 +159,7 @@ class Translator(Predictor):
         self._next_seed_number += len(sources)
         encoded_prefixes = self._prefixes(prefixes, len(sources))
         nonempty = [i for i, source in enumerate(sources) if source.read]
-        n_best_lists = iter(
+        n_bests = iter(
             self.search(
                 lambda rows: encoded_sentences([sources[nonempty[row]].read for row in rows]),
                 [first_number + i for i in nonempty],
@@ -181,10 +173,7 @@ class Translator(Predictor):
         translations = []
         for source, prefix in zip(sources, encoded_prefixes, strict=True):
             if source.read:
-                n_best = [
-                    self._translation(hypothesis, source, prefix, replace_unknown=replace_unknown)
-                    for hypothesis in next(n_best_lists)
-                ]
+                n_best = [self._translation(h, source, prefix, replace_unknown=replace_unknown) for h in next(n_bests)]
             else:
                 n_best = [Translation("", 0.0, 0.0, [], None, True, source=source, prefix=prefix)]
             translations.append(n_best)
@@ -225,10 +214,7 @@ class Translator(Predictor):
         target: EncodedText | None = None,
         replace_unknown: bool = False,
     ) -> Translation:
-        """Make a translation of a hypothesis. Unknown pieces of its prefix are spelt as in the prefix.
-
-        replace_unknown: as in `hypotheses`
-        """
+        """Make a translation of a hypothesis. Unknown pieces of its prefix are spelt as in the prefix."""
         parts = {"source": source, "prefix": prefix, "target": target}
         translation = Translation.of(hypothesis, self.target_vocabulary, positions=len(source.read), **parts)
         pieces = list(translation.pieces)
@@ -251,8 +237,9 @@ class Translator(Predictor):
         sources = check_texts(sources, caller="score takes", item="source sentence")
         texts = check_texts(texts, caller="score takes", item="target sentence")
         if len(sources) != len(texts):
+            lengths = f"{len(sources):,} and {len(texts):,}"
             raise InputError(
-                f"Every source needs one target, but sources has length {len(sources):,} and targets {len(texts):,}."
+                f"Sources and targets must have the same length, not {lengths}: give one target per source."
             )
         encoded_sources = encoded(sources, self.source_vocabulary, split=self.split)
         targets = encoded(texts, self.target_vocabulary, split=self.split)

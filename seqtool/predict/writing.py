@@ -123,10 +123,7 @@ class TranslationWriter(Writer[Translation]):
     unit = "line"
 
     def __init__(self, settings: OutputSettings, predictor: Predictor, *, alignments: str | None, words: str) -> None:
-        """
-        alignments: the file for alignments; None writes none
-        words: how links and plots split a text into words, a name in `SPLITS`
-        """
+        """`alignments`: the file for alignments; `words`: how links and plots split texts, a name in `SPLITS`."""
         super().__init__(settings, predictor)
         if isinstance(predictor, Translator):
             predictor.split = SPLITS[words]
