@@ -1,17 +1,17 @@
 #!/usr/bin/env python
-"""How true a model's captions of the built-in images are, and whether its attention lies on the objects it names.
+"""Measure how often captions of the built-in images are true, and attention lies on the objects that they name.
 
     python scripts/evaluate_scenes.py checkpoint=runs/scenes [data=data/scenes] [split=test] [output=FILE.json]
 
 Further settings are those of `seqtool.load`: beam=5, threads=1, hard_attention=sample and so on.
 
-true        share of captions that can be parsed and whose every claim is true: shape, colour, size, number, place
-            and relation (scene_captions.py)
-recall      share of the kinds (shape, colour and number) and relations named in a scene's references that its
-            caption names too; mean over scenes
-attention   share of object words whose most attended cell overlaps a box of an object that they name: every noun
-            of a noun phrase whose kind is in the scene; a word of several objects may attend to any
-chance      the same for a cell drawn uniformly: the mean share of cells that overlap such a box
+true        the share of captions that can be parsed and whose claims are all true: shape, colour, size, number,
+            place and relation (scene_captions.py)
+recall      the share of the kinds (shape, colour and number) and relations in a scene's references that are also
+            in its caption; mean over scenes
+attention   the share of object words whose cell with the most attention overlaps a box of one of their objects. An
+            object word is the noun of a noun phrase whose kind is in the scene
+chance      the same if a cell were drawn uniformly: the mean share of cells that overlap such a box
 """
 
 import json
@@ -36,7 +36,7 @@ from seqtool.errors import InputError
 from seqtool.predict.captioner import Caption, Captioner
 
 DEFAULTS = {"checkpoint": "", "data": "data/scenes", "split": "test", "output": ""}
-KINDS = ("one object", "one kind", "two kinds", "three kinds")
+SCENE_KINDS = ("one object", "one kind", "two kinds", "three kinds")
 
 Cell = tuple[int, int]  # row and column
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> None:
     settings = DEFAULTS | dict(_setting(argument) for argument in arguments)
     checkpoint, data, split, output = (settings.pop(name) for name in DEFAULTS)
     if not checkpoint:
-        raise InputError("checkpoint=… is missing: name a run or a checkpoint directory.")
+        raise InputError("checkpoint=… is missing: name a run or a checkpoint.")
     images, scenes = read_captions(Path(data), split), read_scenes(Path(data), split)
     options: Any = OmegaConf.to_container(
         OmegaConf.from_dotlist([f"{name}={value}" for name, value in settings.items()])
@@ -69,25 +69,27 @@ def main(arguments: Sequence[str]) -> None:
 def measure(
     captions: Sequence[Caption], scenes: Sequence[Scene], references: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
-    """The shares of the module's docstring; attention and chance are None for a model without attention."""
+    """The record with the shares of the module's docstring; attention and chance are None without attention."""
     truths: dict[str, list[bool]] = defaultdict(list)
     recalls, hits, chances = [], [], []
-    for caption, scene, wanted in zip(captions, scenes, references, strict=True):
+    for caption, scene, texts in zip(captions, scenes, references, strict=True):
         truths[_kind(scene)].append(is_true(caption.text, scene))
-        recalls.append(recall(caption.text, wanted))
+        recalls.append(recall(caption.text, texts))
         if caption.attention is None:
             continue
         if caption.words != words_and_punctuation(caption.text):
-            raise InputError("The model writes pieces of words: attention is measured for vocabulary.kind=word.")
+            raise InputError(
+                "The model writes pieces of words: attention is measured only for models with vocabulary.kind=word."
+            )
         for word, boxes in object_words(caption.text, scene):
-            right = cells(boxes, caption.grid)
-            hits.append(most_attended(caption, word) in right)
-            chances.append(len(right) / (caption.grid[0] * caption.grid[1]))
+            object_cells = cells(boxes, caption.grid)
+            hits.append(most_attended(caption, word) in object_cells)
+            chances.append(len(object_cells) / (caption.grid[0] * caption.grid[1]))
     return {
         "scenes": len(captions),
         "true": _mean([truth for kind in truths.values() for truth in kind]),
         "recall": _mean(recalls),
-        "true_by_kind": {kind: _mean(truths[kind]) for kind in KINDS if kind in truths},
+        "true_by_kind": {kind: _mean(truths[kind]) for kind in SCENE_KINDS if kind in truths},
         "object_words": len(hits),
         "attention": _mean(hits) if hits else None,
         "chance": _mean(chances) if hits else None,
@@ -95,14 +97,14 @@ def measure(
 
 
 def most_attended(caption: Caption, word: int) -> Cell:
-    """Row and column of the cell with the most attention for the word."""
+    """The row and column of the cell with the most attention at this word."""
     assert caption.attention is not None
     row, column = divmod(int(caption.attention[word].argmax()), caption.grid[1])
     return row, column
 
 
 def cells(boxes: Sequence[Box], grid: tuple[int, int]) -> set[Cell]:
-    """The cells of the grid, laid over the whole picture, that overlap a box."""
+    """The cells of the grid, which covers the whole picture, that overlap a box."""
     height, width = SIDE / grid[0], SIDE / grid[1]
     return {
         (row, column)
@@ -114,6 +116,7 @@ def cells(boxes: Sequence[Box], grid: tuple[int, int]) -> set[Cell]:
 
 
 def table(record: Mapping[str, Any]) -> str:
+    """The record as a table for people."""
     rows = [("scenes", f"{record['scenes']:,}"), ("true", f"{record['true']:.1%}")]
     rows += [(f"  {kind}", f"{share:.1%}") for kind, share in record["true_by_kind"].items()]
     rows.append(("recall", f"{record['recall']:.1%}"))
@@ -124,6 +127,7 @@ def table(record: Mapping[str, Any]) -> str:
 
 
 def hardware() -> str:
+    """The machine, with its versions of Python and torch."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
@@ -131,8 +135,9 @@ def hardware() -> str:
 
 
 def _kind(scene: Scene) -> str:
+    """The kind of a scene, one of SCENE_KINDS."""
     kinds = len({(item.shape, item.colour) for item in scene.items})
-    return KINDS[0] if len(scene.items) == 1 else KINDS[kinds]
+    return SCENE_KINDS[0] if len(scene.items) == 1 else SCENE_KINDS[kinds]
 
 
 def _setting(argument: str) -> tuple[str, str]:

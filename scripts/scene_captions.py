@@ -1,9 +1,11 @@
-"""Parses captions of the built-in images by the grammar that generates them, and checks whether they are true.
+"""Parse captions of the built-in images with the grammar that generates them, and check whether they are true.
 
-The boxes of a scene's objects decide:
-    - a kind (shape, colour, and size if named) occurs exactly as often as the number says;
-    - places and relations hold as seqtool/data/corpora/scenes.py says.
-Captions outside the grammar are not true: "a orange circle", "two star", the same kind twice.
+A caption is true of a scene if
+
+- each kind (shape, colour, and size if named) occurs exactly as often as the caption states, and
+- places and relations hold for the boxes of the objects, as defined in seqtool/data/corpora/scenes.py.
+
+Captions outside the grammar are not true: "a orange circle", "two star", or two mentions of one kind.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,15 +33,15 @@ from seqtool.data.corpora.scenes import (
 from seqtool.data.text.words import words_and_punctuation
 
 NOUNS = {shape: (shape, False) for shape in SHAPES} | {plural: (shape, True) for shape, plural in PLURALS.items()}
-PHRASE = "<>"  # stands for a noun phrase
+PHRASE = "<>"  # the placeholder of a noun phrase
 
-Place = tuple[int, int]  # column and row of the nine
+Place = tuple[int, int]  # column and row of one of the nine parts of an image
 Fact = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A noun phrase: size is None if not named; word: the index of its noun in the caption's words."""
+    """A noun phrase. `size` is None if it is not named; `word` is the index of its noun in the caption's words."""
 
     shape: str
     colour: str
@@ -49,27 +51,33 @@ class Kind:
 
     @property
     def named(self) -> Fact:
+        """Shape, colour and number, which all references name."""
         return self.shape, self.colour, self.count
 
     def items(self, scene: Scene) -> list[Item]:
-        """The objects that it refers to, whatever their number and size."""
+        """The objects of its shape and colour in a scene, whatever their size."""
         return [item for item in scene.items if (item.shape, item.colour) == (self.shape, self.colour)]
 
 
 @dataclass(frozen=True)
 class Description:
-    """The content of a caption: its kinds, the subject first; the subject's place, or its relation to the others."""
+    """The content of a caption.
+
+    kinds: its noun phrases, the subject first
+    place: the place of the subject, if it is named
+    relation: left, right, above or below the second kind, or between the second and the third, if it is named
+    """
 
     kinds: tuple[Kind, ...]
     place: Place | None
-    relation: str | None  # left, right, above, below: of the second kind; between the second and third
+    relation: str | None
 
 
-# Reading
+# Parsing
 
 
 def read_scenes(directory: Path, split: str) -> dict[str, Scene]:
-    """The scenes of a split's pictures, by file name. Raises InputError if there are none."""
+    """The scene of each picture of a split, by its file's name. Raises InputError if there are none."""
     scenes = {}
     for record in read_records(directory / SCENES, split):
         items = tuple(Item(**{**item, "box": tuple(item["box"])}) for item in record["items"])
@@ -81,18 +89,18 @@ def parse(caption: str) -> Description | None:
     """The content of the caption; None if the grammar cannot generate it."""
     tokens = words_and_punctuation(caption)
     kinds: list[Kind] = []
-    rest: list[str] = []
+    frame: list[str] = []  # the words between noun phrases, and their placeholders
     i = 0
     while i < len(tokens):
         kind = _read_kind(tokens, i)
         if kind is None:
-            rest.append(tokens[i])
+            frame.append(tokens[i])
             i += 1
         else:
             kinds.append(kind)
-            rest.append(PHRASE)
+            frame.append(PHRASE)
             i = kind.word + 1
-    pattern = _patterns().get(" ".join(rest))
+    pattern = _patterns().get(" ".join(frame))
     if pattern is None or len({(kind.shape, kind.colour) for kind in kinds}) < len(kinds):
         return None
     if pattern.subject_last:
@@ -103,7 +111,7 @@ def parse(caption: str) -> Description | None:
 
 
 def _read_kind(tokens: Sequence[str], start: int) -> Kind | None:
-    """The noun phrase that begins at `start`, if it is one and agrees in number."""
+    """The noun phrase that begins at `start`; None if there is none, or if its number does not agree."""
     count = DETERMINERS.get(tokens[start])
     i = start + 1
     size = SIZES.get(tokens[i]) if i < len(tokens) else None
@@ -118,7 +126,7 @@ def _read_kind(tokens: Sequence[str], start: int) -> Kind | None:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """A frame with gaps for its noun phrases; the subject may be the last of them."""
+    """The meaning of a frame. `be` is its verb, None if it has none; `subject_last`: whether the subject comes last."""
 
     place: Place | None
     relation: str | None
@@ -128,7 +136,7 @@ class _Pattern:
 
 @cache
 def _patterns() -> dict[str, _Pattern]:
-    """Every frame with every place and relation, by its text."""
+    """The patterns of all frames with all places and relations, by their texts."""
     wheres: dict[str, tuple[Place | None, str | None]] = {text: (place, None) for text, place in PLACES.items()}
     wheres |= {f"{text} {PHRASE}": (None, name) for text, name in RELATIONS.items()}
     wheres[f"{BETWEEN} {PHRASE} and {PHRASE}"] = (None, BETWEEN)
@@ -146,7 +154,7 @@ def _patterns() -> dict[str, _Pattern]:
 
 
 def is_true(caption: str, scene: Scene) -> bool:
-    """Whether the caption can be parsed and everything it says is true of the scene; it need not name every object."""
+    """Whether the caption can be parsed and all its claims are true of the scene. It need not name every object."""
     description = parse(caption)
     if description is None:
         return False
@@ -160,9 +168,9 @@ def is_true(caption: str, scene: Scene) -> bool:
 
 
 def named(caption: str) -> set[Fact]:
-    """What a caption names: kinds as (shape, colour, number), and their relations, whichever is the subject.
+    """The facts in a caption: its kinds as (shape, colour, number), and their relation, whichever kind is the subject.
 
-    Sizes and places are left out, since references may leave them out too. Empty if the caption cannot be parsed.
+    Sizes and places are left out, since references may omit them. The set is empty if the caption cannot be parsed.
     """
     description = parse(caption)
     if description is None:
@@ -179,15 +187,15 @@ def named(caption: str) -> set[Fact]:
 
 
 def recall(caption: str, references: Iterable[str]) -> float:
-    """The share of the facts named in the references that the caption names."""
+    """The share of the facts in the references that are also in the caption."""
     expected = set().union(*map(named, references))
     return len(expected & named(caption)) / len(expected)
 
 
 def object_words(caption: str, scene: Scene) -> list[tuple[int, list[Box]]]:
-    """For each noun of a noun phrase its index in `words_and_punctuation(caption)` and the boxes of its objects.
+    """The index in `words_and_punctuation(caption)` of the noun of each noun phrase, and the boxes of its objects.
 
-    Nouns of kinds that the scene does not have are left out; the rest of the caption need not be parsable.
+    Nouns of kinds that the scene does not have are left out. The caption as a whole need not be parsable.
     """
     tokens = words_and_punctuation(caption)
     kinds = [kind for i in range(len(tokens)) if (kind := _read_kind(tokens, i)) is not None]

@@ -52,7 +52,7 @@ def load(
     from seqtool.training.checkpoint import find
 
     single = isinstance(checkpoint, str | os.PathLike)
-    paths = check_paths([checkpoint] if single else checkpoint, what="seqtool.load takes a path or", kind="path")
+    paths = check_paths([checkpoint] if single else checkpoint, caller="seqtool.load takes a path or", item="path")
     if not all(paths) or not paths:
         raise InputError("seqtool.load needs a run or checkpoint, or a list of them.")
     checkpoints = [find(path, trust=modules(trust)) for path in paths]

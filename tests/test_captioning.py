@@ -328,8 +328,11 @@ def test_ensembles(place: Path) -> None:
     assert run("train", *other) == 0
     refused = {
         ("soft", "other"): "read images of different sizes: an ensemble needs one size.",
-        ("soft", "fixed"): "hard_attention=argmax is for one model whose attention can choose locations.",
-        ("fixed",): "hard_attention=argmax is for one model whose attention can choose locations.",
+        (
+            "soft",
+            "fixed",
+        ): "hard_attention=argmax needs one model, with attention that can choose locations.",
+        ("fixed",): "hard_attention=argmax needs one model, with attention that can choose locations.",
     }
     for names, message in refused.items():
         with pytest.raises(InputError, match=re.escape(message)):
@@ -401,7 +404,7 @@ def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["caption", "checkpoint=runs/soft", "images=data/photos", "format=coco", "n_best=2"],
-            "format=coco has one caption an image: leave n_best out, or choose format=jsonl.",
+            "format=coco allows one caption per image: leave n_best out, or choose format=jsonl.",
         ),
         (
             ["caption", "checkpoint=runs/soft", "images=data/photos/000.png,other/000.png", "format=coco"],

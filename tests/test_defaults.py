@@ -20,11 +20,11 @@ def test_defaults_are_those_of_the_command(command: str) -> None:
     assert dict(defaults(command)) == composed
 
 
-@pytest.mark.parametrize(("predictor", "max_length", "at_once"), [(Translator, 200, 64), (Captioner, 50, 64)])
-def test_how_a_predictor_writes_by_default(predictor: type[Predictor], max_length: int, at_once: int) -> None:
-    found = predictor.decoding()
+@pytest.mark.parametrize(("predictor", "max_length", "sources_per_batch"), [(Translator, 200, 64), (Captioner, 50, 64)])
+def test_how_a_predictor_writes_by_default(predictor: type[Predictor], max_length: int, sources_per_batch: int) -> None:
+    found = predictor.default_settings()
     assert found.pop("device") == "auto" and found.pop("threads") is None
     settings = predictor.schema(**found)
-    assert (settings.max_length, settings.at_once, settings.beam) == (max_length, at_once, 5)
+    assert (settings.max_length, settings.sources_per_batch, settings.beam) == (max_length, sources_per_batch, 5)
     with pytest.raises(TypeError):
         predictor.schema()  # no default stands in the code

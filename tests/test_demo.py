@@ -189,9 +189,9 @@ def test_given_pairs_are_scored_as_by_the_command(
 @pytest.mark.parametrize(
     ("path", "body", "sentence"),
     [
-        ("score", {"references": ["a"]}, "'sources': a translation model needs one for each reference, a language "),
+        ("score", {"references": ["a"]}, "A translation model needs 'sources', one for each reference; a language "),
         ("score", {"sources": ["a"], "references": ["a"], "model": 2}, "'model' must be a whole number from 0 to 1."),
-        ("generate", {"prompts": ["a"]}, "is asked at /api/translate: this is not for it."),
+        ("generate", {"prompts": ["a"]}, "takes requests at /api/translate, not here."),
     ],
 )
 def test_what_is_wrong_is_said_in_words_of_the_interface(
@@ -654,7 +654,7 @@ def test_a_port_that_is_taken(place: Path, capsys: pytest.CaptureFixture[str]) -
 )
 def test_bytes_that_are_held_are_given_back(monkeypatch: pytest.MonkeyPatch, parts: list[int | None], end: Any) -> None:
     """However a request ends: answered, too large, too much at once, left by its client, too slow, or by an error."""
-    for name, value in (("HELD_BYTES", 350), ("SMALL", 100), ("SECONDS", 0.1)):
+    for name, value in (("MAX_HELD_BYTES", 350), ("SMALL_BODY_BYTES", 100), ("BODY_SECONDS", 0.1)):
         monkeypatch.setattr(guards, name, value)
     bodies, left = guards.Bodies(), list(parts)
     bodies.held = others = 200 if end == 503 else 0

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 import seqtool
 from seqtool.demo import answers
-from seqtool.demo.engine import WAITING, Engine, WorkItem
+from seqtool.demo.engine import MAX_WAITING, Engine, WorkItem
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
 
@@ -27,7 +27,7 @@ class Item(WorkItem):
     value: Any = None
     group: Hashable = None
     size: int = 1
-    room: int = 1
+    max_group_size: int = 1
 
     def answer(self, models: Sequence[Any]) -> Any:
         return self.work([self.value])[0]
@@ -87,17 +87,17 @@ def test_the_queue_is_bounded_and_who_leaves_it_is_not_answered() -> None:
         engine.start()
         first = asyncio.ensure_future(engine.ask(waiting_for(held)))
         await asyncio.sleep(0.2)
-        waiting = [asyncio.ensure_future(engine.ask(doing(i))) for i in range(WAITING)]
+        waiting = [asyncio.ensure_future(engine.ask(doing(i))) for i in range(MAX_WAITING)]
         await asyncio.sleep(0.1)
         with pytest.raises(HTTPException, match="Too many requests are waiting"):
             await engine.ask(Item(list))
         waiting[0].cancel()
         await asyncio.sleep(0.1)
-        waiting.append(asyncio.ensure_future(engine.ask(doing(WAITING))))
+        waiting.append(asyncio.ensure_future(engine.ask(doing(MAX_WAITING))))
         await asyncio.sleep(0.1)
         held.set()
         await asyncio.gather(first, *waiting[1:])
-        assert done == list(range(1, WAITING + 1))
+        assert done == list(range(1, MAX_WAITING + 1))
         engine.stop()
 
     alone(asked)
@@ -208,7 +208,7 @@ def test_translations_together_are_those_alone(
         return hypotheses(self, sentences, **others)
 
     monkeypatch.setattr(Translator, "hypotheses", counted)
-    monkeypatch.setattr(answers, "WEIGHTS", 3 * answers.attention_weights(models[0], [DOG] * 30) // 2)
+    monkeypatch.setattr(answers, "MAX_WEIGHTS_KEPT", 3 * answers.attention_weights(models[0], [DOG] * 30) // 2)
 
     def asked(one: dict[str, Any]) -> WorkItem:
         return answers.Translate.parse(json.dumps({"sentences": [BIG, DOG], **one}).encode())

@@ -138,7 +138,7 @@ def test_a_request_stops_between_two_steps(
         time.sleep(0.02)
         return step(*arguments)
 
-    monkeypatch.setattr(requests, "SECONDS", 0.3)
+    monkeypatch.setattr(requests, "MAX_SECONDS", 0.3)
     monkeypatch.setattr(model, "step", slow)
     start = time.monotonic()
     status, text = call(ports[run], "POST", f"/api/{kind}", json.dumps(body).encode())

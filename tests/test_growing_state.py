@@ -153,7 +153,7 @@ def test_a_long_prefix_is_read_in_pieces(any_model: Any, monkeypatch: pytest.Mon
     tokens = torch.tensor([[4 + (i + j) % 7 for j in range(5)] for i in range(len(SENTENCES))])
     found = []
     for size in (1000, 2):
-        monkeypatch.setattr(common, "AT_ONCE", size)
+        monkeypatch.setattr(common, "PREFILL_TOKENS", size)
         with torch.inference_mode():
             memory, state = any_model.encode(make_source(SENTENCES))
             state, prefix = read_prefix(any_model, memory, state, tokens)

@@ -350,7 +350,7 @@ BAD = {
     "source vectors": (["train", *SETTINGS, "embeddings.source=a.txt"], "embeddings.source means nothing without"),
     "no file": (["train", *SETTINGS, "data.train=none.txt"], "none.txt does not exist."),
     "wrong command": (["translate", "checkpoint=runs/a"], "holds a language model: use seqtool generate."),
-    "no stop": (["generate", "checkpoint=runs/a", "stop=[a,'']"], "stop= names an empty text"),
+    "no stop": (["generate", "checkpoint=runs/a", "stop=[a,'']"], "stop= has an empty text"),
     "two prompts": (["generate", "checkpoint=runs/a", "prompt=a", "input=a.txt"], "prompt= and input= both say"),
     "own input": (["generate", "checkpoint=runs/a", "input=a.txt", "output=a.txt"], "output=a.txt is the same file"),
     "format": (["generate", "checkpoint=runs/a", "format=json"], "Unknown format 'json'; choose from text, jsonl."),
@@ -423,7 +423,7 @@ def test_a_text_in_chunks_is_that_in_one_piece(place: Path, monkeypatch: pytest.
     generator = seqtool.load("runs/a", device="cpu")
     ids = generator.target_vocabulary.encode(TEXT[:333])
     whole, _ = generator.predicted(ids, lambda more: None, likeliest=0)
-    monkeypatch.setattr("seqtool.predict.generator.STEPS", 50)
+    monkeypatch.setattr("seqtool.predict.generator.SCORED_TOKENS", 50)
     told: list[int] = []
     chunks, _ = generator.predicted(ids, told.append, likeliest=0)
     np.testing.assert_allclose(chunks, whole, rtol=1e-4, atol=1e-6)

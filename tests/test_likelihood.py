@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seqtool.data.batches import make_target
 from seqtool.models.inputs import Annotations
-from seqtool.predict.likelihood import of_captions
+from seqtool.predict.likelihood import caption_likelihoods
 
 DRAWS = 3
 
@@ -30,7 +30,7 @@ def found(case: Enumerable, samples: int, repeats: int) -> tuple[Tensor, Tensor]
     caption = case.batch.target[0, 1:-1].tolist()
     a = case.batch.source.values.double().expand(repeats, -1, -1)
     chances = list(torch.rand(repeats, samples, 3, dtype=torch.float64))
-    each = list(of_captions(case.model.eval(), a, range(repeats), [caption] * repeats, chances.__getitem__))
+    each = list(caption_likelihoods(case.model.eval(), a, range(repeats), [caption] * repeats, chances.__getitem__))
     return tuple(torch.tensor([one[name] for one in each]) for name in ("bound", "estimate"))
 
 
@@ -51,7 +51,7 @@ def test_soft_attention_has_log_p_itself() -> None:
     """That of teacher forcing, whatever captions stand beside it; and of hard attention each draw has its own row."""
     model, captions = make_captioner("show_attend_tell-soft"), random_sentences(40, seed=2)
     a = model.annotations(random_images(40, seed=1))
-    together = [one["log_p"] for one in of_captions(model, a, range(40), captions, None)]
+    together = [one["log_p"] for one in caption_likelihoods(model, a, range(40), captions, None)]
     for i, caption in enumerate(captions):
         target = make_target([caption])
         alone = model.project(model(Annotations(a[i : i + 1]), target[:, :-1]).features)
@@ -65,7 +65,7 @@ def test_draws_belong_to_their_caption() -> None:
     a = model.annotations(random_images(5, seed=1))
     torch.manual_seed(3)
     chances = [torch.rand(7, len(caption) + 1) for caption in captions]
-    together = list(of_captions(model, a, range(5), captions, chances.__getitem__))
+    together = list(caption_likelihoods(model, a, range(5), captions, chances.__getitem__))
     for i, one in enumerate(together):
-        (alone,) = of_captions(model, a, [i], captions[i : i + 1], lambda _, i=i: chances[i])
+        (alone,) = caption_likelihoods(model, a, [i], captions[i : i + 1], lambda _, i=i: chances[i])
         assert alone == pytest.approx(one, rel=1e-4) and one["bound"] < one["estimate"]

@@ -191,7 +191,7 @@ def test_characters_of_scripts_without_spaces(place: Path, capsys: pytest.Captur
         for words, said in (("spaces", 1), ("characters", 0)):
             capsys.readouterr()
             assert run(*command.split(), f"words={words}", "alignments=links", *MACHINE) == 0
-            assert capsys.readouterr().err.count("is one word of links and pictures") == said
+            assert capsys.readouterr().err.count("counts as one word in links and plots") == said
 
 
 def test_gold_links_may_number_characters(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import re
 import signal
 import tempfile
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -80,6 +81,7 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     "generator": (lambda: (one for one in SENTENCES), "not a generator"),
     "dict": (lambda: {SECRET: SECRET}, "not a dict"),
     "set": (lambda: {SECRET}, "not a set"),
+    "ordered": (lambda: OrderedDict({SECRET: SECRET}), "not an OrderedDict"),
     "table": (lambda: Table(SENTENCES), "not a Table"),
     "array": (lambda: np.zeros((3, 3)), r"not an array of float64 \(3 × 3\)"),
     "object": (Talkative, "not a Talkative"),
@@ -159,7 +161,7 @@ def test_an_array_of_pictures(models: dict[str, Any], picture: Path) -> None:
         (lambda: [io.StringIO(SECRET)], "number 1 is a StringIO.* opened with mode 'rb'"),
         (lambda: [Talkative()], "number 1 is a Talkative"),
         (lambda: [SECRET.encode() * 1000], "image 1 is not an image of a known format"),
-        (lambda: ["a" * 100 + SECRET * 100_000], "is too long for the name of a file or an address"),
+        (lambda: ["a" * 100 + SECRET * 100_000], "is too long for a path or a URL"),
         (lambda: [io.BytesIO()], "image 1 is empty"),
     ],
 )

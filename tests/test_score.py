@@ -164,7 +164,7 @@ def test_what_was_expected_at_each_token(place: Path, checkpoint: str, capsys: p
     assert run(*search, "likeliest=4") == 2
     assert run(*search, "format=jsonl", "likeliest=-1") == 2
     said = capsys.readouterr().err
-    assert "likeliest= goes with format=jsonl." in said and "likeliest must be at least 0, not -1." in said
+    assert "likeliest= needs format=jsonl." in said and "likeliest must be at least 0, not -1." in said
 
 
 def test_weights_and_the_end(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,7 +186,7 @@ def test_weights_and_the_end(place: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert run("score", "checkpoint=runs/attend", *PAIRS, "end=true") == 2
     assert run("score", "checkpoint=runs/fixed", *PAIRS, "weights=true", "format=jsonl") == 2
     said = capsys.readouterr().err
-    assert "weights=true goes with format=jsonl." in said and "end=true goes with plot=DIRECTORY." in said
+    assert "weights=true needs format=jsonl." in said and "end=true needs plot=DIRECTORY." in said
     assert "weights=… needs a model with attention" in said
 
 

@@ -432,11 +432,13 @@ def test_a_model_optimised_for_decoding_says_the_same(
 
 
 @pytest.mark.parametrize(
-    ("settings", "at_once"),
+    ("settings", "sources_per_batch"),
     [({"beam": 1}, 320), ({}, 64), ({"beam": 500}, 1), ({"sample": True, "n_best": 10}, 32), ({"batch_size": 7}, 7)],
 )
-def test_as_many_sentences_as_make_320_hypotheses(place: Path, settings: dict[str, Any], at_once: int) -> None:
-    assert seqtool.load("runs/attend", device="cpu", **settings).settings.at_once == at_once
+def test_as_many_sentences_as_make_320_hypotheses(
+    place: Path, settings: dict[str, Any], sources_per_batch: int
+) -> None:
+    assert seqtool.load("runs/attend", device="cpu", **settings).settings.sources_per_batch == sources_per_batch
 
 
 @pytest.mark.parametrize("name", ["attend", "fixed"])
@@ -573,7 +575,7 @@ def test_api(place: Path, sentences: list[str]) -> None:
         for one, score in zip(n_best, scores, strict=True):
             if translator.target_vocabulary.pieces(one.text) == one.pieces:  # decoded as it would be encoded
                 assert score == pytest.approx(one.log_probability, rel=1e-3)
-    with pytest.raises(InputError, match=r"There are 2 sources but 1 targets: give one for each\."):
+    with pytest.raises(InputError, match=r"must have the same length, not 2 and 1: give one target per source\."):
         translator.score(["a", "b"], ["c"])
     with pytest.raises(InputError, match=r"lists of sentences: write \[sentence\]"):
         translator.score("abc", "def")

@@ -1,19 +1,20 @@
 #!/usr/bin/env python
-"""How long torch's threads should spin: one training alone, and two side by side, for several spin counts of libgomp.
+"""Measure how long torch's threads should spin: one training alone and two side by side, with several spin counts.
 
     python scripts/benchmarks/benchmark_busy.py --output results/busy.json
 
-Every figure is target tokens per second of `experiment=quickstart`, read from the run's own metrics.jsonl. The first
-and the last fifth of each training are left out, since the other of two trainings may be starting or may have ended;
-a training that has too few updates for that is repeated for twice as long.
+Every figure is target tokens per second of `experiment=quickstart`, read from the run's metrics.jsonl. The first and
+the last fifth of each training are left out, since the other of two trainings may be starting or may have ended. A
+training with fewer than five updates is repeated for twice as long.
 
 A round consists of one training with libgomp's default count of 300,000 and then, for each count, one training alone
-and two side by side. Every other round runs backwards, so that a drift of the machine favours none of them, and each
-training is compared with the default of its own round. A count is acceptable if one training alone is at most 3 %
-slower than with the default, and each of two side by side reaches at least 0.8 of half the rate of one alone; the
-medians of the rounds decide. SPIN_COUNT in seqtool/runtime/spinning.py is the best of the acceptable counts, or if
-none is, the lowest with which one training alone is fast enough. Run nothing else meanwhile: it takes about forty
-minutes.
+and two side by side. Every other round runs backwards, so that a drift of the machine's speed favours no count. Each
+training is compared with the default of the same round.
+
+A count is acceptable if one training alone is at most 3 % slower than with the default, and each of two side by side
+reaches at least 0.8 of half the rate of one alone. The medians of the rounds decide. SPIN_COUNT in
+seqtool/runtime/spinning.py is the best acceptable count or, if there is none, the lowest count with which one training
+alone is fast enough. Nothing else should run on the machine meanwhile, which takes about forty minutes.
 """
 
 import argparse
@@ -32,72 +33,77 @@ import benchmarking
 import torch
 from benchmark_change import commit, ratio
 
-COUNTS = (1_000, 3_000, 5_000, 10_000, 30_000, 100_000)
-OWN = "default"  # libgomp's own count
-ROWS = "alone / default", "each of two / half of one alone"
-LEAST = 0.97, 0.8  # of these ratios
-# with torch imported first, seqtool sets no spin count of its own
+SPIN_COUNTS = (1_000, 3_000, 5_000, 10_000, 30_000, 100_000)
+DEFAULT = "default"  # libgomp's count
+RATIOS = "alone / default", "each of two / half of one alone"
+ACCEPTABLE_RATIOS = 0.97, 0.8  # the lowest acceptable values of these
+# seqtool sets no spin count if torch is imported first.
 COMMAND = "import torch; from seqtool.cli.main import main; main()"
 SETTINGS = (
     "experiment=quickstart schedule=inverse_square_root device=cpu train.epochs=null train.log_every=1 "
     "train.validate_every=1000000 train.best_by=loss validation.sentences=2 validation.max_length=2"
 )
-LEAST_UPDATES = 5
-OPENMP = ("OMP_", "GOMP_", "KMP_")
-PACKAGE = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+MIN_UPDATES = 5  # of a training, so that a fifth of them is at least one
+OPENMP = ("OMP_", "GOMP_", "KMP_")  # prefixes of environment variables
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=10, help="rounds")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of a training, without starting")
+    parser.add_argument("--pairs", type=int, default=10, help="the number of rounds")
+    parser.add_argument("--seconds", type=float, default=8.0, help="seconds of a training, without its start")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--counts", default=",".join(map(str, COUNTS)), help="spin counts, separated by commas")
+    parser.add_argument("--counts", default=",".join(map(str, SPIN_COUNTS)), help="spin counts, separated by commas")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
-    counts = [int(count) for count in arguments.counts.split(",")]
+    spin_counts = [None, *map(int, arguments.counts.split(","))]  # None: the default
     record: dict[str, Any] = {
         "machine": benchmarking.machine(arguments.threads),
         "commit": commit(Path(__file__).parent),
         "seconds": arguments.seconds,
         "rows": {},
     }
-    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
-        measure = partial(slowest, Path(place), arguments.threads)
-        subprocess.run([sys.executable, "-m", "seqtool", "prepare", "data=toy"], cwd=place, env=PACKAGE, check=True)
-        turns: list[tuple[str, int | None, int]] = [("own", None, 1)]  # what is measured, the count, how many trainings
-        for count in (None, *counts):
-            turns += [(f"alone {count or OWN}", count, 1), (f"beside {count or OWN}", count, 2)]
-        rates: dict[str, list[float]] = {}  # tokens/s by what was measured, round by round
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as directory:
+        measure = partial(slowest_rate, Path(directory), arguments.threads)
+        subprocess.run(
+            [sys.executable, "-m", "seqtool", "prepare", "data=toy"], cwd=directory, env=ENVIRONMENT, check=True
+        )
+        turns: list[tuple[str, int | None, int]] = [("reference", None, 1)]  # name, spin count, number of trainings
+        for spin_count in spin_counts:
+            label = spin_count or DEFAULT
+            turns += [(f"alone {label}", spin_count, 1), (f"beside {label}", spin_count, 2)]
+        rates: dict[str, list[float]] = {}  # tokens per second in each round, by the name of the turn
         for number in range(arguments.pairs):
-            for name, count, trainings in reversed(turns) if number % 2 else turns:
-                rates.setdefault(name, []).append(measure(count, trainings, arguments.seconds))
-            record["rows"] = {str(count or OWN): compare_with_default(rates, count or OWN) for count in (None, *counts)}
+            for name, spin_count, trainings in reversed(turns) if number % 2 else turns:
+                rates.setdefault(name, []).append(measure(spin_count, trainings, arguments.seconds))
+            labels = [str(spin_count or DEFAULT) for spin_count in spin_counts]
+            record["rows"] = {label: compare_with_default(rates, label) for label in labels}
             benchmarking.write(record, arguments.output)
     print(table(record["rows"]))
 
 
-def slowest(place: Path, threads: int, count: int | None, trainings: int, seconds: float) -> float:
-    """Tokens per second of the slowest of `trainings` simultaneous trainings."""
-    environment = {name: value for name, value in PACKAGE.items() if not name.startswith(OPENMP)}
-    environment |= {} if count is None else {"GOMP_SPINCOUNT": str(count)}
+def slowest_rate(directory: Path, threads: int, spin_count: int | None, trainings: int, seconds: float) -> float:
+    """Tokens per second of the slowest of simultaneous trainings, without the first and the last fifth of the updates.
+
+    If one has fewer than MIN_UPDATES, all are repeated for twice as many seconds. If one fails, this script ends.
+    """
+    environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith(OPENMP)}
+    environment |= {} if spin_count is None else {"GOMP_SPINCOUNT": str(spin_count)}
     runs = [f"run-{number}" for number in range(trainings)]
     limits = [f"train.minutes={seconds / 60}", f"threads={threads}"]
     command = [sys.executable, "-c", COMMAND, "train", *SETTINGS.split(), *limits]
-    started = [
-        subprocess.Popen(
-            [*command, f"run={run}"], cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        for run in runs
-    ]
-    for process in started:
+    start = partial(subprocess.Popen, cwd=directory, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    processes = [start([*command, f"run={run}"]) for run in runs]
+    for process in processes:
         _, errors = process.communicate()
         if process.returncode:
+            for other in processes:
+                other.kill()
             sys.exit(f"{process.args} failed:\n{errors.decode()[-2000:]}")
-    updates = [rates_of_updates(place / "runs" / run / "metrics.jsonl") for run in runs]
-    shutil.rmtree(place / "runs")
-    if min(map(len, updates)) < LEAST_UPDATES:
-        return slowest(place, threads, count, trainings, 2 * seconds)
+    updates = [rates_of_updates(directory / "runs" / run / "metrics.jsonl") for run in runs]
+    shutil.rmtree(directory / "runs")
+    if min(map(len, updates)) < MIN_UPDATES:
+        return slowest_rate(directory, threads, spin_count, trainings, 2 * seconds)
     return min(statistics.harmonic_mean(rates[len(rates) // 5 : -(len(rates) // 5)]) for rates in updates)
 
 
@@ -107,21 +113,23 @@ def rates_of_updates(metrics: Path) -> list[float]:
     return [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
 
 
-def compare_with_default(rates: dict[str, list[float]], count: int | str) -> dict[str, Any]:
-    own, alone, beside = rates["own"], rates[f"alone {count}"], rates[f"beside {count}"]
-    compared = {ROWS[0]: ratio(own, alone), ROWS[1]: ratio([rate / 2 for rate in alone], beside)}
-    will_do = all(compared[name]["ratio"] >= least for name, least in zip(ROWS, LEAST, strict=True))
-    return {**compared, "will do": will_do, "default, alone, each of two": [own, alone, beside]}
+def compare_with_default(rates: dict[str, list[float]], label: str) -> dict[str, Any]:
+    """The record of a spin count, which `label` names: its ratios, whether it is acceptable, and all rates."""
+    reference, alone, beside = rates["reference"], rates[f"alone {label}"], rates[f"beside {label}"]
+    ratios = {RATIOS[0]: ratio(reference, alone), RATIOS[1]: ratio([rate / 2 for rate in alone], beside)}
+    acceptable = all(ratios[name]["ratio"] >= low for name, low in zip(RATIOS, ACCEPTABLE_RATIOS, strict=True))
+    return {**ratios, "acceptable": acceptable, "default, alone, each of two": [reference, alone, beside]}
 
 
 def table(rows: dict[str, Any]) -> str:
-    lines = [f"| spin count | {' | '.join(ROWS)} | will do |", "|---|---|---|---|"]
-    for count, row in rows.items():
+    """A Markdown table of the records."""
+    lines = [f"| spin count | {' | '.join(RATIOS)} | acceptable |", "|---|---|---|---|"]
+    for label, row in rows.items():
         cells = []
-        for name in ROWS:
+        for name in RATIOS:
             low, high = row[name]["interval_90"]
             cells.append(f"{row[name]['ratio']:.3f} [{low:.3f}, {high:.3f}]")
-        lines.append(f"| {count} | {' | '.join(cells)} | {'yes' if row['will do'] else 'no'} |")
+        lines.append(f"| {label} | {' | '.join(cells)} | {'yes' if row['acceptable'] else 'no'} |")
     return "\n".join(lines)
 
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env python
-"""How fast captioners train and decode: compared with two loops, or a checkpoint on image files and on its cache.
+"""Measure how fast captioners train and decode, compared with two loops, or a checkpoint on files and on its cache.
 
     python scripts/benchmarks/benchmark_captioning.py --threads 2 --output results/captioning.json
 
 trains and decodes Show, Attend and Tell (embedding 512, LSTM 512, attention 512, 196 locations of 512, 8,000 words) on
 random annotation vectors, in turn with the loops of peers/captioning_loops.py, which multiply with the library that
-torch chooses. In training all of them see the same 640 captions in batches of 64, which seqtool sorts by length as
-always; the rate is words per second, without padding. In decoding every caption is forced to one length; the rate is
-hypothesis-steps per second. `--device cuda` runs on a GPU, in bf16 (the loops too) and in fp16.
+torch chooses. In training all have the same 640 captions in batches of 64, which only seqtool sorts by length; the rate
+is words per second, without padding. In decoding all captions have one length; the rate is hypothesis-steps per second.
+`--device cuda` runs on a GPU, in bf16 (the loops too) and in fp16.
 
     python scripts/benchmarks/benchmark_captioning.py --checkpoint runs/flickr --images 1000 --threads 2
 
-captions the first images of a split of the data that the checkpoint was trained on, from files and from the cache in
-turn. The cache is made if it does not exist.
+captions the first images of a split of the checkpoint's data, from files and from the cache in turn. The cache is made
+if it does not exist.
 """
 
 import argparse
@@ -55,17 +55,17 @@ SIZES = "model.embedding=512 model.hidden=512 model.alignment=512 model.dropout=
 VGG = "model.encoder.backbone=torchvision/vgg19 model.encoder.layer=features.35 model.encoder.size=224"
 SETTINGS = f"model=show_attend_tell {SIZES} {VGG} model.encoder.fine_tune_from=null model.encoder.augment=false"
 
-Work = Callable[[], int]  # returns the amount of work: words, hypothesis-steps, images
+Work = Callable[[], int]  # does some work and returns its amount: words, hypothesis-steps or images
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", help="a captioner; without one, made-up models and loops are compared")
-    parser.add_argument("--split", default="valid")
-    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--checkpoint", help="a captioner; without one, untrained models and the loops are compared")
+    parser.add_argument("--split", default="valid", help="the split whose images a checkpoint captions")
+    parser.add_argument("--images", type=int, default=1000, help="images that a checkpoint captions")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="images that a checkpoint captions at once")
-    parser.add_argument("--device", choices=WAYS, default="cpu", help="of the comparison")
+    parser.add_argument("--device", choices=WAYS, default="cpu", help="device of the comparison")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
@@ -79,20 +79,20 @@ def main() -> None:
 
 
 def describe(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Images per second of a checkpoint, from files and from the cache."""
+    """The record of a checkpoint: images per second, from files and from the cache."""
     captioner = seqtool.load(
         arguments.checkpoint, beam=arguments.beam, batch_size=arguments.batch_size, threads=arguments.threads
     )
     if not isinstance(captioner, Captioner):
         raise InputError(f"{arguments.checkpoint} holds a translation model: name one that describes images.")
-    cache = prepare_captions(captioner.config["data"], captioner.encoder, device=captioner.device, trusted=False)
+    cache = prepare_captions(captioner.config["data"], captioner.encoder, device=captioner.device)
     split = cache.split(arguments.split)
     files = split.files[: arguments.images]
-    ways: dict[str, Work] = {
+    systems: dict[str, Work] = {
         "image files": lambda: len(captioner.describe(files)),
         "cached annotation vectors": lambda: len(captioner.caption_prepared(split.pictures, range(len(files)))),
     }
-    measurements = rates(ways, captioner.device, arguments.repeats)
+    measurements = rates(systems, captioner.device, arguments.repeats)
     return {
         "checkpoint": arguments.checkpoint,
         "images": len(files),
@@ -103,7 +103,7 @@ def describe(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Compare seqtool, its plain path and bf16 with the two loops."""
+    """The record of seqtool, in each precision and without its faster parts, and of the two loops."""
     torch.manual_seed(1)
     values = torch.randn(CAPTIONS, LOCATIONS, D).relu().half()
     random.seed(1)
@@ -112,40 +112,44 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", SETTINGS.split())
     device, beam = torch.device(arguments.device), arguments.beam
-    others = {"base": ImageCaptioner, "target_vocabulary": VOCABULARY, "pretrained": False}
-    plain, ours = (build_model(config.model, parts=parts, **others).to(device) for parts in (PLAIN, parts_for(device)))
+    options = {"base": ImageCaptioner, "target_vocabulary": VOCABULARY, "pretrained": False}
+    plain, ours = (build_model(config.model, parts=parts, **options).to(device) for parts in (PLAIN, parts_for(device)))
     plain.load_state_dict(ours.state_dict())
     sizes = {"D": D, "embedding": 512, "hidden": 512, "attention": 512, "vocabulary": VOCABULARY}
     loops = {"tutorial": Tutorial(**sizes).to(device), "hoisted": Hoisted(**sizes).to(device)}
     precisions = PRECISIONS[arguments.device]
-    theirs = next(iter(precisions.values()))
+    loop_precision = next(iter(precisions.values()))
 
     in_order = sorted(range(CAPTIONS), key=lengths.__getitem__)
     training: dict[str, Work] = {
         way: partial(train, plain if is_plain else ours, values, captions, in_order, precision)
         for way, (precision, is_plain) in WAYS[arguments.device].items()
     }
-    training |= {name: partial(train_loop, loop, values, captions, theirs) for name, loop in loops.items()}
+    training |= {name: partial(train_loop, loop, values, captions, loop_precision) for name, loop in loops.items()}
     trained = rates(training, device, arguments.repeats)
 
     decoding: dict[str, Work] = {
         name: partial(decode, optimise_for_decoding(ours, precision, device).eval(), values[:BATCH], beam, precision)
         for name, precision in precisions.items()
     }
-    few = {"tutorial": BATCH // 8}  # it works image by image, so fewer give the same rate
+    images = {
+        "tutorial": BATCH // 8,
+        "hoisted": BATCH,
+    }  # the tutorial searches image by image: fewer give the same rate
     decoding |= {
-        name: partial(decode_loop, loop, values[: few.get(name, BATCH)], beam, theirs) for name, loop in loops.items()
+        name: partial(decode_loop, loop, values[: images[name]], beam, loop_precision) for name, loop in loops.items()
     }
     decoded = rates(decoding, device, arguments.repeats)
     return {
         "device": arguments.device,
-        "loops": theirs,
+        "loops": loop_precision,
         "training": table(trained, "words_per_second"),
         "decoding": table(decoded, "hypothesis_steps_per_second"),
     }
 
 
 def table(measurements: dict[str, list[float]], unit: str) -> dict[str, Any]:
+    """The rates of each system, and those of seqtool relative to the loops."""
     medians = benchmarking.medians(measurements)
     peers = ("tutorial", "hoisted")
     return {
@@ -159,7 +163,7 @@ def table(measurements: dict[str, list[float]], unit: str) -> dict[str, Any]:
 
 
 def rates(systems: Mapping[str, Work], device: torch.device, repeats: int) -> dict[str, list[float]]:
-    """How much work each does per second, measured in turn."""
+    """The amount of work that each system does per second, measured in turn."""
 
     def rate(work: Work) -> float:
         start = time.perf_counter()
@@ -171,11 +175,12 @@ def rates(systems: Mapping[str, Work], device: torch.device, repeats: int) -> di
 
 
 def words(captions: list[list[int]]) -> int:
+    """The number of words, with an EOS for each caption."""
     return sum(len(ids) + 1 for ids in captions)
 
 
 def batches(captions: list[list[int]], order: list[int]) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """(rows, BOS … EOS and padding, lengths with EOS)."""
+    """Batches of the captions in an order: their rows, their ids (BOS … EOS and padding), their lengths with EOS."""
     chunks = [order[i : i + BATCH] for i in range(0, len(order), BATCH)]
     return [
         (
@@ -189,6 +194,7 @@ def batches(captions: list[list[int]], order: list[int]) -> list[tuple[Tensor, T
 
 @onednn()
 def train(model: Any, values: Tensor, captions: list[list[int]], order: list[int], precision: str) -> int:
+    """Train a model of seqtool on all captions once."""
     loss = TrainingLoss(model, 0.0).train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     device = parameters[0].device
@@ -209,6 +215,7 @@ def train(model: Any, values: Tensor, captions: list[list[int]], order: list[int
 
 
 def train_loop(loop: Tutorial, values: Tensor, captions: list[list[int]], precision: str) -> int:
+    """Train a loop on all captions once."""
     device = next(loop.parameters()).device
     optimiser = torch.optim.Adam(loop.parameters())
     for rows, target, lengths in batches(captions, list(range(len(captions)))):
@@ -225,6 +232,7 @@ def train_loop(loop: Tutorial, values: Tensor, captions: list[list[int]], precis
 @onednn()
 @torch.no_grad()
 def decode(model: Any, values: Tensor, beam: int, precision: str) -> int:
+    """Caption images with a model of seqtool."""
     device = next(model.parameters()).device
     with autocast(device, precision):
         memory, state = model.encode(Annotations(values).to(device))
@@ -234,7 +242,7 @@ def decode(model: Any, values: Tensor, beam: int, precision: str) -> int:
             state,
             beam=beam,
             maximum=[STEPS] * len(values),
-            minimum=STEPS + 1,  # so that none ends before its last step
+            minimum=STEPS + 1,  # no caption ends before the last step
             n_best=1,
             penalty=length_penalty("average", 0.0),
             coverage=0.0,
@@ -245,6 +253,7 @@ def decode(model: Any, values: Tensor, beam: int, precision: str) -> int:
 
 
 def decode_loop(loop: Tutorial, values: Tensor, beam: int, precision: str) -> int:
+    """Caption images with a loop."""
     device = next(loop.parameters()).device
     with autocast(device, precision):
         loop.beam_search(values.to(device).float(), beam, STEPS)

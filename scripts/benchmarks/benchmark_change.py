@@ -1,14 +1,14 @@
 #!/usr/bin/env python
-"""What a change costs or gains: short runs of two checkouts in turn, and the ratio of their rates, after to before.
+"""Compare the speed of two checkouts, before and after a change, by short runs in turn.
 
     git worktree add ../before COMMIT
     python scripts/benchmarks/benchmark_change.py ../before --output results/change.json
 
-Trains RNNsearch, Sutskever's model, Show, Attend and Tell and a language model, and decodes with all but the second,
-with the same data and settings for both checkouts. Each checkout has a process of its own, in which a run is a few
-updates, or the decoding of a few sentences, images or texts; only one of the two works at a time. A pair is one run of
-each, one right after the other, in reverse order in every second pair. Prints the median of the pairs' ratios and its
-90 % bootstrap interval.
+It trains RNNsearch, Sutskever's model, Show, Attend and Tell and a language model, and decodes with all but the second.
+Both checkouts have the same data and settings. Each has a process of its own, and only one of the two works at a time.
+A run is a few updates, or the decoding of a few sentences, images or texts. A pair is one run of each checkout, right
+after each other, in reverse order in every second pair. Printed are the median of the pairs' ratios of the rate after
+the change to the rate before, and its 90 % bootstrap interval.
 """
 
 import argparse
@@ -21,14 +21,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import benchmarking
 
-PAIRS, VOCABULARY, SENTENCES, IMAGES, PROMPTS = 10_000, 8000, 160, 200, 3
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING_PAIRS, VOCABULARY = 10_000, 8000
+SENTENCES, IMAGES, PROMPTS = 160, 200, 3  # decoded in a run
 TEXT = (
     "data=parallel data.train=text/train.source,text/train.target data.valid=text/valid.source,text/valid.target "
     f"data.vocabulary.kind=word data.vocabulary.size={VOCABULARY} data.vocabulary.joint=false "
@@ -57,33 +59,35 @@ TRAINING = {
 }
 RUNS = {"translating": "RNNsearch", "captioning": "Show, Attend and Tell", "generating": "a language model"}  # in fp32
 DECODING: dict[str, dict[str, Any]] = {
-    f"{what}, {name}, {precision}": {"beam": beam, "precision": precision, "min_length": 20, "max_length": 20}
-    for what in ("translating", "captioning")
-    for name, beam in (("greedy", 1), ("beam 5", 5))
+    f"{task}, {search}, {precision}": {"beam": beam, "precision": precision, "min_length": 20, "max_length": 20}
+    for task in ("translating", "captioning")
+    for search, beam in (("greedy", 1), ("beam 5", 5))
     for precision in ("fp32", "bf16")
 } | {f"generating, {n} texts": {"n": n, "max_length": 300} for n in (1, 16)}
+# Both programs print only rates to standard output, a rate after each line that they read; anything else that the
+# training prints goes to standard error.
 TRAIN = """
 import os, runpy, sys, time
 from importlib import import_module
 
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-updates, begin, left = int(sys.argv.pop(1)), None, 0
-optimisation = import_module("seqtool.training.optimisation").Optimisation
-prepare = optimisation.prepare  # called once before each update
+rates = os.fdopen(os.dup(1), "w")  # the real standard output
+os.dup2(2, 1)  # what is written to standard output from here on goes to standard error
+updates, start, updates_left = int(sys.argv.pop(1)), None, 0
+Optimisation = import_module("seqtool.training.optimisation").Optimisation
+prepare = Optimisation.prepare  # called once before each update
 
-def timed(self, *arguments):
-    global begin, left
-    if left == 0:
-        if begin is not None:
-            print(updates / (time.perf_counter() - begin), file=answers, flush=True)
+def timed_prepare(self, *arguments):
+    global start, updates_left
+    if updates_left == 0:
+        if start is not None:
+            print(updates / (time.perf_counter() - start), file=rates, flush=True)
         if not sys.stdin.readline():
             os._exit(0)
-        begin, left = time.perf_counter(), updates
-    left -= 1
+        start, updates_left = time.perf_counter(), updates
+    updates_left -= 1
     prepare(self, *arguments)
 
-optimisation.prepare = timed
+Optimisation.prepare = timed_prepare
 runpy.run_module("seqtool", run_name="__main__")
 """
 DECODE = """
@@ -92,136 +96,127 @@ import seqtool
 from seqtool.runtime.devices import keep_memory
 
 keep_memory()  # as every command does
-path, what, threads, settings = sys.argv[1:]
+path, task, threads, settings = sys.argv[1:]
 model = seqtool.load(path, threads=int(threads), device="cpu", **json.loads(settings))
-how = {"translating": "translate", "captioning": "caption", "generating": "generate"}
-decode, items = getattr(model, how[what]), open(what + ".txt").read().splitlines()
+methods = {"translating": "translate", "captioning": "caption", "generating": "generate"}
+decode, items = getattr(model, methods[task]), open(task + ".txt").read().splitlines()
 for _ in sys.stdin:
-    begin = time.perf_counter()
+    start = time.perf_counter()
     decode(items)
-    print(len(items) / (time.perf_counter() - begin), flush=True)
+    print(len(items) / (time.perf_counter() - start), flush=True)
 """
-WARM = 2  # more runs of each process, which are not counted
-MODELS = 20  # training updates of the models that decode
+WARM_UP_RUNS = 2  # runs of each process after its first that are not counted
+MODEL_UPDATES = 20  # training updates of the models that decode
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, help="a checkout")
-    parser.add_argument("after", type=Path, nargs="?", default=Path(__file__).resolve().parents[2])
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("before", type=Path, help="the checkout before the change")
+    parser.add_argument("after", type=Path, nargs="?", default=ROOT, help="the one after it; by default this checkout")
+    parser.add_argument("--pairs", type=int, default=10, help="pairs of runs")
     parser.add_argument("--updates", type=int, default=5, help="updates in a training run")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", default="", help="measure only what matches this regular expression")
+    parser.add_argument("--only", default="", help="a regular expression: measure only the rows whose names match")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     checkouts = {"before": arguments.before.resolve(), "after": arguments.after.resolve()}
-    commits = {which: commit(place) for which, place in checkouts.items()}
+    commits = {which: commit(checkout) for which, checkout in checkouts.items()}
     record = {"machine": benchmarking.machine(arguments.threads), "commits": commits, "updates": arguments.updates}
     rates: dict[str, dict[str, list[float]]] = {}
     rows: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
-        prepare(Path(place), checkouts["before"], arguments)
-        for name, which, value in measured(Path(place), checkouts, arguments):
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as directory:
+        prepare(Path(directory), checkouts["before"], arguments)
+        for name, which, value in measured(Path(directory), checkouts, arguments):
             rates.setdefault(name, {"before": [], "after": []})[which].append(value)
             if len(rates[name]["before"]) == len(rates[name]["after"]):
                 rows[name] = row(rates[name]["before"], rates[name]["after"])
                 benchmarking.write({**record, "rows": rows}, arguments.output)
-    for name, compared in rows.items():
-        low, high = compared["interval_90"]
-        print(f"{name:<40}{compared['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
+    for name, result in rows.items():
+        low, high = result["interval_90"]
+        print(f"{name:<40}{result['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
 
 
-def prepare(place: Path, checkout: Path, arguments: argparse.Namespace) -> None:
-    """Make the text, a list of pictures, and the models that decode."""
-    (place / "text").mkdir()
-    for split, count in (("train", PAIRS), ("valid", 20), ("test", SENTENCES)):
-        files = (place / "text" / f"{split}.{side}" for side in ("source", "target"))
+def prepare(directory: Path, checkout: Path, arguments: argparse.Namespace) -> None:
+    """Make the text, the models that decode, and the list of items that each of them decodes."""
+    (directory / "text").mkdir()
+    for split, count in (("train", TRAINING_PAIRS), ("valid", 20), ("test", SENTENCES)):
+        files = (directory / "text" / f"{split}.{side}" for side in ("source", "target"))
         benchmarking.generate(*files, count, vocabulary=VOCABULARY - 4)
     for run, model in RUNS.items():
         name = f"training {model}, fp32"
         if any(re.search(arguments.only, title) for title in (*DECODING, name)):
-            train(place, checkout, run, TRAINING[name].split(), arguments)
-    pictures = sorted((place / "data" / "scenes").rglob("*.png"))[:IMAGES]
-    sentences = (place / "text" / "test.source").read_text().splitlines()
+            train(directory, checkout, run, TRAINING[name].split(), arguments)
+    pictures = sorted((directory / "data" / "scenes").rglob("*.png"))[:IMAGES]
+    sentences = (directory / "text" / "test.source").read_text().splitlines()
     items = {"translating": sentences, "captioning": map(str, pictures), "generating": sentences[:PROMPTS]}
-    for what, lines in items.items():
-        (place / f"{what}.txt").write_text("".join(f"{line}\n" for line in lines))
+    for task, lines in items.items():
+        (directory / f"{task}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 def measured(
-    place: Path, checkouts: Mapping[str, Path], arguments: argparse.Namespace
+    directory: Path, checkouts: Mapping[str, Path], arguments: argparse.Namespace
 ) -> Iterator[tuple[str, str, float]]:
     """Yield (measurement, checkout, rate), pair by pair; rates are updates, sentences, images or texts per second."""
     turns = [[*checkouts][:: 1 if number % 2 == 0 else -1] for number in range(arguments.pairs)]
     for name in (name for name in (*TRAINING, *DECODING) if re.search(arguments.only, name)):
         print(name, file=sys.stderr, flush=True)
-        command = training(place, name, arguments) if name in TRAINING else decoding(place, name, arguments)
+        command = training(directory, name, arguments) if name in TRAINING else decoding(directory, name, arguments)
         with ExitStack() as stack:
             workers = {}
             for which, checkout in checkouts.items():
-                workers[which] = stack.enter_context(worker(place, checkout, command))
-                rate(workers[which])  # before the next one starts: data are prepared once
-            for which in [*checkouts] * WARM:
-                rate(workers[which])
+                log = directory / f"{which}.log"
+                workers[which] = stack.enter_context(worker(directory, checkout, command, log)), log
+                rate(*workers[which])  # before the other one starts, so that data are prepared once
+            for which in [*checkouts] * WARM_UP_RUNS:
+                rate(*workers[which])
             for which in chain(*turns):
-                yield name, which, rate(workers[which])
+                yield name, which, rate(*workers[which])
 
 
-def training(place: Path, name: str, arguments: argparse.Namespace) -> list[str]:
+def training(directory: Path, name: str, arguments: argparse.Namespace) -> list[str]:
+    """The command of a process that trains."""
     settings = [*TRAINING[name].split(), f"threads={arguments.threads}", *COMMON, "train.steps=100000"]
     return [sys.executable, "-c", TRAIN, str(arguments.updates), "train", *settings]
 
 
-def decoding(place: Path, name: str, arguments: argparse.Namespace) -> list[str]:
-    what = name.partition(",")[0]
-    return [
-        sys.executable,
-        "-c",
-        DECODE,
-        str(place / "runs" / what),
-        what,
-        str(arguments.threads),
-        json.dumps(DECODING[name]),
-    ]
+def decoding(directory: Path, name: str, arguments: argparse.Namespace) -> list[str]:
+    """The command of a process that decodes."""
+    task = name.partition(",")[0]
+    options = [str(directory / "runs" / task), task, str(arguments.threads), json.dumps(DECODING[name])]
+    return [sys.executable, "-c", DECODE, *options]
 
 
-def worker(place: Path, checkout: Path, command: Sequence[str]) -> "subprocess.Popen[str]":
-    """A process that does its work once for each line it reads, and prints the rate."""
-    return subprocess.Popen(
-        command,
-        cwd=place,
-        env=environment(checkout),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+def worker(directory: Path, checkout: Path, command: Sequence[str], log: Path) -> "subprocess.Popen[str]":
+    """Start a process that makes a run for each line it reads, and prints the rate; its errors go to the file `log`."""
+    pipe = subprocess.PIPE
+    with log.open("w") as errors:
+        return subprocess.Popen(
+            command, cwd=directory, env=environment(checkout), stdin=pipe, stdout=pipe, stderr=errors, text=True
+        )
 
 
-def rate(process: "subprocess.Popen[str]") -> float:
+def rate(process: "subprocess.Popen[str]", log: Path) -> float:
+    """Have a worker make a run, and return its rate."""
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    answer = process.stdout.readline()
-    if not answer:
-        sys.exit(f"{process.args} failed.")
-    return float(answer)
+    with suppress(BrokenPipeError):  # if it has failed
+        process.stdin.write("\n")
+        process.stdin.flush()
+    line = process.stdout.readline()
+    if not line:
+        sys.exit(f"A run failed:\n{log.read_text()[-2000:]}")
+    return float(line)
 
 
-def train(place: Path, checkout: Path, name: str, settings: Sequence[str], arguments: argparse.Namespace) -> None:
+def train(directory: Path, checkout: Path, name: str, settings: Sequence[str], arguments: argparse.Namespace) -> None:
+    """Train a model that decodes, with the run's name."""
     command = [sys.executable, "-m", "seqtool", "train", f"run={name}", *settings, f"threads={arguments.threads}"]
-    run(place, checkout, [*command, *COMMON, f"train.steps={MODELS}"])
+    run(directory, checkout, [*command, *COMMON, f"train.steps={MODEL_UPDATES}"])
 
 
-def run(place: Path, checkout: Path, command: Sequence[str]) -> str:
+def run(directory: Path, checkout: Path, command: Sequence[str]) -> str:
+    """Run a command with a checkout's package and return its standard output. This script ends if the command fails."""
     done = subprocess.run(
-        command,
-        cwd=place,
-        env=environment(checkout),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+        command, cwd=directory, env=environment(checkout), stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode:
         sys.exit(f"{' '.join(command)}\nfailed with {checkout}:\n{done.stderr[-2000:]}")
@@ -233,8 +228,9 @@ def environment(checkout: Path) -> dict[str, str]:
 
 
 def row(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
-    rates = {"before": before, "after": after}
-    return {**ratio(before, after), **{which: [round(rate, 3) for rate in turns] for which, turns in rates.items()}}
+    """The record of a comparison: the ratio, and all rates."""
+    rates = {which: [round(rate, 3) for rate in turns] for which, turns in (("before", before), ("after", after))}
+    return {**ratio(before, after), **rates}
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
@@ -249,6 +245,7 @@ def ratio(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
 
 
 def commit(checkout: Path) -> str:
+    """The name of a checkout's commit, with "-dirty" if files were changed since."""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

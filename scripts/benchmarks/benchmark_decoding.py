@@ -1,20 +1,19 @@
 #!/usr/bin/env python
-"""How fast seqtool translates: compared with JoeyNMT and OpenNMT-py, or with a trained checkpoint.
+"""Measure how fast seqtool translates, compared with JoeyNMT and OpenNMT-py, or with the machine's matrix rate.
 
     python scripts/benchmarks/benchmark_decoding.py --input test.en --peers joeynmt,opennmt --output results/search.json
 
 Every system translates the sentences with its own command and an untrained model: the first of benchmark_training.py's
-`--sizes small` or `transformer`, with the same vocabulary of 8,000 entries in each. Untrained models do not end a
-sentence, so every translation has the greatest length allowed, which is checked. All decode as many sentences at once
-as give 320 hypotheses. Greedy search translates every sentence five times, so that a run takes longer than its
-start-up. The time of a second run over eight sentences, which covers starting and loading, is subtracted. The rate is
-hypothesis-steps per second, for seqtool also as a share of the machine's matrix rate. `--device cuda --peers joeynmt`
-compares on a GPU, in bf16 and fp16 with JoeyNMT in fp16.
+`--sizes small` or `transformer`, with a vocabulary of 8,000 entries. Untrained models do not end a sentence, so every
+translation has the maximum length, which is checked. All decode 320 hypotheses at once. With greedy search every
+sentence is translated five times, so that a run takes longer than its start-up. The time of a run over eight sentences,
+which covers starting and loading, is subtracted. The rate is hypothesis-steps per second, for seqtool also as a share
+of the machine's matrix rate. `--device cuda --peers joeynmt` compares on a GPU, in bf16 and fp16 with JoeyNMT in fp16.
 
     python scripts/benchmarks/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
 
-translates with a trained model, and prints the share of the machine's matrix rate. Operations are counted by torch
-(matrix products only); the limit is the best rate of square products of 1024, 2048 and 4096, measured in turn.
+translates with a trained model, and prints its share of the machine's matrix rate: the best rate of square products of
+1024, 2048 and 4096, measured in turn. torch counts the operations, of matrix products only.
 """
 
 import argparse
@@ -41,7 +40,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import seqtool
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source
-from seqtool.decoding.batching import HYPOTHESES
+from seqtool.decoding.batching import HYPOTHESES_PER_BATCH
 from seqtool.errors import InputError
 from seqtool.models.fast.packed import PackedLinear
 from seqtool.predict.translator import Translator
@@ -51,24 +50,26 @@ from seqtool.runtime.precision import onednn
 from seqtool.settings.classes import build
 
 LENGTH = 25  # words of every translation
-WORD = re.compile(r"[^\W_]+")  # without punctuation, which seqtool would make entries of their own
+WORD = re.compile(r"[^\W_]+")  # without punctuation, which seqtool would split off
 PRECISIONS = {
     "cpu": {"seqtool": "fp32", "seqtool, bf16": "bf16"},
     "cuda": {"seqtool, bf16": "bf16", "seqtool, fp16": "fp16"},
 }
-FEW = 8
-BEAMS = 5  # hypotheses per sentence, at least: with a narrower beam it is translated several times
-STEPS, RATE = 5, "0.000000000001"  # training updates, which leave the model unchanged
+START_UP_SENTENCES = 8  # whose time covers starting and loading
+MIN_HYPOTHESES = 5  # of a sentence: with a narrower beam it is translated several times
+STEPS, RATE = 5, "0.000000000001"  # training updates and a learning rate that leaves the model unchanged
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input", required=True, type=Path, help="sentences, one per line; may be .gz")
     parser.add_argument("--checkpoint", help="a trained model; without one, systems are compared")
-    parser.add_argument("--sizes", choices=("small", "transformer"), default="small", help="of the comparison")
-    parser.add_argument("--beams", default="5,1", help="of the comparison")
-    parser.add_argument("--beam", type=int, default=5, help="of a checkpoint")
-    parser.add_argument("--device", choices=PRECISIONS, default="cpu", help="of the comparison")
+    parser.add_argument(
+        "--sizes", choices=("small", "transformer"), default="small", help="sizes of the models that are compared"
+    )
+    parser.add_argument("--beams", default="5,1", help="beams of the comparison")
+    parser.add_argument("--beam", type=int, default=5, help="beam of a checkpoint")
+    parser.add_argument("--device", choices=PRECISIONS, default="cpu", help="device of the comparison")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", default="", help="joeynmt, opennmt, or both with a comma")
@@ -83,14 +84,14 @@ def main() -> None:
 
 
 def translate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Sentences per second of a checkpoint."""
+    """The record of a checkpoint: sentences per second, and the share of the matrix rate."""
     keep_memory()  # as every command does
     translator = seqtool.load(arguments.checkpoint, beam=arguments.beam, threads=arguments.threads)
     if not isinstance(translator, Translator):
         raise InputError(f"{arguments.checkpoint} holds a captioner: name a translation model.")
     sentences = list(read_lines(arguments.input))
-    own = {torch.ops.mkldnn._linear_pointwise: _packed} if PackedLinear.supports(torch.float32) else {}
-    with FlopCounterMode(display=False, custom_mapping=own) as counter:
+    counts = {torch.ops.mkldnn._linear_pointwise: _packed} if PackedLinear.supports(torch.float32) else {}
+    with FlopCounterMode(display=False, custom_mapping=counts) as counter:
         translations = translator.translate(sentences)
 
     def rate() -> float:
@@ -120,11 +121,12 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _packed(x: torch.Size, matrix: torch.Size, *_: Any, out_shape: torch.Size, **__: Any) -> int:
-    """Operations of a product with a matrix in oneDNN's layout, which torch's counter does not count."""
+    """The operations of a product with a matrix in oneDNN's layout, which torch's counter leaves out."""
     return 2 * x.numel() * matrix[0]
 
 
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The record of all systems: their rates by beam, and seqtool's relative to those of the peers and to the limit."""
     peers = toolkits.chosen(arguments.peers)
     precisions = PRECISIONS[arguments.device]
     if "opennmt" in peers and arguments.device != "cpu":
@@ -134,20 +136,20 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     sentences = [" ".join(WORD.findall(line.lower())) for line in read_lines(arguments.input)]
     sentences = [line for line in sentences if 5 <= len(line.split()) < LENGTH]
     rows: dict[str, Any] = {}
-    others = toolkits.systems(peers, arguments.device)
+    peer_systems = toolkits.systems(peers, arguments.device)
     limits = benchmarking.matrix_rates(arguments.device)
-    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
-        data = Path(place)
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as scratch:
+        data = Path(scratch)
         write_data(data, sentences)
         for beam in map(int, arguments.beams.split(",")):
-            every = sentences * max(1, BEAMS // beam)
-            (data / "input").write_text("\n".join(every) + "\n", encoding="utf-8")
-            ways: dict[str, Callable[[], float]] = {}
-            for name in (*precisions, *others):
+            repeated = sentences * max(1, MIN_HYPOTHESES // beam)
+            (data / "input").write_text("\n".join(repeated) + "\n", encoding="utf-8")
+            systems: dict[str, Callable[[], float]] = {}
+            for name in (*precisions, *peer_systems):
                 run = Path(tempfile.mkdtemp(dir=data))
                 make = partial(prepare_seqtool if name in precisions else prepare_peer, name)
-                ways[name] = partial(rate_of, make(run, data, beam, arguments), run, data, len(every), beam)
-            measurements = benchmarking.in_turn(ways | limits, arguments.repeats)
+                systems[name] = partial(rate_of, make(run, data, beam, arguments), run, data, len(repeated), beam)
+            measurements = benchmarking.in_turn(systems | limits, arguments.repeats)
             medians = benchmarking.medians(measurements)
             rows[f"beam {beam}"] = {
                 name: {
@@ -156,12 +158,12 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
                     "all": [round(value) for value in measurements[name]],
                 }
                 for name, median in medians.items()
-                if name in ways
+                if name in systems
             }
             for name, precision in precisions.items():
                 rate, limit = medians[name], medians[precision]
                 rows[f"beam {beam}"][name] |= {
-                    **{f"times_{peer}": round(rate / medians[peer], 2) for peer in others},
+                    **{f"times_{peer}": round(rate / medians[peer], 2) for peer in peer_systems},
                     "matrix_rate_gflop_per_second": round(limit, 1),
                     "share_of_matrix_rate": round(rate * operations(sentences, beam, arguments.sizes) / 1e9 / limit, 3),
                 }
@@ -175,45 +177,51 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def model_settings(sizes: str) -> str:
+    """The settings of the first of these models."""
     return next(iter(SIZES[sizes].models.values()))
 
 
 def operations(sentences: list[str], beam: int, sizes: str) -> float:
-    """Floating-point operations of a hypothesis-step: the decoder's, and its share of the encoder's."""
+    """The floating-point operations of a hypothesis-step: those of the decoder, and a share of those of the encoder."""
     sentence = [4] * round(statistics.mean(len(line.split()) for line in sentences))
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", model_settings(sizes).split())
     model = build(config.model, trusted=True, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY)
-    with FlopCounterMode(display=False) as reading, torch.no_grad():
+    with FlopCounterMode(display=False) as encoding, torch.no_grad():
         memory, state = model.encode(make_source([sentence]))
-    with FlopCounterMode(display=False) as writing, torch.no_grad():
+    with FlopCounterMode(display=False) as decoding, torch.no_grad():
         for _ in range(LENGTH):
             state = model.step(memory, state, torch.tensor([4])).state
-    return (writing.get_total_flops() + reading.get_total_flops() / beam) / LENGTH
+    return (decoding.get_total_flops() + encoding.get_total_flops() / beam) / LENGTH
 
 
 def write_data(data: Path, sentences: list[str]) -> None:
-    """Write the sentences as a corpus and as input. Their words, with made-up ones to fill it up, are the vocabulary of
-    both sides, which has the same number of entries in every system.
+    """Write the sentences as a corpus. Their words, and made-up words to fill it up, are the vocabulary of both sides,
+    which has the same size in every system.
     """
     words = [word for word, _ in Counter(" ".join(sentences).split()).most_common(VOCABULARY - 4)]
     words += [f"word{rank}" for rank in range(VOCABULARY - 4 - len(words))]
     toolkits.write_vocabularies(data, {"source": words, "target": words})
-    whole = "\n".join(sentences) + "\n"
+    lines = "\n".join(sentences) + "\n"
     vocabulary = "\n".join(" ".join(words[i : i + 20]) for i in range(0, len(words), 20)) + "\n"
     for side in ("source", "target"):
-        for split, text in (("train", vocabulary + whole), ("valid", whole)):
+        for split, text in (("train", vocabulary + lines), ("valid", lines)):
             (data / f"{split}.{side}").write_text(text, encoding="utf-8")
-    (data / "few").write_text("\n".join(sentences[:FEW]) + "\n", encoding="utf-8")
+    (data / "start-up").write_text("\n".join(sentences[:START_UP_SENTENCES]) + "\n", encoding="utf-8")
 
 
-Translate = Callable[[Path], Any]
+Translate = Callable[[Path], Any]  # translates a file
 
 
 def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
+    """Make seqtool's model, and return the function that translates a file with it."""
     overrides = [
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target", f"data.cache={data}/cache"),
-        *(f"data.valid={data}/few,{data}/few", "data.vocabulary.kind=word", f"data.vocabulary.size={VOCABULARY}"),
+        *(
+            f"data.valid={data}/start-up,{data}/start-up",
+            "data.vocabulary.kind=word",
+            f"data.vocabulary.size={VOCABULARY}",
+        ),
         *("data.vocabulary.joint=false", f"train.steps={STEPS}", "train.best_by=loss", "validation.max_length=2"),
         *(f"optim.lr={RATE}", f"device={arguments.device}"),
         *(f"threads={arguments.threads}", *model_settings(arguments.sizes).split()),
@@ -222,7 +230,9 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
     toolkits.run([*seqtool_command, "train", "run=run", *overrides], directory=run, threads=arguments.threads)
     vocabularies = list(run.glob("runs/run/checkpoints/*/*.vocabulary"))
     sizes = {json.loads(file.read_bytes().partition(b"\n")[0])["size"] for file in vocabularies}
-    assert sizes == {VOCABULARY}, f"seqtool's vocabularies have {sizes} entries, and those of the peers {VOCABULARY:,}"
+    assert sizes == {VOCABULARY}, (
+        f"seqtool's vocabularies have {sizes} entries, but those of the peers have {VOCABULARY:,}"
+    )
     settings = [f"beam={beam}", f"min_length={LENGTH}", f"max_length={LENGTH}", f"threads={arguments.threads}"]
     settings += [f"precision={PRECISIONS[arguments.device][name]}", f"device={arguments.device}"]
     command = [*seqtool_command, "translate", "checkpoint=runs/run", *settings]
@@ -235,17 +245,18 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
 
 
 def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
-    search = {"BEAM": beam, "SENTENCES": HYPOTHESES // beam, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
-    few = {"STEPS": STEPS, "EVERY": STEPS, "VALIDATE": STEPS}
+    """Make a peer's model, and return the function that translates a file with it."""
+    sentences = HYPOTHESES_PER_BATCH // beam
+    search = {"BEAM": beam, "SENTENCES": sentences, "SHORTEST": LENGTH, "LONGEST": LENGTH, "RATE": RATE}
+    updates = {"STEPS": STEPS, "EVERY": STEPS, "VALIDATE": STEPS}
     family = SIZES[arguments.sizes].family
-    config = toolkits.configure(name, run, family, DATA=data, CUDA=arguments.device == "cuda", **few, **search)
+    config = toolkits.configure(name, run, family, DATA=data, CUDA=arguments.device == "cuda", **updates, **search)
     train = toolkits.train_command(name, arguments.environments, config)
     toolkits.run(train, directory=run, threads=arguments.threads)
 
     def translate(source: Path) -> None:
-        command = toolkits.translate_command(
-            name, arguments.environments, config, run, source, beam=beam, sentences=HYPOTHESES // beam, length=LENGTH
-        )
+        sizes = {"beam": beam, "sentences": sentences, "length": LENGTH}
+        command = toolkits.translate_command(name, arguments.environments, config, run, source, **sizes)
         printed = toolkits.run(command, directory=run, threads=arguments.threads, source=source)
         check(name, toolkits.translated(name, run, printed), source)
 
@@ -253,7 +264,7 @@ def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argpars
 
 
 def check(name: str, translations: list[str], source: Path) -> None:
-    """Check that the translations have about as many words as are counted."""
+    """Exit unless the translations have LENGTH words on average, to 2 %."""
     count = len(source.read_text(encoding="utf-8").splitlines())
     words = sum(len(line.split()) for line in translations[:count])
     if not 0.98 * count * LENGTH <= words <= 1.02 * count * LENGTH:
@@ -261,12 +272,13 @@ def check(name: str, translations: list[str], source: Path) -> None:
 
 
 def rate_of(translate: Translate, run: Path, data: Path, sentences: int, beam: int) -> float:
+    """Hypothesis-steps per second, without the time of starting and loading."""
     seconds = []
-    for name in ("few", "input"):
+    for name in ("start-up", "input"):
         start = time.perf_counter()
         translate(data / name)
         seconds.append(time.perf_counter() - start)
-    return (sentences - FEW) * beam * LENGTH / (seconds[1] - seconds[0])
+    return (sentences - START_UP_SENTENCES) * beam * LENGTH / (seconds[1] - seconds[0])
 
 
 if __name__ == "__main__":

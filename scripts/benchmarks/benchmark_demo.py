@@ -1,14 +1,15 @@
 #!/usr/bin/env python
-"""Sentences per second that `seqtool demo` translates for many clients, and its memory, beside `seqtool translate`.
+"""Measure the speed and memory of `seqtool demo` with many clients, compared with `seqtool translate`.
 
     python scripts/benchmarks/benchmark_demo.py --checkpoint runs/first --input test.en --threads 2 \\
         --output results/demo.json
 
-32 clients send 20 requests of 50 sentences each, all at the same time; every answer is compared with the command's
-translation. Meanwhile 16 other clients send a byte a second, 16 hang in the middle of a request, and one a second
-breaks off. The command's rate is that of the same sentences in one file, without the time for eight of them, which
-covers starting and loading. Then come 20,000 requests of one short sentence each: the memory is measured after 2,000
-of them and after all.
+32 clients each send 20 requests of 50 sentences at the same time, and every answer is compared with the command's
+translation. Meanwhile 16 other clients send one byte per second, 16 stop in the middle of a request, and every second
+one disconnects before its answer. The command's rate is that of the same sentences in one file, without the time for
+eight of them, which covers starting and loading.
+
+Then 20,000 requests of one short sentence each are sent. The memory is measured after 2,000 of them, and after all.
 """
 
 import argparse
@@ -35,17 +36,18 @@ import benchmarking
 from seqtool.runtime.files import read_lines
 
 CLIENTS, REQUESTS, SENTENCES = 32, 20, 50
-FEW, SMALL, BEFORE = 8, 20_000, 2_000
+START_UP_SENTENCES = 8  # whose time covers starting and loading
+SMALL_REQUESTS, FIRST_REQUESTS = 20_000, 2_000  # of one sentence; the memory is measured after the first ones too
 BAD_CLIENTS = 16  # of each kind
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", required=True)
-    parser.add_argument("--input", required=True, type=Path, help="sentences, one a line")
+    parser.add_argument("--input", required=True, type=Path, help="sentences, one per line")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clients", type=int, default=CLIENTS)
-    parser.add_argument("--small", type=int, default=SMALL, help="small requests")
+    parser.add_argument("--small", type=int, default=SMALL_REQUESTS, help="requests of one sentence")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     lines = [line for line in read_lines(arguments.input) if line.strip()]
@@ -59,22 +61,22 @@ def main() -> None:
 
 
 def command(lines: list[str], checkpoint: str, threads: int) -> dict[str, Any]:
-    """The command's translations, and how many it makes per second."""
-    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
+    """The translations of `seqtool translate`, and its sentences per second."""
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as directory:
         seconds = {}
-        for count in (FEW, len(lines)):
-            file, output = Path(place, "input"), Path(place, "output")
+        for count in (START_UP_SENTENCES, len(lines)):
+            file, output = Path(directory, "input"), Path(directory, "output")
             file.write_text("".join(f"{line}\n" for line in lines[:count]), encoding="utf-8")
             start = time.perf_counter()
-            words = ["translate", f"checkpoint={checkpoint}", f"input={file}", f"output={output}", f"threads={threads}"]
-            subprocess.run([sys.executable, "-m", "seqtool", *words], check=True, capture_output=True)
+            overrides = [f"checkpoint={checkpoint}", f"input={file}", f"output={output}", f"threads={threads}"]
+            subprocess.run([sys.executable, "-m", "seqtool", "translate", *overrides], check=True, capture_output=True)
             seconds[count] = time.perf_counter() - start
         texts = output.read_text(encoding="utf-8").splitlines()
-    return {"texts": texts, "rate": len(lines) / (seconds[len(lines)] - seconds[FEW])}
+    return {"texts": texts, "rate": len(lines) / (seconds[len(lines)] - seconds[START_UP_SENTENCES])}
 
 
 def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """The server's rate, number of wrong answers, and memory."""
+    """The record of a server: its rate, the number of answers that differ from the command's, and its memory."""
     settings = [f"checkpoint={arguments.checkpoint}", f"threads={arguments.threads}", "port=0"]
     server = subprocess.Popen([sys.executable, "-m", "seqtool", "demo", *settings], stdout=subprocess.PIPE, text=True)
     try:
@@ -86,15 +88,17 @@ def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) ->
             time.sleep(0.2)
         requests = [slice(i, i + SENTENCES) for i in range(0, len(lines), SENTENCES)]
         with ThreadPoolExecutor(arguments.clients) as pool:
-            with bad_clients(port) as broken_off:
+            with bad_clients(port) as disconnections:
                 start = time.perf_counter()
                 answers = list(pool.map(lambda part: ask(port, "/api/translate", {"sentences": lines[part]}), requests))
                 seconds = time.perf_counter() - start
             written = [best["translations"][0]["text"] for answer in answers for best in answer["translations"]]
             small = {"sentences": lines[:1]}
-            list(pool.map(lambda _: ask(port, "/api/translate", small), range(min(BEFORE, arguments.small))))
+            list(pool.map(lambda _: ask(port, "/api/translate", small), range(min(FIRST_REQUESTS, arguments.small))))
             before = memory(server.pid)
-            list(pool.map(lambda _: ask(port, "/api/translate", small), range(max(0, arguments.small - BEFORE))))
+            list(
+                pool.map(lambda _: ask(port, "/api/translate", small), range(max(0, arguments.small - FIRST_REQUESTS)))
+            )
             after = memory(server.pid)
     finally:
         server.send_signal(signal.SIGINT)
@@ -103,52 +107,52 @@ def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) ->
         "clients": arguments.clients,
         "slow_clients": BAD_CLIENTS,
         "hanging_clients": BAD_CLIENTS,
-        "clients_that_broke_off": len(broken_off),
+        "clients_that_broke_off": len(disconnections),
         "requests": len(requests),
         "sentences": len(lines),
         "sentences_per_second": round(len(lines) / seconds, 1),
         "other_than_the_commands": sum(ours != text for ours, text in zip(written, texts, strict=True)),
         "small_requests": arguments.small,
-        f"megabytes_after_{BEFORE}": round(before),
+        f"megabytes_after_{FIRST_REQUESTS}": round(before),
         "megabytes_after_all": round(after),
     }
 
 
 @contextmanager
 def bad_clients(port: int) -> Iterator[list[float]]:
-    """Run clients that send a byte a second, that hang, and that break off; yields the times of the latter."""
+    """Run clients that send slowly, stop, or disconnect; yield the list of times at which one has disconnected."""
     body = json.dumps({"sentences": ["a"] * SENTENCES})
     request = f"POST /api/translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-    ended, broken_off = threading.Event(), list[float]()
+    ended, disconnections = threading.Event(), list[float]()
 
     def connected() -> socket.socket:
         return socket.create_connection(("127.0.0.1", port))
 
-    def slow() -> None:
+    def send_slowly() -> None:
         while not ended.is_set():
-            with suppress(OSError), connected() as stream:  # the server cuts it off after a while
+            with suppress(OSError), connected() as stream:  # the server closes the connection after a while
                 for byte in request:
                     if ended.wait(1):
                         return
                     stream.sendall(bytes([byte]))
 
-    def hang() -> None:
+    def stop_halfway() -> None:
         while not ended.is_set():
             with suppress(OSError), connected() as stream:
                 stream.sendall(request[:-1])
                 ended.wait(70)  # by then the server has refused it
 
-    def leave() -> None:
+    def disconnect() -> None:
         while not ended.wait(1):
             with connected() as stream:
                 stream.sendall(request)
-            broken_off.append(time.time())
+            disconnections.append(time.time())
 
-    threads = [threading.Thread(target=client) for client in [*[slow, hang] * BAD_CLIENTS, leave]]
+    threads = [threading.Thread(target=client) for client in [*[send_slowly, stop_halfway] * BAD_CLIENTS, disconnect]]
     for thread in threads:
         thread.start()
     try:
-        yield broken_off
+        yield disconnections
     finally:
         ended.set()
         for thread in threads:
@@ -156,6 +160,7 @@ def bad_clients(port: int) -> Iterator[list[float]]:
 
 
 def ask(port: int, path: str, body: Any = None) -> Any:
+    """The answer to a request, a GET request if it has no body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     try:
         content = None if body is None else json.dumps(body)
@@ -170,6 +175,7 @@ def ask(port: int, path: str, body: Any = None) -> Any:
 
 
 def memory(pid: int) -> float:
+    """The resident memory of a process in MB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""Characters per second in generating one text, compared with nothing but the matrix–vector products of its steps.
+"""Compare the speed of generating a text with that of the matrix–vector products alone.
 
     python scripts/benchmarks/benchmark_generation.py --threads 2 --output results/generation.json
 
-The models have the sizes of experiment=shakespeare_lstm and shakespeare_transformer, and are hardly trained. The
-products are those of the model's linear maps with a vector, each in the fastest of three ways: torch's own, oneDNN's,
-and oneDNN's with its own layout of the matrix. Both run in turn; the ratio is the median of the pairs, with the
-interval that contains 90 % of them.
+The models have the sizes of experiment=shakespeare_lstm and shakespeare_transformer, and one update of training. The
+products are those of the model's matrices with a vector, each with the fastest of three: torch's product, oneDNN's, and
+oneDNN's with a matrix in its own layout. Both run in turn. Rates are characters per second. The ratio is the median of
+the pairs, with the interval that contains 90 % of them.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: dict[str, Any] = {}
     for model, experiment in MODELS.items():
-        with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
-            systems = trained(Path(place), experiment, arguments.threads)
+        with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as directory:
+            systems = trained(Path(directory), experiment, arguments.threads)
         for system in systems.values():
             system()
         measurements = benchmarking.in_turn(systems, arguments.pairs)
@@ -60,21 +60,22 @@ def main() -> None:
     benchmarking.write({"machine": benchmarking.machine(arguments.threads), "rows": rows}, arguments.output)
 
 
-def trained(place: Path, experiment: str, threads: int) -> dict[str, Callable[[], float]]:
-    """Train for one update, and return both functions to be measured, in characters per second."""
-    run = place / "runs/one-update"
+def trained(directory: Path, experiment: str, threads: int) -> dict[str, Callable[[], float]]:
+    """Train a model for one update, and return the functions that measure its rate and that of its products."""
+    run = directory / "runs/one-update"
     settings = [f"experiment={experiment}", f"run={run.name}", "schedule.warmup=0", "train.steps=1"]
     settings += ["train.minutes=null"]
-    with contextlib.chdir(place):
+    with contextlib.chdir(directory):
         if command.run(["train", *settings, f"threads={threads}", "device=cpu"], config_directory()):
             sys.exit("The training failed.")
     generator = seqtool.load(run, threads=threads, device="cpu", max_length=CHARACTERS)
-    shapes = checkpoint.find(run).shapes()
+    shapes = checkpoint.find(run).shapes
     matrices = [torch.randn(shape) for name, shape in shapes.items() if len(shape) == 2 and "embedding" not in name]
-    return {"seqtool": partial(generate, generator), "products": partial(multiply, quickest(matrices))}
+    return {"seqtool": partial(generate, generator), "products": partial(multiply, fastest_products(matrices))}
 
 
 def generate(generator: Generator) -> float:
+    """Characters per second of a text."""
     start = time.perf_counter()
     continuation = generator.samples(["I"])[0][0]
     assert len(continuation.pieces) == CHARACTERS
@@ -82,6 +83,7 @@ def generate(generator: Generator) -> float:
 
 
 def multiply(products: Sequence[Callable[[], Tensor]]) -> float:
+    """Characters per second if a character took these products and nothing else."""
     start = time.perf_counter()
     with torch.inference_mode(), onednn():
         for _ in range(CHARACTERS):
@@ -90,14 +92,14 @@ def multiply(products: Sequence[Callable[[], Tensor]]) -> float:
     return CHARACTERS / (time.perf_counter() - start)
 
 
-def quickest(matrices: Sequence[Tensor]) -> list[Callable[[], Tensor]]:
-    """Each matrix times a vector, in the way that is fastest on this machine."""
+def fastest_products(matrices: Sequence[Tensor]) -> list[Callable[[], Tensor]]:
+    """Functions that multiply each matrix by a vector, each the fastest of three on this machine."""
     products = []
     for matrix in matrices:
         x = torch.randn(1, matrix.shape[1])
         linear = nn.Linear(*matrix.T.shape, bias=False)
-        ways = [partial(torch.mv, matrix, x[0]), partial(linear, x), partial(PackedLinear(linear), x)]
-        products.append(max(ways, key=lambda way: max(multiply([way]) for _ in range(3))))
+        candidates = [partial(torch.mv, matrix, x[0]), partial(linear, x), partial(PackedLinear(linear), x)]
+        products.append(max(candidates, key=lambda product: max(multiply([product]) for _ in range(3))))
     return products
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Characters per second in training a language model, compared with a plain loop over torch.nn.LSTM of the same sizes.
+"""Compare the training speed of a language model with that of a plain loop over torch.nn.LSTM of the same sizes.
 
     python scripts/benchmarks/benchmark_language_model.py --threads 2 --updates 4 --output results/language_model.json
 
-Both train on the same streams, chunk by chunk with the state carried over, by Adam with clipping. After a warm-up they
-run in turn, --updates at a time. The ratio is the median of the pairs, with the interval that contains 90 % of them.
-Without --text they train on the sentences of the built-in grammar.
+Both train on the same streams, chunk by chunk with the state carried over, with Adam and gradient clipping. After a
+warm-up they run in turn, --updates at a time. Rates are characters per second. The ratio is the median of the pairs,
+with the interval that contains 90 % of them. Without --text they train on the sentences of the built-in grammar.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from seqtool import tasks
 from seqtool.data.batches import Streams
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.initialisation import initialise
+from seqtool.models.tokens import PAD
 from seqtool.runtime.devices import Machine, keep_memory
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.precision import autocast, onednn
@@ -40,7 +41,7 @@ CPU = torch.device("cpu")
 
 
 class PlainModel(nn.Module):
-    """The same model as a tutorial would write it."""
+    """The same model, written as in a tutorial."""
 
     def __init__(self, symbols: int, *, embedding: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -57,8 +58,8 @@ class PlainModel(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--text", type=Path)
-    parser.add_argument("--updates", type=int, default=8, help="in each turn")
+    parser.add_argument("--text", type=Path, help="a text to train on")
+    parser.add_argument("--updates", type=int, default=8, help="updates in each turn")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
@@ -74,7 +75,7 @@ def main() -> None:
         for precision in ("fp32", "bf16"):
             systems = {"seqtool": ours(config, cache, precision), "torch.nn.LSTM": plain(config, cache, precision)}
             for system in systems.values():
-                system(arguments.updates)  # oneDNN generates its code
+                system(arguments.updates)  # warm-up: oneDNN generates its code
             measurements = benchmarking.in_turn(
                 {name: lambda system=system: system(arguments.updates) for name, system in systems.items()},
                 arguments.pairs,
@@ -107,8 +108,8 @@ def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     model = task.make_model(config, cache, pretrained=False, parts=parts_for(CPU))
     initialise(model, config.initialisation)
     optimisation = make_optimisation(config.optim, config.schedule, task.parameter_groups(model, config))
-    streams, counts = task.examples(cache, settings), list[int]()  # of the tokens of each update
-    add = lambda nll, tokens, norm: counts.append(tokens)  # noqa: E731
+    streams, token_counts = task.examples(cache, settings), list[int]()  # one count for each update
+    add = lambda nll, tokens, norm: token_counts.append(tokens)  # noqa: E731
     log: Any = SimpleNamespace(add=add, bar=lambda *_: nullcontext(), updated=lambda *_: None)
     checkpoints: Any = SimpleNamespace(is_due=lambda *_: False)
     machine, validator = Machine(CPU, precision), cast(Any, None)
@@ -116,11 +117,11 @@ def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
         model, streams, optimisation, validator, checkpoints, log, settings, machine, best_by="loss", seed=1
     )
 
-    def run(count: int) -> float:
-        counts.clear()
-        settings.steps, start = trainer.progress.step + count, time.perf_counter()
+    def run(updates: int) -> float:
+        token_counts.clear()
+        settings.steps, start = trainer.progress.step + updates, time.perf_counter()
         trainer.train(Stop())
-        return sum(counts) / (time.perf_counter() - start)
+        return sum(token_counts) / (time.perf_counter() - start)
 
     return run
 
@@ -132,20 +133,23 @@ def plain(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     model = PlainModel(len(cache.target_vocabulary), **sizes).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=config.optim.lr, fused=True)
     streams: Streams = tasks.of(config).examples(cache, typed(TrainSettings, config.train))
-    chunks, carried = cycle(range(len(streams) - 1)), [None]
+    chunks = cycle(range(len(streams) - 1))
+    state: Any = None  # carried over from chunk to chunk
 
-    def run(count: int) -> float:
+    def run(updates: int) -> float:
+        nonlocal state
         characters, start = 0, time.perf_counter()
-        for _ in range(count):
+        for _ in range(updates):
             batch = streams.collate(streams.chunk(next(chunks)))
             optimiser.zero_grad(set_to_none=True)
             with autocast(CPU, precision):
-                logits, state = model(batch.inputs, carried[0] if batch.continues else None)
-                loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=0)
+                logits, state = model(batch.inputs, state if batch.continues else None)
+                logits, labels = logits.flatten(0, 1).float(), batch.labels.flatten()
+                loss = nn.functional.cross_entropy(logits, labels, ignore_index=PAD)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), config.train.clip_norm)
             optimiser.step()
-            carried[0] = tuple(tensor.detach() for tensor in state)
+            state = tuple(tensor.detach() for tensor in state)
             characters += batch.tokens
         return characters / (time.perf_counter() - start)
 

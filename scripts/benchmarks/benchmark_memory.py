@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""How much memory a training step of RNNsearch takes as the source grows, compared with the plain path.
+"""Measure the memory that a training step of RNNsearch adds as the source grows, with and without the faster parts.
 
     python scripts/benchmarks/benchmark_memory.py --output results/memory.json
 
-Each figure is the peak resident memory of a fresh process that takes three steps (the sizes of benchmark_training.py,
-batches of 64, T target tokens). Textbook additive attention keeps B·T·S·A numbers, the tanh of every step. The memory
-added by doubling the source length S is reported as a share of these.
+Each figure is the peak resident memory of a fresh process that takes three steps, with the sizes of
+benchmark_training.py, batches of 64 and T target tokens. Textbook additive attention keeps B·T·S·A numbers, which are
+the tanh of every step. The memory added by doubling the source length S is reported as a share of these.
 """
 
 import argparse
@@ -33,8 +33,8 @@ BATCH, ALIGNMENT = 64, 512
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=int, default=100, help="source tokens; also measures twice as many")
-    parser.add_argument("--target", type=int, default=100, help="tokens")
+    parser.add_argument("--source", type=int, default=100, help="source tokens; twice as many are measured too")
+    parser.add_argument("--target", type=int, default=100, help="target tokens")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     parser.add_argument("--way", choices=["seqtool", "plain"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -42,33 +42,34 @@ def main() -> None:
         print(peak(arguments.source, arguments.target, arguments.way))
         return
     S, T = arguments.source, arguments.target  # noqa: N806
-    by_the_book = BATCH * T * S * ALIGNMENT * 4
+    textbook_bytes = BATCH * T * S * ALIGNMENT * 4
     rows: dict[str, Any] = {}
-    for way in ("seqtool", "plain"):
+    for way in ("seqtool", "plain"):  # with the faster parts, and without
         short, long = (measured(size, T, way) for size in (S, 2 * S))
         rows[way] = {
             f"peak at {S} (MB)": round(short / 1e6),
             f"peak at {2 * S} (MB)": round(long / 1e6),
-            "added, of B·T·S·A·4 bytes": round((long - short) / by_the_book, 3),
+            "added, of B·T·S·A·4 bytes": round((long - short) / textbook_bytes, 3),
         }
         print(f"{way:<8} {rows[way]}")
     record = {
         "machine": benchmarking.machine(1),
         "S": S,
         "T": T,
-        "B·T·S·A·4 (MB)": round(by_the_book / 1e6),
+        "B·T·S·A·4 (MB)": round(textbook_bytes / 1e6),
         "rows": rows,
     }
     benchmarking.write(record, arguments.output)
 
 
 def measured(source: int, target: int, way: str) -> int:
+    """The peak memory of a fresh process in bytes."""
     command = [sys.executable, __file__, "--source", str(source), "--target", str(target), "--way", way]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
 def peak(source: int, target: int, way: str) -> int:
-    """This process's peak memory in bytes."""
+    """Take three steps, and return this process's peak memory in bytes."""
     torch.set_num_threads(1)
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", MODELS["RNNsearch, readout 512"].split())

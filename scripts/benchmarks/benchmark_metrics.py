@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""The time to tokenise and score captions on one core, compared with pycocoevalcap if that is installed.
+"""Measure the time to tokenise and score captions on one core, compared with pycocoevalcap if it is installed.
 
     pip install pycocoevalcap                # optional; its tokenizer needs Java
     python scripts/benchmarks/benchmark_metrics.py --repeats 3 --output results/caption_metrics.json
 
-5,000 images with one caption and 5 references each, made of seeded random words: 30,000 captions. Both are timed in
-turn in the same run. pycocoevalcap scores the same tokens, and its scores must equal ours.
+There are 5,000 images with one caption and five references each, which are made of seeded random words. Both systems
+run in turn. pycocoevalcap scores seqtool's tokens, and its scores must equal seqtool's.
 """
 
 import argparse
@@ -29,18 +29,32 @@ from seqtool.metrics import ptb
 from seqtool.metrics.captions import CaptionScorer
 
 IMAGES, REFERENCES = 5_000, 5
-WORDS = 8_000
-HARD = ["man's", "T-shirt", "22 3/4 St.", "4:30pm", '"stop"', "(left)", "don't", "U.S.", "2", "black-and-white", "5th"]
-HARD_SHARE = 0.002  # of words: as in COCO, about 2 captions in 100 have one
-SAME = 1e-9
+WORD_TYPES = 8_000
+HARD_WORDS = [
+    "man's",
+    "T-shirt",
+    "22 3/4 St.",
+    "4:30pm",
+    '"stop"',
+    "(left)",
+    "don't",
+    "U.S.",
+    "2",
+    "black-and-white",
+    "5th",
+]
+HARD_SHARE = 0.002  # of all words: as in COCO, about 2 captions in 100 have one
+TOLERANCE = 1e-9  # of scores
 
-Seconds = dict[str, list[float]]
+Seconds = dict[str, list[float]]  # the times of each task
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True, help="time pycocoevalcap too")
+    parser.add_argument(
+        "--peer", action=argparse.BooleanOptionalAction, default=True, help="measure pycocoevalcap, too"
+    )
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
 
@@ -88,38 +102,37 @@ def main() -> None:
 
 
 def captions() -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Captions and references by image: words by Zipf's law, with punctuation and an occasional difficult word."""
+    """The caption and the references of each image: words by Zipf's law, with punctuation and a few difficult words."""
     generator = random.Random(1)
     syllables = [c + v for c in "bdfgklmnprst" for v in "aeiou"]
-    words = ["".join(generator.choices(syllables, k=generator.randint(1, 4))) for _ in range(WORDS)]
-    weights = [1 / (rank + 2) for rank in range(WORDS)]
+    words = ["".join(generator.choices(syllables, k=generator.randint(1, 4))) for _ in range(WORD_TYPES)]
+    weights = [1 / (rank + 2) for rank in range(WORD_TYPES)]
 
     def sentence() -> list[str]:
-        chosen = generator.choices(words, weights, k=generator.randint(7, 14))
-        return [generator.choice(HARD) if generator.random() < HARD_SHARE else word for word in chosen]
+        drawn = generator.choices(words, weights, k=generator.randint(7, 14))
+        return [generator.choice(HARD_WORDS) if generator.random() < HARD_SHARE else word for word in drawn]
 
-    def written(chosen: list[str]) -> str:
-        text = " ".join(chosen).capitalize()
-        return (
-            text.replace(" ", ", ", 1) + "."
-            if generator.random() < 0.1
-            else text + generator.choice([".", ".", "", " ."])
-        )
+    def punctuated(sentence: list[str]) -> str:
+        text = " ".join(sentence).capitalize()
+        if generator.random() < 0.1:
+            return text.replace(" ", ", ", 1) + "."
+        return text + generator.choice([".", ".", "", " ."])
 
     hypotheses, references = {}, {}
     for image in map(str, range(IMAGES)):
-        about = sentence()
-        alike = [
-            [word if generator.random() < 0.6 else other for word, other in zip(about, sentence(), strict=False)]
+        original = sentence()
+        variants = [
+            [word if generator.random() < 0.6 else other for word, other in zip(original, sentence(), strict=False)]
             for _ in range(6)
         ]
-        hypotheses[image] = written(alike[0])
-        references[image] = [written(chosen) for chosen in alike[1:]]
+        hypotheses[image] = punctuated(variants[0])
+        references[image] = [punctuated(variant) for variant in variants[1:]]
     return hypotheses, references
 
 
 def ours(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: Seconds) -> tuple[Any, Any]:
-    ptb._tokens_alone.cache_clear()  # so that no repeat profits from the previous one
+    """Measure seqtool, and return its tokens (of captions and of references) and scores."""
+    ptb._tokens_alone.cache_clear()  # so that repeats do not profit from earlier ones
     with timed("tokenise", seconds):
         tokens = {image: " ".join(ptb.tokenize(caption)) for image, caption in hypotheses.items()}
         alternatives = {image: [" ".join(ptb.tokenize(c)) for c in texts] for image, texts in references.items()}
@@ -138,32 +151,32 @@ def ours(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: 
 def theirs(
     hypotheses: dict[str, str], references: dict[str, list[str]], tokens: Any, scores: Any, seconds: Seconds
 ) -> int:
-    """Time pycocoevalcap on our tokens; its scores must equal ours. Returns how many captions differ in tokens."""
+    """Measure pycocoevalcap, and check its scores of seqtool's tokens. Return the number of captions that it tokenises
+    differently.
+    """
     tokenizer = import_module("pycocoevalcap.tokenizer.ptbtokenizer").PTBTokenizer()
     with timed("pycocoevalcap_tokenise", seconds):
         tokenised = tokenizer.tokenize({image: [{"caption": text}] for image, text in hypotheses.items()})
         others = tokenizer.tokenize({image: [{"caption": t} for t in texts] for image, texts in references.items()})
-    mine = [*tokens[0].values(), *(text for texts in tokens[1].values() for text in texts)]
-    java = [text for texts in (*tokenised.values(), *others.values()) for text in texts]
-    different: int = sum(a != b for a, b in zip(mine, java, strict=True))
+    our_tokens = [*tokens[0].values(), *(text for texts in tokens[1].values() for text in texts)]
+    their_tokens = [text for texts in (*tokenised.values(), *others.values()) for text in texts]
+    different: int = sum(a != b for a, b in zip(our_tokens, their_tokens, strict=True))
     results = {image: [text] for image, text in tokens[0].items()}
     scorers: dict[str, tuple[Callable[[], Any], list[float]]] = {
-        "bleu": (
-            import_module("pycocoevalcap.bleu.bleu").Bleu,
-            [scores[f"bleu{n}"] for n in (1, 2, 3, 4)],
-        ),
+        "bleu": (import_module("pycocoevalcap.bleu.bleu").Bleu, [scores[f"bleu{n}"] for n in (1, 2, 3, 4)]),
         "rouge_l": (import_module("pycocoevalcap.rouge.rouge").Rouge, [scores["rouge_l"]]),
         "cider_d": (import_module("pycocoevalcap.cider.cider").Cider, [scores["cider_d"]]),
     }
     for name, (scorer, expected) in scorers.items():
         with timed(f"pycocoevalcap_{name}", seconds), contextlib.redirect_stdout(io.StringIO()):
             value = scorer().compute_score(tokens[1], results)[0]
-        assert np.allclose(value, expected, rtol=0, atol=SAME), (name, value, expected)
+        assert np.allclose(value, expected, rtol=0, atol=TOLERANCE), (name, value, expected)
     return different
 
 
 @contextlib.contextmanager
 def timed(name: str, seconds: Seconds) -> Any:
+    """Add the time of the context to the times of this task."""
     start = time.perf_counter()
     yield
     seconds.setdefault(name, []).append(time.perf_counter() - start)

@@ -1,11 +1,11 @@
-"""Peak memory and speed of `seqtool prepare` on generated text, compared with SentencePiece's own encoding rate.
+"""Measure the peak memory and speed of `seqtool prepare` on generated text, compared with SentencePiece alone.
 
     python scripts/benchmarks/benchmark_prepare.py [--pairs 2000000] [--processes 2] [--output results/prepare.json]
 
-The peak is that of the whole process tree: the resident memory of the preparing process and all its children, added up
-every 50 ms. Pages that they share (the interpreter's, the libraries') are counted several times, so it is an upper
-bound. SentencePiece's rate is that of its encoder alone, on the same text with the same vocabularies and number of
-threads, with text and ids in memory.
+The peak is the sum of the resident memory of the process and all its children, sampled every 50 ms. It is an upper
+bound, because pages that they share (of the interpreter and of libraries) are counted several times. SentencePiece's
+rate is that of its encoder alone on the same text, with the same vocabularies and number of threads, and with text and
+ids in memory.
 """
 
 import argparse
@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import Any
 
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
-TYPES = 50_000  # words per side
-RATE_SAMPLE = 200_000  # pairs on which SentencePiece's own rate is measured
+WORD_TYPES = 50_000  # different words of each side
+RATE_SAMPLE = 200_000  # pairs on which the rate of SentencePiece is measured
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pairs", type=int, default=2_000_000)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--size", type=int, default=8000, help="of each vocabulary")
+    parser.add_argument("--size", type=int, default=8000, help="entries of each vocabulary")
     parser.add_argument("--output", type=Path, help="a file for the numbers as JSON")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
-        report = measure(Path(place), arguments.pairs, arguments.processes, arguments.size)
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as scratch:
+        report = measure(Path(scratch), arguments.pairs, arguments.processes, arguments.size)
     width = max(map(len, report))
     for name, value in report.items():
         print(f"{name:<{width}}  {f'{value:,.1f}' if isinstance(value, float) else value}")
@@ -42,11 +42,12 @@ def main() -> None:
         arguments.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(place: Path, pairs: int, processes: int, size: int) -> dict[str, Any]:
-    files = [place / "train.source", place / "train.target"]
+def measure(scratch: Path, pairs: int, processes: int, size: int) -> dict[str, Any]:
+    """Prepare generated text, and return the record."""
+    files = [scratch / "train.source", scratch / "train.target"]
     for seed, file in enumerate(files):
         generate(file, pairs, seed)
-    cache = place / "cache"
+    cache = scratch / "cache"
     settings = {
         "data": "parallel",
         "data.train": ",".join(map(str, files)),
@@ -55,13 +56,8 @@ def measure(place: Path, pairs: int, processes: int, size: int) -> dict[str, Any
         "data.cache": cache,
         "data.processes": processes,
     }
-    command = [
-        sys.executable,
-        "-m",
-        "seqtool",
-        "prepare",
-        *(f"{key}={value}" for key, value in settings.items()),
-    ]
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    command = [sys.executable, "-m", "seqtool", "prepare", *overrides]
     start = time.time()
     peak = peak_memory(subprocess.Popen(command))
     directory = next(cache.glob("parallel-*"))
@@ -87,9 +83,9 @@ def measure(place: Path, pairs: int, processes: int, size: int) -> dict[str, Any
 def generate(file: Path, lines: int, seed: int) -> None:
     """Write sentences of 3 to 40 words, distributed by Zipf's law."""
     source = random.Random(seed)
-    types = ["".join(source.choices(SYLLABLES, k=source.randint(1, 4))) for _ in range(TYPES)]
+    types = ["".join(source.choices(SYLLABLES, k=source.randint(1, 4))) for _ in range(WORD_TYPES)]
     total, weights = 0.0, []
-    for rank in range(1, TYPES + 1):
+    for rank in range(1, WORD_TYPES + 1):
         total += 1 / rank
         weights.append(total)
     with file.open("w", encoding="utf-8") as output:
@@ -99,7 +95,7 @@ def generate(file: Path, lines: int, seed: int) -> None:
 
 
 def peak_memory(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the process; returns the most bytes that it and its descendants had resident at any time."""
+    """Wait for a process, and return the peak resident memory of it and its descendants in bytes."""
     peak = 0
     done = threading.Event()
 
@@ -119,6 +115,7 @@ def peak_memory(process: "subprocess.Popen[bytes]") -> int:
 
 
 def tree(root: int) -> list[int]:
+    """The ids of a process and its descendants."""
     processes = [root]
     for pid in processes:
         try:
@@ -130,14 +127,15 @@ def tree(root: int) -> list[int]:
 
 
 def resident(pid: int) -> int:
+    """The resident memory of a process in bytes; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):  # it has ended
+    except (OSError, IndexError):
         return 0
 
 
 def encoder_rate(directory: Path, files: list[Path], pairs: int, threads: int) -> float:
-    """Pairs per second of SentencePiece's own batch encoder on the first lines of the files."""
+    """Pairs per second of SentencePiece's batch encoder on the first lines of the files."""
     import sentencepiece
 
     seconds = 0.0

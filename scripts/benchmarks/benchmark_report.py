@@ -1,12 +1,12 @@
 #!/usr/bin/env python
-"""How large reports are, and how long a browser takes to show and to sort one.
+"""Measure the size of reports, and the time that a browser takes to show and to sort one.
 
     python scripts/benchmarks/benchmark_report.py --checkpoint runs/first --captioner runs/scenes \\
         --sentences 1000,20000 --output results/report.json
 
-The sentences are the built-in grammar's. Times are of headless Chromium, driven by Playwright (pip install playwright;
-apt-get install chromium), medians of five: from opening the file until its table is visible, and from a click on a
-column's heading until the table is sorted.
+The sentences are from the built-in grammar. Times are medians of five in headless Chromium, from opening the file until
+its table is visible, and from a click on a column's heading until the table is sorted. The script needs Playwright
+(pip install playwright; apt-get install chromium).
 """
 
 import argparse
@@ -30,39 +30,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", help="a translation model of the built-in corpus")
     parser.add_argument("--captioner", help="a captioner of the built-in pictures")
-    parser.add_argument("--sentences", default="1000,20000")
+    parser.add_argument("--sentences", default="1000,20000", help="numbers of sentences, separated by commas")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     rows: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as directory:
         if arguments.checkpoint is not None:
             for count in map(int, arguments.sentences.split(",")):
-                data = ["data=toy", "data.train=10", f"data.test={count}", f"data.cache={place}/cache"]
-                report = made(place, arguments.checkpoint, arguments.threads, [*data, "ter=false", "beam=1"])
-                rows[f"{count} sentences"] = {"megabytes": size(report), **shown(report)}
+                data = ["data=toy", "data.train=10", f"data.test={count}", f"data.cache={directory}/cache"]
+                report = make_report(directory, arguments.checkpoint, arguments.threads, [*data, "ter=false", "beam=1"])
+                rows[f"{count} sentences"] = {"megabytes": size(report), **browser_times(report)}
         if arguments.captioner is not None:
-            report = made(place, arguments.captioner, arguments.threads, [])
+            report = make_report(directory, arguments.captioner, arguments.threads, [])
             rows["200 pictures"] = {"megabytes": size(report)}
     record = {"machine": benchmarking.machine(arguments.threads), "rows": rows}
     print(json.dumps(record, indent=1))
     benchmarking.write(record, arguments.output)
 
 
-def made(place: str, checkpoint: str, threads: int, settings: list[str]) -> Path:
-    report = Path(place, "report.html")
-    words = [f"checkpoint={checkpoint}", f"report={report}", f"threads={threads}", "split=test", *settings]
-    subprocess.run([sys.executable, "-m", "seqtool", "eval", *words], check=True, capture_output=True)
+def make_report(directory: str, checkpoint: str, threads: int, settings: list[str]) -> Path:
+    """Evaluate a checkpoint and return the report."""
+    report = Path(directory, "report.html")
+    overrides = [f"checkpoint={checkpoint}", f"report={report}", f"threads={threads}", "split=test", *settings]
+    subprocess.run([sys.executable, "-m", "seqtool", "eval", *overrides], check=True, capture_output=True)
     return report
 
 
 def size(report: Path) -> float:
+    """The size of a report in megabytes."""
     return round(report.stat().st_size / 1e6, 2)
 
 
-def shown(report: Path) -> dict[str, float]:
+def browser_times(report: Path) -> dict[str, float]:
     """Seconds until the report is visible, and until it is sorted."""
-    first, sorting = [], []
+    showing, sorting = [], []
     with sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
@@ -72,15 +74,15 @@ def shown(report: Path) -> dict[str, float]:
             start = time.perf_counter()
             page.goto(report.as_uri())
             page.locator(".rows tbody tr").first.wait_for()
-            first.append(time.perf_counter() - start)
-            head = page.locator("th button").nth(3)
+            showing.append(time.perf_counter() - start)
+            heading = page.locator("th button").nth(3)
             start = time.perf_counter()
-            head.click()
+            heading.click()
             page.locator("th[aria-sort=descending]").wait_for()
             sorting.append(time.perf_counter() - start)
             page.close()
         browser.close()
-    return {"seconds_until_it_shows": median(first), "seconds_until_it_is_sorted": median(sorting)}
+    return {"seconds_until_it_shows": median(showing), "seconds_until_it_is_sorted": median(sorting)}
 
 
 def median(seconds: list[float]) -> float:

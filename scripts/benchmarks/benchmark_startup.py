@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""How long a command takes to start: `--help` and the translation of one sentence, as whole processes.
+"""Measure how long commands take to start: `--help` and the translation of one sentence, as whole processes.
 
     bash scripts/quickstart.sh
     python scripts/benchmarks/benchmark_startup.py runs/quickstart --output results/startup.json
 
-A translation is compared with `python -c "import torch"`, in turn with it. Python keeps compiled modules, as it does by
-default, and those of an installed torch are compiled already.
+The translation is compared with `python -c "import torch"`; all commands run in turn. Compiled modules are kept between
+runs, as is Python's default.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SENTENCE = "I have a big cat but a small house."
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", help="a translator's run")
+    parser.add_argument("checkpoint", help="a run or checkpoint of a translation model")
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
@@ -34,7 +34,7 @@ def main() -> None:
         "--help": [*seqtool, "--help"],
     }
     systems = {name: partial(seconds, command) for name, command in commands.items()}
-    benchmarking.in_turn(systems, 1)  # from a cold disk
+    benchmarking.in_turn(systems, 1)  # warm-up, which reads all files from the disk
     measurements = benchmarking.in_turn(systems, arguments.repeats)
     medians = {name: round(median, 3) for name, median in benchmarking.medians(measurements).items()}
     record = {

@@ -1,15 +1,15 @@
 #!/usr/bin/env python
-"""Target tokens per second in training, compared with JoeyNMT, OpenNMT-py and the machine's matrix rate.
+"""Measure training speed, compared with JoeyNMT, OpenNMT-py and the machine's matrix rate.
 
     python scripts/benchmarks/benchmark_training.py --threads 2 --peers joeynmt,opennmt --output results/training.json
 
 Every system trains on the same generated text with its own training command, in turn, several times. A run has --steps
-updates, of which the first fifth is not counted; tokens are counted without padding. Peers are installed once, into
-separate environments under --environments. `plain` is seqtool without its faster parts.
+updates, of which the first fifth is not counted. Rates are target tokens per second, without padding. Peers are
+installed once, into separate environments under --environments. `plain` is seqtool without its faster parts.
 
-A run's share is relative to the rate of the best square matrix product by the library that seqtool chooses, measured
-right before and after the run, since the rate of a shared machine drifts within minutes. A token costs three times the
-operations of its forward pass, as torch counts them.
+A run's share is relative to the rate of the best square matrix product with the library that seqtool chooses. This is
+measured right before and after the run, since the rate of a shared machine drifts within minutes. A token costs three
+times the operations of its forward pass, as counted by torch.
 
 On a GPU, in bf16 and fp16, compared with JoeyNMT in fp16:
 
@@ -41,7 +41,7 @@ from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source, make_target
 from seqtool.settings.classes import build
 
-VOCABULARY = 8000  # with four special symbols
+VOCABULARY = 8000  # entries, four special tokens included
 RNNSEARCH = (
     "model=bahdanau model.embedding=256 model.cell=gru model.encoder_hidden=256 model.decoder_hidden=512 "
     "model.alignment=512 model.dropout=0"
@@ -67,7 +67,13 @@ PAPERS = {
 
 
 class Sizes(NamedTuple):
-    """Our models, the second part of the peers' configurations, and JoeyNMT's other sizes by their names there."""
+    """The sizes of a comparison.
+
+    models: the settings of seqtool's models, by name
+    vocabulary: the number of entries of each vocabulary
+    family: the second part of the peers' configurations
+    peer: the values in JoeyNMT's configuration that differ from the defaults
+    """
 
     models: dict[str, str]
     vocabulary: int
@@ -80,8 +86,8 @@ SIZES = {
     "transformer": Sizes(TRANSFORMER, VOCABULARY, "transformer", {}),
     "papers": Sizes(PAPERS, 30_000, "recurrent", {"EMBEDDING": 620, "ENCODER": 1000, "DECODER": 1000}),
 }
-COMPARED = "RNNsearch", "Transformer"  # the models that the peers have too
-WAYS = {
+PEER_MODELS = "RNNsearch", "Transformer"  # the models that the peers have, too
+WAYS = {  # by device: the precision, and whether to leave out the faster parts
     "cpu": {"seqtool": ("fp32", False), "plain": ("fp32", True), "seqtool, bf16": ("bf16", False)},
     "cuda": {"seqtool, bf16": ("bf16", False), "plain, bf16": ("bf16", True), "seqtool, fp16": ("fp16", False)},
 }
@@ -91,9 +97,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", choices=WAYS, default="cpu")
-    parser.add_argument("--batch", type=int, default=64, help="sentences")
+    parser.add_argument("--batch", type=int, default=64, help="sentences in a batch")
     parser.add_argument("--sizes", choices=SIZES, default="small")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=200, help="updates of a run")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", default="", help=f"any of {','.join(PEERS)}, separated by commas")
     parser.add_argument("--environments", type=Path, default=Path("environments"), help="where peers are installed")
@@ -105,31 +111,32 @@ def main() -> None:
     for name in peers:
         toolkits.install(name, arguments.environments)
 
-    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as place:
-        data, even = Path(place, "data"), Path(place, "even")
-        # JoeyNMT trains for one epoch; and nearly all words of the vocabulary should occur
+    with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as scratch:
+        data, equal_lengths = Path(scratch, "data"), Path(scratch, "equal-lengths")
+        # JoeyNMT trains for one epoch, and nearly all words of the vocabulary should occur.
         pairs = max(arguments.steps * arguments.batch, sizes.vocabulary * 8 // 5)
         write_data(data, pairs, sizes.vocabulary, length=None)
-        write_data(even, pairs, sizes.vocabulary, length=23)  # with <eos>, the 24 tokens of the fixed-context row
+        write_data(equal_lengths, pairs, sizes.vocabulary, length=23)  # 24 tokens with EOS, for the Sutskever model
         torch.set_num_threads(arguments.threads)
         limits = benchmarking.matrix_rates(arguments.device)
         systems: dict[str, Callable[[], float]] = {}
-        beside: dict[str, list[float]] = {}
+        matrix_rates: dict[str, list[float]] = {}  # by system, beside each of its runs
         for model, settings in sizes.models.items():
-            text = even if "Sutskever" in model else data
+            text = equal_lengths if "Sutskever" in model else data
             for way, (precision, _) in WAYS[arguments.device].items():
                 name = f"{model}: {way}"
-                system = partial(train, Path(place), text, settings, way, arguments)
-                systems[name], beside[name] = between(limits[precision], system)
+                system = partial(train, Path(scratch), text, settings, way, arguments)
+                systems[name], matrix_rates[name] = between(limits[precision], system)
         for name in toolkits.systems(peers, arguments.device):
-            systems[name] = partial(train_peer, name, Path(place), data, arguments)
+            systems[name] = partial(train_peer, name, Path(scratch), data, arguments)
         measurements = benchmarking.in_turn(systems | limits, arguments.repeats)
-    record = report(measurements, beside, {name: measurements.pop(name) for name in limits}, arguments)
+    all_rates = {name: measurements.pop(name) for name in limits}
+    record = report(measurements, matrix_rates, all_rates, arguments)
     benchmarking.write(record, arguments.output)
 
 
 def between(limit: Callable[[], float], system: Callable[[], float]) -> tuple[Callable[[], float], list[float]]:
-    """A measurement of the system between two of the limit, and a list that collects the limit's means."""
+    """A function that measures a system between two measurements of the limit, and the list that gets their means."""
     limits: list[float] = []
 
     def measured() -> float:
@@ -143,11 +150,17 @@ def between(limit: Callable[[], float], system: Callable[[], float]) -> tuple[Ca
 
 def report(
     measurements: dict[str, list[float]],
-    beside: dict[str, list[float]],
-    rates: dict[str, list[float]],
+    matrix_rates: dict[str, list[float]],
+    all_rates: dict[str, list[float]],
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
-    medians, limits = benchmarking.medians(measurements), benchmarking.medians(rates)
+    """Print a table, and return the record.
+
+    measurements: the rates of all systems, in tokens per second
+    matrix_rates: the matrix rate beside each of these, in GFLOP/s
+    all_rates: the matrix rates that were measured in turn with the systems, by library and precision
+    """
+    medians, limits = benchmarking.medians(measurements), benchmarking.medians(all_rates)
     models, vocabulary, *_ = SIZES[arguments.sizes]
     peers = [name for name in measurements if name.split()[0] in PEERS]
     rows = {}
@@ -157,31 +170,33 @@ def report(
         if name not in peers:
             model = name.split(": ")[0]
             flop = operations(models[model], vocabulary, 24 if "Sutskever" in model else 21)
-            shares = [value * flop / 1e9 / limit for value, limit in zip(measurements[name], beside[name], strict=True)]
+            shares = [
+                value * flop / 1e9 / limit for value, limit in zip(measurements[name], matrix_rates[name], strict=True)
+            ]
             row |= {
                 "mflop_per_token": round(flop / 1e6, 1),
                 "gflop_per_second": round(rate * flop / 1e9, 1),
-                "matrix_rates_beside": [round(value, 1) for value in beside[name]],
+                "matrix_rates_beside": [round(value, 1) for value in matrix_rates[name]],
                 "shares_of_matrix_rate": [round(value, 3) for value in shares],
                 "share_of_matrix_rate": round(statistics.median(shares), 3),
             }
-            if model.startswith(COMPARED):
+            if model.startswith(PEER_MODELS):
                 row |= {f"times_{peer}": round(rate / medians[peer], 2) for peer in peers}
         rows[name] = row
-        shown = f"{name:<38}{rate:>10,.0f}{row.get('gflop_per_second', ''):>10}{row.get('share_of_matrix_rate', ''):>8}"
-        print(shown + "".join(f"{row.get(f'times_{peer}', ''):>22}" for peer in peers))
+        line = f"{name:<38}{rate:>10,.0f}{row.get('gflop_per_second', ''):>10}{row.get('share_of_matrix_rate', ''):>8}"
+        print(line + "".join(f"{row.get(f'times_{peer}', ''):>22}" for peer in peers))
     print("matrix rate in GFLOP/s: " + ", ".join(f"{limit:.0f} ({name})" for name, limit in limits.items()))
     return {
         "machine": benchmarking.machine(arguments.threads),
         **{name: getattr(arguments, name) for name in ("device", "sizes", "batch", "steps")},
         "matrix_rate_gflop_per_second": {name: round(rate, 1) for name, rate in limits.items()},
-        "all_matrix_rates": {name: [round(value, 1) for value in values] for name, values in rates.items()},
+        "all_matrix_rates": {name: [round(value, 1) for value in values] for name, values in all_rates.items()},
         "rows": rows,
     }
 
 
 def write_data(directory: Path, pairs: int, vocabulary: int, length: int | None) -> None:
-    """Write the text, and vocabularies in each peer's format, the most frequent words first."""
+    """Write the text, and in each peer's format the vocabularies, most frequent words first."""
     directory.mkdir()
     for split, count in (("train", pairs), ("valid", 100)):
         files = directory / f"{split}.source", directory / f"{split}.target"
@@ -190,7 +205,7 @@ def write_data(directory: Path, pairs: int, vocabulary: int, length: int | None)
     toolkits.write_vocabularies(directory, words)
 
 
-def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
+def train(scratch: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
     """Tokens per second of `seqtool train`."""
     precision, plain = WAYS[arguments.device][way]
     run = "run"
@@ -200,30 +215,29 @@ def train(place: Path, data: Path, settings: str, way: str, arguments: argparse.
         command = f"from seqtool.models import parts; {command}"
     overrides = [
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target"),
-        *(f"data.valid={data}/valid.source,{data}/valid.target", f"data.cache={place}/cache"),
+        *(f"data.valid={data}/valid.source,{data}/valid.target", f"data.cache={scratch}/cache"),
         *("data.vocabulary.kind=word", f"data.vocabulary.size={SIZES[arguments.sizes].vocabulary}"),
         *("data.vocabulary.joint=false", f"device={arguments.device}", f"train.batch_size={arguments.batch}"),
         *(f"train.steps={arguments.steps}", "train.minutes=null", "train.best_by=loss", "validation.sentences=10"),
-        *(
-            f"train.log_every={min(5, arguments.steps)}",
-            "validation.max_length=2",
-            f"precision={precision}",
-            f"threads={arguments.threads}",
-        ),
+        *(f"train.log_every={min(5, arguments.steps)}", "validation.max_length=2", f"precision={precision}"),
+        f"threads={arguments.threads}",
         *settings.split(),
     ]
-    place = Path(tempfile.mkdtemp(dir=place))
+    directory = Path(tempfile.mkdtemp(dir=scratch))
     subprocess.run(
-        [sys.executable, "-c", command, "train", f"run={run}", *overrides], cwd=place, check=True, capture_output=True
+        [sys.executable, "-c", command, "train", f"run={run}", *overrides],
+        cwd=directory,
+        check=True,
+        capture_output=True,
     )
-    records = [json.loads(line) for line in (place / "runs" / run / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (directory / "runs" / run / "metrics.jsonl").read_text().splitlines()]
     rates = [record["tokens_per_second"] for record in records if "tokens_per_second" in record]
     return float(statistics.median(rates[len(rates) // 5 :]))
 
 
-def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace) -> float:
+def train_peer(name: str, scratch: Path, data: Path, arguments: argparse.Namespace) -> float:
     """Tokens per second as reported by a peer."""
-    run = Path(tempfile.mkdtemp(dir=place))
+    run = Path(tempfile.mkdtemp(dir=scratch))
     settings = {"BATCH": arguments.batch, "CUDA": arguments.device == "cuda", **SIZES[arguments.sizes].peer}
     every = max(1, arguments.steps // 10)
     family = SIZES[arguments.sizes].family
@@ -238,7 +252,7 @@ def train_peer(name: str, place: Path, data: Path, arguments: argparse.Namespace
 
 
 def operations(settings: str, vocabulary: int, length: int) -> float:
-    """Floating-point operations of training on a token: matrix products only, three times those of the forward pass."""
+    """The floating-point operations of training on a token: three times the matrix products of its forward pass."""
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", settings.split())
     model = build(config.model, trusted=True, source_vocabulary=vocabulary, target_vocabulary=vocabulary)

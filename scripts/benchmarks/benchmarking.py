@@ -1,4 +1,4 @@
-"""What the benchmarks share: generated text, the machine's matrix rate, measuring in turn, and writing the record."""
+"""Functions that benchmarks share: they generate text, measure the matrix rate, measure in turn, and write records."""
 
 import json
 import os
@@ -16,12 +16,16 @@ import torch
 
 from seqtool.runtime.precision import onednn
 
-SIZES = (1024, 2048, 4096)
+MATRIX_SIZES = (1024, 2048, 4096)
 
 
 def generate(source: Path, target: Path, pairs: int, *, vocabulary: int, length: int | None = None) -> None:
-    """Write parallel text of `vocabulary` words per side, frequent and rare ones. A target is its source word for word,
-    with some neighbours swapped. Sentences have `length` words, or about 20 (log-normal).
+    """Write parallel text. A target is its source word for word, with some neighbours swapped.
+
+    source, target: the files to write
+    pairs: the number of sentence pairs
+    vocabulary: the number of words of each side, whose frequencies fall with their rank
+    length: the number of words of each sentence; None draws it from a log-normal distribution, about 20
     """
     random.seed(1)
     weights = [1 / (rank + 10) for rank in range(vocabulary)]
@@ -40,10 +44,11 @@ def matrix_rate(dtype: torch.dtype = torch.float32, device: str | torch.device =
     The rate of each size is a median over at least half a second, since the runs compared with it take minutes.
     """
     device = torch.device(device)
-    return max(_rate(*(torch.randn(size, size, device=device).to(dtype) for _ in range(2))) for size in SIZES)
+    return max(_rate(*(torch.randn(size, size, device=device).to(dtype) for _ in range(2))) for size in MATRIX_SIZES)
 
 
 def _rate(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The rate of one product, in GFLOP/s."""
     a @ b
     seconds: list[float] = []
     while len(seconds) < 3 or sum(seconds) < 0.5:
@@ -56,8 +61,8 @@ def _rate(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def matrix_rates(device: str = "cpu") -> dict[str, Callable[[], float]]:
-    """Functions that measure the matrix rate, by precision; on a CPU with the library that seqtool chooses, and with
-    torch's own choice.
+    """Functions that measure the matrix rate, by precision: on a CPU with the library that seqtool chooses, and in fp32
+    also with the one that torch chooses.
     """
     if device != "cpu":
         return {
@@ -82,7 +87,7 @@ def synchronise(device: torch.device) -> None:
 
 
 def in_turn(systems: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Measurements of each system, in the order A B A B …, so that a machine that slows down does so for all."""
+    """Measure each system `repeats` times, in the order A B A B …, so that drift of the machine affects all alike."""
     measurements: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(repeats):
         for name, system in systems.items():

@@ -1,17 +1,19 @@
 #!/usr/bin/env python
-"""Whether two checkouts compute the same numbers from the same initial weights and data, using only the command line.
+"""Check that two checkouts compute the same numbers from the same initial weights and data, by their commands.
 
     git worktree add ../before COMMIT
     python scripts/development/compare_checkouts.py ../before --multi30k data/multi30k --output results/checkouts.json
 
-For every kind of model, without dropout and with hard attention's draws fixed by the seed: the losses of 50 updates in
-float64 (1e-9 relative), and in float32 the loss (1e-5 relative) and the gradient (1e-5 of each parameter's norm) of one
-update. The gradient is read from the checkpoint: it is SGD's momentum after the first update.
+Compared are:
 
-For a translator and a captioner trained by the first checkout: the translations of Multi30k's test set of 2016 and the
-captions of 200 built-in pictures, with beams of 5 and 1. At most two may differ, with scores less than 1e-4 apart. They
-are left out without --multi30k. Finally, the scores and p-values of files of translations and captions, which must be
-the same to the last digit. Exits with 1 if any of these does not hold.
+- for every kind of model, without dropout and with the seed fixed, the losses of 50 updates in float64 (to 1e-9), and
+  in float32 the loss of one update (to 1e-5) and its gradient (to 1e-5 of each parameter's norm). The gradient is SGD's
+  momentum after the first update, which the checkpoint contains;
+- with --multi30k, the translations of Multi30k's test set of 2016 and the captions of 200 built-in pictures, with beams
+  of 5 and 1. The first checkout trains both models. At most two outputs may differ, with scores less than 1e-4 apart;
+- the scores and p-values of files of translations and captions, which must be equal to the last digit.
+
+The exit status is 1 if any of these differs.
 """
 
 import argparse
@@ -36,8 +38,9 @@ from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
 UPDATES, PICTURES = 50, 200
-DOUBLE, SINGLE, TIE, TIES = 1e-9, 1e-5, 1e-4, 2
-NEGLIGIBLE = 1e-6  # of the whole gradient's norm: the least norm by which a parameter's difference is divided
+DOUBLE, SINGLE = 1e-9, 1e-5  # the relative differences allowed in float64 and float32
+TIE, MAX_TIES = 1e-4, 2  # scores of different outputs may differ by so much, in so many outputs
+NEGLIGIBLE = 1e-6  # of the whole gradient's norm: the smallest norm by which a parameter's difference is divided
 COMMON = (
     "device=cpu threads=1 data.processes=1 train.batch_size=48 train.minutes=null train.validate_every=1000 "
     "train.log_every=1 train.best_by=loss train.keep_last=1 validation.sentences=2 validation.max_length=2"
@@ -91,7 +94,7 @@ for line in json.loads(sys.argv[2]):
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: the difference, and the greatest allowed."""
+    """A comparison: its name, the difference found, and the maximum allowed."""
 
     name: str
     difference: float
@@ -102,7 +105,7 @@ class Row:
         return self.difference <= self.allowed
 
     def record(self) -> dict[str, Any]:
-        """Plain values, for JSON, which has no infinity."""
+        """The row for JSON, in which an infinite difference is null."""
         difference = self.difference if math.isfinite(self.difference) else None
         return {**asdict(self), "difference": difference, "holds": self.holds}
 
@@ -112,11 +115,11 @@ class Side:
     """A checkout and the directory in which its commands run."""
 
     checkout: Path
-    place: Path
+    directory: Path
 
     def run(self, lines: Sequence[str], dtype: str = "float32") -> str:
-        """Run command lines, one after another in one process; returns what they print."""
-        return run(self.place, self.checkout, [sys.executable, "-c", COMMANDS, dtype, json.dumps(lines)])
+        """Run command lines, one after another in one process, and return their output."""
+        return run(self.directory, self.checkout, [sys.executable, "-c", COMMANDS, dtype, json.dumps(lines)])
 
 
 Pair = tuple[Side, ...]  # before and after
@@ -124,18 +127,20 @@ Pair = tuple[Side, ...]  # before and after
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, help="a checkout")
-    parser.add_argument("after", type=Path, nargs="?", default=ROOT)
+    parser.add_argument("before", type=Path, help="the checkout before the change")
+    parser.add_argument("after", type=Path, nargs="?", default=ROOT, help="the one after it; by default this checkout")
     parser.add_argument("--multi30k", type=Path, help="the directory of Multi30k's files")
-    parser.add_argument("--minutes", type=float, default=3, help="minutes to train the translator, and the captioner")
-    parser.add_argument("--only", default="", help="compare only what matches this regular expression")
+    parser.add_argument(
+        "--minutes", type=float, default=3, help="minutes of training each of the translator and the captioner"
+    )
+    parser.add_argument("--only", default="", help="a regular expression: compare only what matches")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     checkouts, rows = {"before": arguments.before, "after": arguments.after}, []
     with tempfile.TemporaryDirectory(prefix="seqtool-compare-") as directory:
         pair = tuple(Side(checkout.resolve(), Path(directory, name)) for name, checkout in checkouts.items())
         for side in pair:
-            side.place.mkdir()
+            side.directory.mkdir()
         for row in comparisons(pair, arguments):
             rows.append(row)
             mark = "" if row.holds else "  DIFFERENT"
@@ -144,7 +149,7 @@ def main() -> None:
     print(f"{len(rows) - failed} of {len(rows)} hold")
     record = {
         "machine": benchmarking.machine(1),
-        "commits": {side.place.name: commit(side.checkout) for side in pair},
+        "commits": {side.directory.name: commit(side.checkout) for side in pair},
         "rows": [row.record() for row in rows],
     }
     benchmarking.write(record, arguments.output)
@@ -152,6 +157,7 @@ def main() -> None:
 
 
 def comparisons(pair: Pair, arguments: argparse.Namespace) -> Iterator[Row]:
+    """Yield the rows of all comparisons."""
     wanted = re.compile(arguments.only)
     models = {name: settings for name, settings in MODELS.items() if wanted.search(name)}
     if models:
@@ -165,94 +171,105 @@ def comparisons(pair: Pair, arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def training(pair: Pair, models: Mapping[str, str]) -> Iterator[Row]:
-    """Losses and gradients, from weights made by the first checkout."""
+    """Compare losses and gradients, which start from the first checkout's initial weights."""
     runs = {name: re.sub(r"\W+", "-", name) for name in models}
-    begun = {name: f"{settings} init_from={pair[0].place}/runs/{runs[name]}" for name, settings in models.items()}
-    for name in begun:
-        if FROZEN in begun[name]:  # its encoder must be given: random weights differ between float64 and float32
-            weights = pair[0].place / "runs" / runs[name] / "checkpoints" / "step-0000001" / "model.safetensors"
-            begun[name] += f" model.encoder.weights={weights}"
+    initialised = {
+        name: f"{settings} init_from={pair[0].directory}/runs/{runs[name]}" for name, settings in models.items()
+    }
+    for name in initialised:
+        if FROZEN in initialised[name]:  # random weights of an encoder differ between float64 and float32
+            weights = pair[0].directory / "runs" / runs[name] / "checkpoints" / "step-0000001" / "model.safetensors"
+            initialised[name] += f" model.encoder.weights={weights}"
     double = f"data.cache=double train.steps={UPDATES}"  # a cache holds an encoder's output, in the encoder's precision
     single = "data.cache=single train.steps=1 optim=sgd optim.momentum=0.9 train.clip_norm=null"
     pair[0].run([f"train run={runs[name]} {settings} train.steps=1" for name, settings in models.items()])
     for side in pair:
-        side.run([f"train run=double-{runs[name]} {settings} {double}" for name, settings in begun.items()], "float64")
-        side.run([f"train run=single-{runs[name]} {settings} {single}" for name, settings in begun.items()])
+        side.run(
+            [f"train run=double-{runs[name]} {settings} {double}" for name, settings in initialised.items()], "float64"
+        )
+        side.run([f"train run=single-{runs[name]} {settings} {single}" for name, settings in initialised.items()])
     for name, directory in runs.items():
-        curves = [losses(side.place / "runs" / f"double-{directory}") for side in pair]
-        ones = [side.place / "runs" / f"single-{directory}" for side in pair]
-        yield Row(f"{name}: {len(curves[0])} losses, float64", furthest(*curves), DOUBLE)
-        yield Row(f"{name}: first loss, float32", furthest(*map(losses, ones)), SINGLE)
-        yield Row(f"{name}: gradient, float32", furthest_gradient(*map(gradient, ones)), SINGLE)
+        curves = [losses(side.directory / "runs" / f"double-{directory}") for side in pair]
+        single_runs = [side.directory / "runs" / f"single-{directory}" for side in pair]
+        yield Row(f"{name}: {len(curves[0])} losses, float64", max_difference(*curves), DOUBLE)
+        yield Row(f"{name}: first loss, float32", max_difference(*map(losses, single_runs)), SINGLE)
+        yield Row(f"{name}: gradient, float32", max_gradient_difference(*map(gradient, single_runs)), SINGLE)
 
 
 def losses(run: Path) -> list[float]:
+    """The losses of a run's updates."""
     records = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     return [math.nan if record["loss"] is None else record["loss"] for record in records if "loss" in record]
 
 
-def furthest(before: Sequence[float], after: Sequence[float]) -> float:
-    """The greatest relative difference."""
+def max_difference(before: Sequence[float], after: Sequence[float]) -> float:
+    """The maximum relative difference; infinite if there are more of one than of the other."""
     if len(before) != len(after):
         return math.inf
-    return worst(abs(new - old) / abs(old) for old, new in zip(before, after, strict=True))
+    return finite_max(abs(new - old) / abs(old) for old, new in zip(before, after, strict=True))
 
 
-def worst(differences: Iterable[float]) -> float:
-    """The greatest of them; infinite if one is NaN, or if there is none."""
-    listed = list(differences)
-    return max(listed) if listed and all(map(math.isfinite, listed)) else math.inf
+def finite_max(differences: Iterable[float]) -> float:
+    """The maximum; infinite if any is NaN or infinite, or if there are none."""
+    values = list(differences)
+    return max(values) if values and all(map(math.isfinite, values)) else math.inf
 
 
 def gradient(run: Path) -> dict[str, Tensor]:
-    """SGD's momentum after one update, by each parameter's number among those that are trained."""
+    """The momentum of SGD after one update, by the parameter's number among those that are trained."""
     (checkpoint,) = (run / "checkpoints").glob("step-*")
     tensors = load_file(checkpoint / "training.safetensors")
     return {name: tensor.double() for name, tensor in tensors.items() if name.endswith(".momentum_buffer")}
 
 
-def furthest_gradient(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
-    """The greatest difference in a parameter's gradient, relative to its norm; infinite if shapes differ."""
+def max_gradient_difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
+    """The maximum difference in a parameter's gradient, relative to its norm; infinite if shapes differ."""
     shapes = [{name: tensor.shape for name, tensor in gradient.items()} for gradient in (before, after)]
     if shapes[0] != shapes[1]:
         return math.inf
-    least = NEGLIGIBLE * math.hypot(*(float(tensor.norm()) for tensor in before.values()))
-    return worst(
-        float((after[name] - tensor).norm()) / max(float(tensor.norm()), least) for name, tensor in before.items()
+    min_norm = NEGLIGIBLE * math.hypot(*(float(tensor.norm()) for tensor in before.values()))
+    return finite_max(
+        float((after[name] - tensor).norm()) / max(float(tensor.norm()), min_norm) for name, tensor in before.items()
     )
 
 
 def translations(pair: Pair, data: Path, minutes: float) -> Iterator[Row]:
+    """Compare the translations of a model that the first checkout trains."""
     pair[0].run([f"train run=translator {TRANSLATOR} data.directory={data} train.minutes={minutes}"])
-    sentences = pair[0].place / "test.en"
+    sentences = pair[0].directory / "test.en"
     sentences.write_bytes(gzip.decompress((data / "test_2016_flickr.en.gz").read_bytes()))
-    yield from decoded(pair, "translations", f"translate checkpoint={pair[0].place}/runs/translator input={sentences}")
+    yield from decoded(
+        pair, "translations", f"translate checkpoint={pair[0].directory}/runs/translator input={sentences}"
+    )
 
 
 def captions(pair: Pair, minutes: float) -> Iterator[Row]:
+    """Compare the captions of a model that the first checkout trains."""
     pair[0].run([f"train run=captioner {CAPTIONER} data.directory=pictures train.minutes={minutes}"])
-    images = pair[0].place / "pictures" / "test"
-    yield from decoded(pair, "captions", f"caption checkpoint={pair[0].place}/runs/captioner images={images}")
+    images = pair[0].directory / "pictures" / "test"
+    yield from decoded(pair, "captions", f"caption checkpoint={pair[0].directory}/runs/captioner images={images}")
 
 
-def decoded(pair: Pair, what: str, command: str) -> Iterator[Row]:
-    """How many outputs differ; infinitely many if the scores of any two that differ are not nearly equal."""
+def decoded(pair: Pair, outputs: str, command: str) -> Iterator[Row]:
+    """Count outputs that differ; the number is infinite if the scores of any such pair are not nearly equal."""
     for beam in (5, 1):
         bests = []
         for side in pair:
             side.run([f"{command} beam={beam} precision=fp32 device=cpu format=jsonl output=beam-{beam}.jsonl"])
-            lines = (side.place / f"beam-{beam}.jsonl").read_text(encoding="utf-8").splitlines()
-            bests.append([json.loads(line)[what][0] for line in lines])
+            lines = (side.directory / f"beam-{beam}.jsonl").read_text(encoding="utf-8").splitlines()
+            bests.append([json.loads(line)[outputs][0] for line in lines])
         different = [
             (old["score"], new["score"]) for old, new in zip(*bests, strict=True) if old["text"] != new["text"]
         ]
         ties = all(abs(old - new) < TIE for old, new in different)
-        name = f"{len(bests[0]):,} {what}, {len({best['text'] for best in bests[0]}):,} of their own, beam {beam}"
-        yield Row(name, len(different) if ties else math.inf, TIES)
+        name = (
+            f"{len(bests[0]):,} {outputs}, {len({best['text'] for best in bests[0]}):,} of them different, beam {beam}"
+        )
+        yield Row(name, len(different) if ties else math.inf, MAX_TIES)
 
 
 def metrics(pair: Pair) -> Iterator[Row]:
-    """Scores of the lines of the project's pages, with words dropped and swapped, against the original lines."""
+    """Compare the scores of lines of the project's pages. The hypotheses have words dropped and swapped."""
     draw = random.Random(1)
     pages = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "data/README.md", "results/README.md")]
     lines = [line for page in pages for line in page.splitlines() if len(line.split()) > 3]
@@ -260,9 +277,9 @@ def metrics(pair: Pair) -> Iterator[Row]:
     captions = {"hypotheses": texts["hypotheses"], "references": list(zip(lines, texts["second"], strict=True))}
     for side in pair:
         for name, text in {**texts, "references": lines}.items():
-            (side.place / name).write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
+            (side.directory / name).write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
         for name, values in captions.items():
-            (side.place / f"{name}.json").write_text(json.dumps(dict(enumerate(values))), encoding="utf-8")
+            (side.directory / f"{name}.json").write_text(json.dumps(dict(enumerate(values))), encoding="utf-8")
     several = "references=references,second baseline=baseline sources=second bootstrap=200"
     evaluations = {
         "translations": f"hypotheses=hypotheses {several}",
@@ -272,25 +289,28 @@ def metrics(pair: Pair) -> Iterator[Row]:
     }
     for name, settings in evaluations.items():
         before, after = (json.loads(side.run([f"eval {settings} format=json"])) for side in pair)
-        yield Row(f"metrics of {len(lines):,} {name}: numbers that differ", unlike(before, after), 0)
+        yield Row(f"metrics of {len(lines):,} {name}: numbers that differ", count_differences(before, after), 0)
 
 
 def changed(line: str, draw: random.Random) -> str:
+    """The line with words dropped and neighbours swapped at random."""
     words = [word for word in line.split() if draw.random() > 0.15] or ["nothing"]
-    for place in range(len(words) - 1):
+    for i in range(len(words) - 1):
         if draw.random() < 0.1:
-            words[place : place + 2] = words[place + 1], words[place]
+            words[i : i + 2] = words[i + 1], words[i]
     return " ".join(words)
 
 
-def unlike(before: Any, after: Any) -> int:
-    """How many values of a record are missing or different afterwards, not counting additional ones, nor the ends of
-    intervals: early versions drew other resamples for a comparison with a baseline.
+def count_differences(before: Any, after: Any) -> int:
+    """The number of values of a record that are missing or different in another. Additional values do not count, nor do
+    the ends of intervals, because early versions drew other resamples for a comparison with a baseline.
     """
     if isinstance(before, dict) and isinstance(after, dict):
-        return sum(unlike(value, after.get(name)) for name, value in before.items() if name not in ("low", "high"))
+        return sum(
+            count_differences(value, after.get(name)) for name, value in before.items() if name not in ("low", "high")
+        )
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        return sum(map(unlike, before, after))
+        return sum(map(count_differences, before, after))
     return int(before != after)
 
 

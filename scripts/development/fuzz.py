@@ -1,11 +1,15 @@
-"""Feeds seqtool damaged and hostile checkpoints, texts, images, JSON and settings, through the command's entry point.
+"""Run seqtool's commands on damaged and hostile checkpoints, texts, images, JSON and settings.
 
     python scripts/development/fuzz.py --checkpoints 10000 --inputs 2500 --command 200
 
-A case passes if the command ends within 10 s, with status 0 or with status 2 and one sentence, uses less than 1 GB of
-memory, and does not create the canary file, which would show that code from a damaged file has run. Half of the damaged
-checkpoints get a correct manifest, so that the damage reaches the code that reads their contents. A case depends on
-(seed, kind, number) alone, and can be repeated:
+A case passes if the command
+
+- ends within 10 s, with status 0, or with status 2 and an error message of one line,
+- uses less than 1 GB of memory,
+- and does not create the canary file, which would show that code from a damaged file has run.
+
+Half of the damaged checkpoints get a correct manifest, so that the damage reaches the code that reads their contents. A
+case depends only on the seed, its kind and its number, and can be repeated:
 
     python scripts/development/fuzz.py --seed 0 --only json:17
 """
@@ -40,11 +44,11 @@ from mutations import HOSTILE, INTEGERS
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
 
-SECONDS, MEMORY = 10, 1 << 30
-STARTUP = 30  # seconds that an installed command may take besides
-PATIENCE = 1800  # seconds in which a worker must answer, on a machine however busy
+MAX_SECONDS, MAX_BYTES = 10, 1 << 30  # of a case
+STARTUP_SECONDS = 30  # that a separate process may take in addition
+WORKER_SECONDS = 1800  # within which a worker must report, even on a busy machine
 TINY = ["device=cpu", "data.processes=1", "train.minutes=null", "train.epochs=1", "threads=1"]
-SIZES = ["validation.sentences=4", "model.embedding=8", "validation.max_length=8"]  # of models that read something
+SIZES = ["validation.sentences=4", "model.embedding=8", "validation.max_length=8"]  # of models with a source
 RUNS = {
     "attend": [
         *("data.train=300", "data.valid=8", "data.test=8", "data.vocabulary.size=120", "model.encoder_hidden=8"),
@@ -72,7 +76,7 @@ CAPTIONERS = ("soft", "tell")
 
 
 class Case(NamedTuple):
-    """A command line, run in `directory`, and what it reads from its standard input."""
+    """A command line and its standard input. It runs in the directory of the case."""
 
     arguments: list[str]
     stdin: bytes = b""
@@ -85,18 +89,18 @@ class Hang(BaseException):
 # Undamaged files, to be mutated
 
 
-def make_place(place: Path) -> None:
-    """Corpora of every kind, and five tiny models trained on them."""
+def make_workspace(workspace: Path) -> None:
+    """Make corpora of every kind, and train five tiny models on them."""
     random = Random(0)
-    os.chdir(place)
-    photos = place / "data" / "photos"
+    os.chdir(workspace)
+    photos = workspace / "data" / "photos"
     photos.mkdir(parents=True)
     rows = []
     for number in range(12):
         picture(random).resize((40, 40)).convert("RGB").save(photos / f"{number}.png")
         rows.append({"file": f"{number}.png", "captions": [f"A {word} thing." for word in ("red", "blue", "small")]})
     (photos / "captions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (place / "data" / "text.txt").write_text("the cat sees the dog.\n  the dog sees the sun!\n\n" * 20)
+    (workspace / "data" / "text.txt").write_text("the cat sees the dog.\n  the dog sees the sun!\n\n" * 20)
     for name in RUNS:
         best = ["train.best_by=cider"] if name in CAPTIONERS else []
         if cli.run(["train", *_run(name), *best, f"run={name}"], config_directory()) != 0:
@@ -104,29 +108,32 @@ def make_place(place: Path) -> None:
 
 
 def _run(name: str) -> list[str]:
-    """The settings of a run."""
+    """The settings with which a run is trained."""
     return [*TINY, *(SIZES if name != "writes" else []), *RUNS[name]]
 
 
-def checkpoint_of(place: Path, name: str) -> Path:
-    return max((place / "runs" / name / "checkpoints").iterdir())
+def checkpoint_of(workspace: Path, name: str) -> Path:
+    """The last checkpoint of a run."""
+    return max((workspace / "runs" / name / "checkpoints").iterdir())
 
 
 def picture(random: Random) -> Any:
+    """A picture of random pixels."""
     from PIL import Image
 
     size = random.randint(1, 40), random.randint(1, 40)
     return Image.frombytes("RGB", size, random.randbytes(3 * size[0] * size[1]))
 
 
-# The kinds of cases: each writes what it mutates into `directory`, which is empty, and says how it is used.
+# The kinds of cases. Each function writes mutated files to the empty `directory`, and returns the command that reads
+# them. `workspace` has the undamaged corpora and models; damaged files try to create `canary`.
 
 
-def checkpoints(random: Random, place: Path, directory: Path, canary: Path) -> Case:
-    """A checkpoint with a damaged file; half with a manifest that agrees with it."""
+def checkpoints(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
+    """A checkpoint with a damaged file; half of them have a manifest that matches it."""
     name = random.choice(list(RUNS))
     copy = directory / "model"
-    shutil.copytree(checkpoint_of(place, name), copy)
+    shutil.copytree(checkpoint_of(workspace, name), copy)
     files = sorted(file.name for file in copy.iterdir())
     weights = [4 if name in ("checkpoint.json", "model.safetensors") else 2 for name in files]
     file = copy / random.choices(files, weights)[0]
@@ -159,36 +166,36 @@ def checkpoints(random: Random, place: Path, directory: Path, canary: Path) -> C
             shutil.copy(copy / random.choice([name for name in files if name != file.name]), file)
     if random.random() < 0.5 and file.name != "manifest.json":
         repair(copy)
-    return _used(name, random, place, directory)
+    return _used(name, random, workspace, directory)
 
 
-def configs(random: Random, place: Path, directory: Path, canary: Path) -> Case:
-    """A checkpoint's stored configuration, a run's, a cache's summary, or settings on the command line."""
+def configs(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
+    """The configuration of a checkpoint or a run, the files of a cache, or settings on the command line."""
     name = random.choice(list(RUNS))
     match random.randrange(6):
         case 0 | 1:
             copy = directory / "model"
-            shutil.copytree(checkpoint_of(place, name), copy)
+            shutil.copytree(checkpoint_of(workspace, name), copy)
             record = json.loads((copy / "checkpoint.json").read_bytes())
             part = random.choice(("model", "model", "model", "data"))
             changed = mutations.changed({part: record["config"][part]}, random)
             record["config"] = {**record["config"], **changed} if isinstance(changed, dict) else changed
             (copy / "checkpoint.json").write_bytes(mutations.dumped(record))
             repair(copy)
-            return _used(name, random, place, directory)
+            return _used(name, random, workspace, directory)
         case 2:
-            shutil.copytree(place / "runs" / name, directory / "runs" / name)
-            shutil.copytree(place / "data", directory / "data")
-            shutil.copytree(place / "cache", directory / "cache")
+            shutil.copytree(workspace / "runs" / name, directory / "runs" / name)
+            shutil.copytree(workspace / "data", directory / "data")
+            shutil.copytree(workspace / "cache", directory / "cache")
             last = checkpoint_of(directory, name)
             record = json.loads((last / "checkpoint.json").read_bytes())
             record["config"] = mutations.changed(record["config"], random)
             (last / "checkpoint.json").write_bytes(mutations.dumped(record))
             repair(last)
-            limit = "train.minutes=0.05"  # its own limits may have become null
+            limit = "train.minutes=0.05"  # the mutation may have removed its limits
             return Case(["train", f"run={name}", "train.resume=true", "device=cpu", limit])
         case 3:
-            cache = random.choice([path for path in (place / "cache").iterdir() if path.is_dir()])
+            cache = random.choice([path for path in (workspace / "cache").iterdir() if path.is_dir()])
             shutil.copytree(cache, directory / "cache")
             files = [path for path in (directory / "cache").iterdir() if path.suffix not in (".bin", ".txt")]
             file = random.choice(files)
@@ -199,10 +206,10 @@ def configs(random: Random, place: Path, directory: Path, canary: Path) -> Case:
                 content = mutations.damaged(content, random)
             file.write_bytes(mutations.bomb(canary, random) if random.random() < 0.05 else content)
             return Case(["inspect", "cache"])
-    return Case(_settings(random, name, place, directory))
+    return Case(_settings(random, name, workspace, directory))
 
 
-def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
+def text(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
     """Mutated text for translate, generate, eval and prepare."""
     sources = [b"the big cat sees a small house .", b"my friend eats", b"", b"a red car and two dogs"] * 2
     targets = ["el gato grande ve una casa pequeña .".encode(), b"mi amigo come", b"x", b"un coche y dos perros"] * 2
@@ -223,11 +230,11 @@ def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
     victim.write_bytes(content)
     name = {victim.name.removesuffix(".gz"): victim.name}
     en, es, tsv, links, gold = (name.get(file, file) for file in ("a.en", "a.es", "a.tsv", "links", "gold"))
-    attend = f"checkpoint={place / 'runs' / 'attend'}"
+    attend = f"checkpoint={workspace / 'runs' / 'attend'}"
     plain = ["device=cpu", "max_length=20", "beam=2"]
     prepare = ["prepare", "data=parallel", "data.valid=b.en,b.es", "data.processes=1"]
     prepare.append(random.choice(("data.vocabulary.kind=word", "data.vocabulary.kind=char", "data.vocabulary.size=40")))
-    writes = f"checkpoint={place / 'runs' / 'writes'}"
+    writes = f"checkpoint={workspace / 'runs' / 'writes'}"
     match random.randrange(11):
         case 0:
             return Case(["translate", attend, *plain], content)
@@ -242,7 +249,7 @@ def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
         case 4:
             return Case(["eval", attend, f"sources={en}", f"references={es}", "bootstrap=10", *plain])
         case 5:
-            return Case(["caption", f"checkpoint={place / 'runs' / 'soft'}", f"images={victim.name}", *plain])
+            return Case(["caption", f"checkpoint={workspace / 'runs' / 'soft'}", f"images={victim.name}", *plain])
         case 6:
             return Case([*prepare, f"data.train={tsv}"])
         case 7:
@@ -251,12 +258,12 @@ def text(random: Random, place: Path, directory: Path, canary: Path) -> Case:
         case 8:
             return Case(["eval", writes, f"text={victim.name}", "device=cpu"])
         case 9:
-            text = [word for word in prepare if not word.startswith(("data=", "data.valid="))]
-            return Case([*text, "data=text", f"data.train={victim.name}", "data.valid_share=0.3"])
+            options = [option for option in prepare if not option.startswith(("data=", "data.valid="))]
+            return Case([*options, "data=text", f"data.train={victim.name}", "data.valid_share=0.3"])
     return Case([*prepare, f"data.train={en},{es}"])
 
 
-def images(random: Random, place: Path, directory: Path, canary: Path) -> Case:
+def images(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
     """Mutated images for caption and prepare."""
     for number in range(random.choice((1, 1, 2))):
         name, content = _image(random)
@@ -274,13 +281,13 @@ def images(random: Random, place: Path, directory: Path, canary: Path) -> Case:
         data = ["data=photos", "data.directory=.", "data.train=captions.jsonl", *split, "data.processes=1"]
         return Case(["prepare", "model=show_tell", "device=cpu", "model.encoder.size=32", *data])
     more = random.choice(([], ["format=jsonl"], ["n_best=2"]))
-    run = place / "runs" / random.choice(CAPTIONERS)
+    run = workspace / "runs" / random.choice(CAPTIONERS)
     return Case(["caption", f"checkpoint={run}", "images=.", "device=cpu", "beam=2", "max_length=8", *more])
 
 
-def json_files(random: Random, place: Path, directory: Path, canary: Path) -> Case:
-    """Mutated JSON, and CSV: captions to learn from, captions to score, document frequencies."""
-    photos = place / "data" / "photos"
+def json_files(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
+    """Mutated JSON and CSV: captions to train on, captions to score, and document frequencies."""
+    photos = workspace / "data" / "photos"
     rows = [{"file": f"{i}.png", "captions": ["a red thing", "it is blue"]} for i in range(6)]
     karpathy = {
         "dataset": "coco",
@@ -357,8 +364,8 @@ def repair(path: Path) -> None:
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
-def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
-    """A command that uses the checkpoint `model`, a copy of one of the run `name`."""
+def _used(name: str, random: Random, workspace: Path, directory: Path) -> Case:
+    """A random command that uses `directory / "model"`, a checkpoint of the run `name`."""
     plain = ["device=cpu"] if name == "writes" else ["device=cpu", "max_length=8", "beam=2"]
     match random.randrange(10):
         case 0 | 1:
@@ -366,33 +373,33 @@ def _used(name: str, random: Random, place: Path, directory: Path) -> Case:
         case 2 if name == "attend":
             return Case(["prepare", "data.train=20", "data.valid=2", "data.test=2", "data.vocabulary.reuse=model"])
         case 3:
-            shutil.copytree(place / "cache", directory / "cache")
-            shutil.copytree(place / "data", directory / "data")
+            shutil.copytree(workspace / "cache", directory / "cache")
+            shutil.copytree(workspace / "data", directory / "data")
             return Case(["train", *_run(name), "init_from=model", "train.steps=1", "run=new"])
         case 4:
             (directory / "runs" / name / "checkpoints").mkdir(parents=True)
             (directory / "model").rename(directory / "runs" / name / "checkpoints" / "step-0000900")
-            shutil.copytree(place / "cache", directory / "cache")
-            shutil.copytree(place / "data", directory / "data")
-            shutil.copy(place / "runs" / name / "config.yaml", directory / "runs" / name)
+            shutil.copytree(workspace / "cache", directory / "cache")
+            shutil.copytree(workspace / "data", directory / "data")
+            shutil.copy(workspace / "runs" / name / "config.yaml", directory / "runs" / name)
             return Case(["train", f"run={name}", "train.resume=true", "train.steps=1", "device=cpu"])
         case 5 | 6:
             return Case(["eval", "checkpoint=model", "bootstrap=2", *plain])
     if name == "writes":
         return Case(["generate", "checkpoint=model", "prompt=the c", "max_length=8", *plain])
     if name in CAPTIONERS:
-        return Case(["caption", "checkpoint=model", f"images={place / 'data' / 'photos' / '3.png'}", *plain])
+        return Case(["caption", "checkpoint=model", f"images={workspace / 'data' / 'photos' / '3.png'}", *plain])
     return Case(["translate", "checkpoint=model", *plain], b"a big cat\n\nthe house is small\n")
 
 
-def _settings(random: Random, name: str, place: Path, directory: Path) -> list[str]:
-    """A command line with one to three nonsensical settings."""
+def _settings(random: Random, name: str, workspace: Path, directory: Path) -> list[str]:
+    """A random command line with one to three nonsensical settings."""
     from omegaconf import OmegaConf
 
-    run = f"checkpoint={place / 'runs' / name}"
+    run = f"checkpoint={workspace / 'runs' / name}"
     (directory / "lines").write_text("a cat\na dog\n")
     if name in CAPTIONERS:
-        decode = ["caption", run, f"images={place / 'data' / 'photos' / '3.png'}", "max_length=8"]
+        decode = ["caption", run, f"images={workspace / 'data' / 'photos' / '3.png'}", "max_length=8"]
     elif name == "writes":
         decode = ["generate", run, "prompt=the", "max_length=8"]
     else:
@@ -410,11 +417,11 @@ def _settings(random: Random, name: str, place: Path, directory: Path) -> list[s
         )
     )
     if arguments[0] == "train":
-        shutil.copytree(place / "cache", directory / "cache")
-        shutil.copytree(place / "data", directory / "data")
+        shutil.copytree(workspace / "cache", directory / "cache")
+        shutil.copytree(workspace / "data", directory / "data")
     command = arguments[0]
     if command in ("train", "prepare"):
-        stored = OmegaConf.load(place / "runs" / name / "config.yaml")
+        stored = OmegaConf.load(workspace / "runs" / name / "config.yaml")
         keys = [key for key in _keys(stored) if command == "train" or key.startswith("data.")]
     else:
         files = (command,) if command == "generate" else (command, "decoding")
@@ -428,13 +435,15 @@ def _settings(random: Random, name: str, place: Path, directory: Path) -> list[s
 
 
 def _setting(random: Random) -> str:
+    """A value for a setting, nearly always an invalid one."""
     hostile = ("[1,2", "(", "'", '"', "{a:1}", "a,b", "1,2", "${", "${beam}", "${oc.env:X}", "\\", "0x10", "1e999")
     integers = [str(number) for number in (*INTEGERS[:6], 10**12, 2**63, 2**64, 10**40, -1, -(10**12))]
-    others = [value for value in HOSTILE if isinstance(value, str) and value not in mutations.RAW]
-    return random.choice((*hostile, *integers, *integers, "0.5", "1.5", "nan", "[]", "{}", "[[1],{a:b}]", *others))
+    texts = [value for value in HOSTILE if isinstance(value, str) and value not in mutations.RAW]
+    return random.choice((*hostile, *integers, *integers, "0.5", "1.5", "nan", "[]", "{}", "[[1],{a:b}]", *texts))
 
 
 def _keys(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the full names of all settings in a configuration."""
     for key in config:
         value = config._get_node(key)
         if hasattr(value, "keys") and not value._is_none():
@@ -444,7 +453,7 @@ def _keys(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _image(random: Random) -> tuple[str, bytes]:
-    """A valid image file of any format and mode, sometimes with a header that promises more pixels than there are."""
+    """The suffix and the bytes of a valid image file of any format and mode, rarely of a very large one."""
     from PIL import Image
 
     image, stream = picture(random), BytesIO()
@@ -482,59 +491,60 @@ def _image(random: Random) -> tuple[str, bytes]:
     return "ppm", stream.getvalue()
 
 
-# Running them.
+# Running the cases
 
 
 class Worker:
-    """Runs cases in this process, one after another, and checks what each leaves behind."""
+    """Runs cases one after another, and checks the outcome of each."""
 
-    def __init__(self, seed: int, place: Path, canary: Path) -> None:
-        self.seed, self.place, self.canary = seed, place, canary
-        self.directory = Path(tempfile.mkdtemp(prefix="case-", dir=place))
-        self.output = Path(tempfile.mkstemp(prefix="output-", dir=place)[1]).open("w+b")  # noqa: SIM115
+    def __init__(self, seed: int, workspace: Path, canary: Path) -> None:
+        self.seed, self.workspace, self.canary = seed, workspace, canary
+        self.directory = Path(tempfile.mkdtemp(prefix="case-", dir=workspace))
+        self.output = Path(tempfile.mkstemp(prefix="output-", dir=workspace)[1]).open("w+b")  # noqa: SIM115
         for descriptor in (1, 2):
             os.dup2(self.output.fileno(), descriptor)
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        signal.signal(signal.SIGALRM, _deadline.ring)
-        limit = 8 << 30  # of new memory: before the machine has none left
+        signal.signal(signal.SIGALRM, _deadline.check)
+        limit = 8 << 30  # bytes of new memory, so that the machine does not run out of memory
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         self.start = _resident("VmRSS")
 
     def make(self, kind: str, number: int) -> Case:
-        os.chdir(self.place)
+        """Write the files of a case into the empty directory, and change to it."""
+        os.chdir(self.workspace)
         shutil.rmtree(self.directory)
         self.directory.mkdir()
-        case = KINDS[kind](Random(f"{self.seed}/{kind}/{number}"), self.place, self.directory, self.canary)
+        case = KINDS[kind](Random(f"{self.seed}/{kind}/{number}"), self.workspace, self.directory, self.canary)
         os.chdir(self.directory)
         return case
 
     def in_process(self, kind: str, number: int) -> tuple[str, list[str]]:
-        """The outcome of the case in a word, and what is wrong with it, if anything."""
+        """Run a case in this process. Return its outcome in one word, and its problems, none if it passes."""
         case = self.make(kind, number)
         self.output.seek(0)
         self.output.truncate()
         _give_back_freed_memory()
-        Path("/proc/self/clear_refs").write_text("5")  # the highest memory so far is forgotten
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory, VmHWM
         problem, status = None, None
         with _stdin(case.stdin):
             _deadline.start()
             try:
                 status = cli.run(case.arguments, config_directory())
             except Hang:
-                problem = f"more than {SECONDS} s\n{traceback.format_exc()}"
+                problem = f"more than {MAX_SECONDS} s\n{traceback.format_exc()}"
             except BaseException:
                 problem = traceback.format_exc()
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        taken = _resident("VmHWM") - self.start
+        memory = _resident("VmHWM") - self.start
         self.output.seek(0)
-        return self._judged(case, status, self.output.read().decode("utf-8", "replace"), taken, problem)
+        return self._result(case, status, self.output.read().decode("utf-8", "replace"), memory, problem)
 
     def as_command(self, kind: str, number: int) -> tuple[str, list[str]]:
-        """The same with the installed command."""
+        """Run a case in a separate process; the results are those of `in_process`."""
         case = self.make(kind, number)
         arguments = [argument.replace("\0", "0").encode("utf-8", "replace") for argument in case.arguments]
         with tempfile.TemporaryFile() as written, tempfile.TemporaryFile() as stdin:
@@ -542,43 +552,44 @@ class Worker:
             stdin.seek(0)
             command = [sys.executable, "-m", "seqtool", *arguments]
             process = subprocess.Popen(command, stdin=stdin, stdout=written, stderr=written)
-            deadline, problem, finished = time.monotonic() + SECONDS + STARTUP, None, 0
+            deadline, problem, finished = time.monotonic() + MAX_SECONDS + STARTUP_SECONDS, None, 0
             while not finished:
                 finished, code, usage = os.wait4(process.pid, os.WNOHANG)
                 if not finished and time.monotonic() > deadline:
                     process.kill()
-                    problem = f"more than {SECONDS} s"
+                    problem = f"more than {MAX_SECONDS} s"
                 time.sleep(0.02)
             process.returncode = os.waitstatus_to_exitcode(code)
             written.seek(0)
             output = written.read().decode("utf-8", "replace")
-        return self._judged(case, process.returncode, output, (usage.ru_maxrss << 10) - self.start, problem)
+        return self._result(case, process.returncode, output, (usage.ru_maxrss << 10) - self.start, problem)
 
-    def _judged(
-        self, case: Case, status: int | None, output: str, taken: int, problem: str | None
+    def _result(
+        self, case: Case, status: int | None, output: str, memory: int, problem: str | None
     ) -> tuple[str, list[str]]:
+        """The outcome and the problems of a case, from its exit status, output, memory in bytes, and first problem."""
         problems = [problem] if problem else []
         if problem is None and status not in (0, 2):
             problems.append(f"status {status}")
         last = output.rstrip("\n").rpartition("\n")[2]
         if status == 2 and not (last.startswith("seqtool: ") and last.endswith((".", "?"))):
-            problems.append("no sentence at the end")
+            problems.append("no error message in the last line")
         if "Traceback (most recent call last)" in output:
             problems.append("a traceback")
-        if taken > MEMORY:
-            problems.append(f"{taken / 1e6:,.0f} MB of memory")
+        if memory > MAX_BYTES:
+            problems.append(f"{memory / 1e6:,.0f} MB of memory")
         if self.canary.exists():
-            problems.append("CODE RAN")
+            problems.append("code from a damaged file has run")
             self.canary.unlink()
         if problems:
-            shown = " ".join(argument if len(argument) < 200 else f"{argument[:200]}…" for argument in case.arguments)
-            problems += [f"seqtool {shown!r}", output[-3000:]]
-        return ("refused" if status == 2 else "done" if status == 0 else "failed"), problems
+            line = " ".join(argument if len(argument) < 200 else f"{argument[:200]}…" for argument in case.arguments)
+            problems += [f"seqtool {line!r}", output[-3000:]]
+        return {0: "done", 2: "refused"}.get(-1 if status is None else status, "failed"), problems
 
 
 @contextmanager
 def _stdin(content: bytes) -> Iterator[None]:
-    """Make standard input a pipe if the content fits into one, and a file otherwise."""
+    """Within the context, make the content standard input: as a pipe if it fits into one, otherwise as a file."""
     before = sys.stdin
     if len(content) < 60_000:
         read, write = os.pipe()
@@ -598,13 +609,14 @@ def _stdin(content: bytes) -> Iterator[None]:
 
 
 class Deadline:
-    """Raise Hang in the main thread after SECONDS, not counting time in which threads waited for a busy CPU."""
+    """Raises Hang in the main thread after MAX_SECONDS, without the time in which threads waited for a CPU."""
 
     def start(self) -> None:
-        self.end = self._now() + SECONDS
-        signal.setitimer(signal.ITIMER_REAL, SECONDS, 1.0)  # again and again: some callbacks ignore exceptions
+        self.end = self._now() + MAX_SECONDS
+        signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS, 1.0)  # repeatedly, since some callbacks ignore exceptions
 
-    def ring(self, *_: object) -> None:
+    def check(self, *_: object) -> None:
+        """The handler of the timer's signal."""
         left = self.end - self._now()
         if left <= 0:
             raise Hang
@@ -620,18 +632,19 @@ _deadline = Deadline()
 
 
 def _give_back_freed_memory() -> None:
-    """Return freed memory to the system, so that one case is not blamed for another's (see keep_memory)."""
+    """Return freed memory to the system, so that it does not count as memory of the next case (see keep_memory)."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def _resident(name: str) -> int:
+    """The memory of this process in bytes: VmRSS now, or its peak, VmHWM."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) << 10
 
 
-def work(pipe: Connection, seed: int, place: Path, canary: Path, jobs: list[tuple[str, str, int]]) -> None:
-    """Run the jobs (mode, kind, number) in a process of its own, announcing each before and reporting it afterwards."""
-    worker = Worker(seed, place, canary)
+def work(pipe: Connection, seed: int, workspace: Path, canary: Path, jobs: list[tuple[str, str, int]]) -> None:
+    """Run jobs (mode, kind, number) here. Send each job and then its result through the pipe, and None at the end."""
+    worker = Worker(seed, workspace, canary)
     for mode, kind, number in jobs:
         pipe.send((mode, kind, number))
         pipe.send(worker.as_command(kind, number) if mode == "command" else worker.in_process(kind, number))
@@ -640,7 +653,7 @@ def work(pipe: Connection, seed: int, place: Path, canary: Path, jobs: list[tupl
 
 
 def warm_up() -> None:
-    """Import what the commands import, so that it does not count as memory of a case."""
+    """Import the modules that commands import, so that they do not count as memory of a case."""
     import torch
 
     modules = (
@@ -658,23 +671,23 @@ def warm_up() -> None:
     torch.set_num_threads(1)
 
 
-def supervise(seed: int, place: Path, jobs: list[tuple[str, str, int]], report: Callable[..., None]) -> None:
-    """Run all jobs in a process; when it dies or stops answering, another continues with the next job."""
+def supervise(seed: int, workspace: Path, jobs: list[tuple[str, str, int]], report: Callable[..., None]) -> None:
+    """Run all jobs in a process. If it dies or stops answering, a new process continues with the next job."""
     context = get_context("fork")
-    canary = place / "canary"
+    canary = workspace / "canary"
     while jobs:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, seed, place, canary, jobs))
+        receiver, sender = context.Pipe()
+        process = context.Process(target=work, args=(sender, seed, workspace, canary, jobs))
         process.start()
-        theirs.close()
+        sender.close()
         current = None
         while True:
             problem = None
             try:
-                if not ours.poll(PATIENCE):
+                if not receiver.poll(WORKER_SECONDS):
                     process.kill()
                     problem = "no answer"
-                message = ours.recv()
+                message = receiver.recv()
             except EOFError:
                 process.join()
                 problem = problem or f"the process died ({process.exitcode})"
@@ -693,35 +706,35 @@ def supervise(seed: int, place: Path, jobs: list[tuple[str, str, int]], report: 
 
 
 def run(
-    *, seed: int, counts: dict[str, int], command: int, place: Path, only: tuple[str, int] | None = None
+    *, seed: int, counts: dict[str, int], command: int, workspace: Path, only: tuple[str, int] | None = None
 ) -> dict[tuple[str, str], Counter[str]]:
-    """Run the cases, print every failure and a line for each kind, and return the counts for each (mode, kind)."""
+    """Run the cases, and print every failure and a line for each kind. Return the outcomes' counts by (mode, kind)."""
     warm_up()
-    if not (place / "runs").exists():
-        making = get_context("fork").Process(target=make_place, args=(place,))
-        making.start()
-        making.join()
-        if making.exitcode:
+    if not (workspace / "runs").exists():
+        process = get_context("fork").Process(target=make_workspace, args=(workspace,))
+        process.start()
+        process.join()
+        if process.exitcode:
             raise SystemExit("The tiny models cannot be trained.")
     jobs = [("in process", kind, number) for kind, count in counts.items() for number in range(count)]
     jobs += [("command", kind, number) for kind in counts for number in range(command)]
     if only is not None:
         jobs = [("in process", *only)]
     outcomes: dict[tuple[str, str], Counter[str]] = {(mode, kind): Counter() for mode, kind, _ in jobs}
-    started = time.monotonic()
+    start = time.monotonic()
 
     def report(mode: str, kind: str, number: int, outcome: str, problems: list[str]) -> None:
-        counted = outcomes[mode, kind]
-        counted["failed" if problems else outcome] += 1
+        counts_of_kind = outcomes[mode, kind]
+        counts_of_kind["failed" if problems else outcome] += 1
         if problems:
             print(f"FAILED {mode}: --seed {seed} --only {kind}:{number}")
             print("\n".join(f"    {line}" for problem in problems for line in problem.splitlines()), flush=True)
-        if counted.total() == sum(1 for job in jobs if job[:2] == (mode, kind)):
-            summary = ", ".join(f"{counted[outcome]:,} {outcome}" for outcome in ("done", "refused", "failed"))
-            taken = time.monotonic() - started
-            print(f"{kind} ({mode}): {counted.total():,} cases, {summary}; {taken:,.0f} s", flush=True)
+        if counts_of_kind.total() == sum(1 for job in jobs if job[:2] == (mode, kind)):
+            summary = ", ".join(f"{counts_of_kind[outcome]:,} {outcome}" for outcome in ("done", "refused", "failed"))
+            seconds = time.monotonic() - start
+            print(f"{kind} ({mode}): {counts_of_kind.total():,} cases, {summary}; {seconds:,.0f} s", flush=True)
 
-    supervise(seed, place, jobs, report)
+    supervise(seed, workspace, jobs, report)
     return outcomes
 
 
@@ -730,10 +743,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoints", type=int, default=1000, help="mutated checkpoints")
     parser.add_argument("--inputs", type=int, default=250, help="mutated inputs of each other kind")
-    parser.add_argument("--command", type=int, default=0, help="of each kind also through `python -m seqtool`")
+    parser.add_argument(
+        "--command", type=int, default=0, help="cases of each kind that also run as `python -m seqtool`"
+    )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--only", metavar="KIND:NUMBER", help="a single case")
-    parser.add_argument("--place", type=Path, help="a directory for the tiny models, which are then kept")
+    parser.add_argument("--only", metavar="KIND:NUMBER", help="run a single case")
+    parser.add_argument("--place", type=Path, help="a directory in which the tiny models are kept")
     arguments = parser.parse_args()
     only = None
     if arguments.only:
@@ -741,9 +756,11 @@ def main() -> None:
         only = (kind, int(number))
     counts = {kind: arguments.checkpoints if kind == "checkpoints" else arguments.inputs for kind in arguments.kinds}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
-        place = arguments.place or Path(scratch)
-        place.mkdir(parents=True, exist_ok=True)
-        results = run(seed=arguments.seed, counts=counts, command=arguments.command, place=place.resolve(), only=only)
+        workspace = arguments.place or Path(scratch)
+        workspace.mkdir(parents=True, exist_ok=True)
+        results = run(
+            seed=arguments.seed, counts=counts, command=arguments.command, workspace=workspace.resolve(), only=only
+        )
     sys.exit(1 if any(counted["failed"] for counted in results.values()) else 0)
 
 

@@ -1,4 +1,4 @@
-"""Sends thousands of mutated requests to a demo: each must get one clear answer, with no traceback and bounded memory.
+"""Send thousands of mutated requests to a demo. Each must get an answer; tracebacks and growing memory are failures.
 
     python scripts/development/fuzz_demo.py 10000 --seed 1 --checkpoint runs/first
     python scripts/development/fuzz_demo.py 10000 --seed 1 --checkpoint runs/scenes \\
@@ -18,23 +18,23 @@ from test_demo import Server, mutated, mutated_forms
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("count", type=int)
+    parser.add_argument("count", type=int, help="the number of requests")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint", required=True, help="of a translation model, or of a captioner")
-    parser.add_argument("--picture", type=Path, help="forms with this picture are sent, to a captioner")
+    parser.add_argument("--checkpoint", required=True, help="a translation model, or a captioner with --picture")
+    parser.add_argument("--picture", type=Path, help="send forms with this picture instead of JSON")
     arguments = parser.parse_args()
-    place = Path(tempfile.mkdtemp(prefix="seqtool-fuzz-"))
-    server = Server(place, f"checkpoint={Path(arguments.checkpoint).resolve()}").ready()
+    directory = Path(tempfile.mkdtemp(prefix="seqtool-fuzz-"))
+    server = Server(directory, f"checkpoint={Path(arguments.checkpoint).resolve()}").ready()
     before = server.memory()
     if arguments.picture is None:
         answers = mutated(server, arguments.count, seed=arguments.seed)
     else:
         answers = mutated_forms(server, arguments.picture.read_bytes(), arguments.count, seed=arguments.seed)
     statuses = Counter(answer.status for answer in answers)
-    grown = server.memory() - before
+    growth = server.memory() - before
     printed = server.end()
-    print(f"{dict(sorted(statuses.items()))}, memory {grown:+.0f} MB")
-    if "Traceback" in printed or grown > 300:
+    print(f"{dict(sorted(statuses.items()))}, memory {growth:+.0f} MB")
+    if "Traceback" in printed or growth > 300:
         sys.exit(f"The server failed:\n{printed[-3000:]}")
 
 

@@ -1,11 +1,11 @@
-"""Checks that trainings that are killed at random moments and restarted end as if nothing had happened.
+"""Check that trainings that are killed at random moments and resumed end as if they had not been interrupted.
 
     python scripts/development/kill_test.py --kills 30 --seed 1
 
 Trainings of four model families, with dropout and each kind of vocabulary, are killed (SIGKILL) in their start, steps,
-validations and saves, and restarted with train.resume=auto until they finish. Every checkpoint that is kept (weights,
-optimiser, random generators, progress) and the metrics, except times, must equal the undisturbed run's bit for bit.
-Learning curves are not drawn: nothing reads them, and they would take most of the time.
+validations and saves, and resumed with train.resume=auto until they finish. All kept checkpoints (weights, optimiser,
+random generators, progress) and the metrics, except times, must be identical to those of an uninterrupted run. Learning
+curves are not drawn, since nothing reads them and they would take most of the time.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import hydra  # noqa: F401  what is imported here, no process imports again
+import hydra  # noqa: F401  imported here, so that no forked process has to
 import numpy as np
 import torch
 from PIL import Image
@@ -41,7 +41,7 @@ COMMON = [
     *("device=cpu", "threads=1", "data.processes=1", "data.vocabulary.minimum_count=1"),
     *("model.embedding=8", "model.dropout=0.3", "schedule=plateau", "schedule.patience=1"),
     *("train.minutes=null", "train.steps=24", "train.validate_every=2", "train.batch_size=8", "train.log_every=3"),
-    *("optim.lr=0.01", "train.keep_last=2", "train.save_minutes=0.0005"),  # after nearly every step
+    *("optim.lr=0.01", "train.keep_last=2", "train.save_minutes=0.0005"),  # saves after nearly every step
 ]
 SEARCH = "validation.max_length=8"
 TEXT = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv", SEARCH]
@@ -66,15 +66,20 @@ VOCABULARIES = {
     "separate": ["data.vocabulary.kind=unigram", "data.vocabulary.size=14"],
     "joint": ["data.vocabulary.kind=unigram", "data.vocabulary.size=14", "data.vocabulary.joint=true"],
 }
-ALONE = ("show_attend_tell", "language_model")  # which have one vocabulary: none is joint
+ONE_VOCABULARY = ("show_attend_tell", "language_model")  # families without a joint vocabulary
 PHASES = ("start", "step", "validation", "save", "removal", "between")
-AIMS = {"start": 2, "step": 3, "validation": 3, "save": 8, "removal": 4, "between": 2}  # how often, in proportion
-TIMES = ("seconds", "tokens_per_second")
+AIM_WEIGHTS = {"start": 2, "step": 3, "validation": 3, "save": 8, "removal": 4, "between": 2}  # of each phase
+TIMES = ("seconds", "tokens_per_second")  # keys of the metrics that may differ
 
 
 @dataclass
 class Ended:
-    """How a process ended: its exit status, the phase it was in, and how long each phase took, in seconds."""
+    """The end of a process.
+
+    status: its exit status
+    phase: the phase in which it ended
+    durations: the seconds that each occurrence of each phase took
+    """
 
     status: int
     phase: str
@@ -91,28 +96,28 @@ def main() -> None:
     torch.set_num_threads(1)
     generator = random.Random(arguments.seed)
     phases: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory(prefix="seqtool-kills-") as place:
-        os.chdir(place)
+    with tempfile.TemporaryDirectory(prefix="seqtool-kills-") as scratch:
+        os.chdir(scratch)
         make_data()
         pairs = list(product(arguments.families, arguments.vocabularies))
-        tested = [pair for pair in pairs if pair[0] not in ALONE or pair[1] != "joint"]
+        tested = [pair for pair in pairs if pair[0] not in ONE_VOCABULARY or pair[1] != "joint"]
         for number, (family, vocabulary) in enumerate(tested):
-            share = (arguments.kills + number) // len(tested)
-            phases += Counter(test(family, vocabulary, share, generator))
-    shown = ", ".join(f"{phases[phase]} in {phase}" for phase in PHASES)
-    print(f"{phases.total()} kills ({shown}): every run ended as the undisturbed one, bit for bit.")
+            kills = (arguments.kills + number) // len(tested)
+            phases += Counter(test(family, vocabulary, kills, generator))
+    counts = ", ".join(f"{phases[phase]} in {phase}" for phase in PHASES)
+    print(f"{phases.total()} kills ({counts}): every run ended like the uninterrupted one, bit for bit.")
 
 
 def test(family: str, vocabulary: str, kills: int, generator: random.Random) -> list[str]:
-    """Kill trainings of this family with this vocabulary `kills` times; returns the phases they were killed in."""
+    """Kill trainings of this family with this vocabulary `kills` times. Return the phases in which they were killed."""
     if kills == 0:
         return []
     settings = [*FAMILIES[family], *VOCABULARIES[vocabulary], *COMMON]
     name = f"{family}-{vocabulary}"
-    whole = f"{name}-whole"
-    ended = start(settings, whole, aim=None)
-    assert ended.status == 0, f"{whole} ended with {ended.status}: {log(whole)}"
-    usual = {phase: sum(times) / len(times) for phase, times in ended.durations.items()}
+    uninterrupted = f"{name}-uninterrupted"
+    ended = start(settings, uninterrupted, aim=None)
+    assert ended.status == 0, f"{uninterrupted} ended with {ended.status}: {log(uninterrupted)}"
+    mean_durations = {phase: sum(times) / len(times) for phase, times in ended.durations.items()}
     phases: list[str] = []
     runs = 0
     while len(phases) < kills:
@@ -121,25 +126,25 @@ def test(family: str, vocabulary: str, kills: int, generator: random.Random) -> 
         while True:
             aim = None
             if len(phases) < kills:
-                phase = generator.choices(list(AIMS), list(AIMS.values()))[0]
+                phase = generator.choices(list(AIM_WEIGHTS), list(AIM_WEIGHTS.values()))[0]
                 occurrence = 1 if phase == "start" else generator.randint(1, 6 if phase in ("step", "between") else 2)
-                aim = phase, occurrence, generator.uniform(0, usual[phase])
+                aim = phase, occurrence, generator.uniform(0, mean_durations[phase])
             ended = start(settings, run, aim)
             if ended.status == -signal.SIGKILL:
                 phases.append(ended.phase)
                 continue
             assert ended.status == 0, f"{run} cannot be resumed: exit status {ended.status}: {log(run)}"
             break
-        compare(Path("runs", whole), Path("runs", run))
-        again = start(settings, run, None)
-        assert again.status == 0, f"{run} cannot be resumed once it has finished: {log(run)}"
-        compare(Path("runs", whole), Path("runs", run))
+        compare(Path("runs", uninterrupted), Path("runs", run))
+        restarted = start(settings, run, None)
+        assert restarted.status == 0, f"{run} cannot be resumed once it has finished: {log(run)}"
+        compare(Path("runs", uninterrupted), Path("runs", run))
         print(f"{run}: equal after {len(phases)} kills of {name}", flush=True)
     return phases
 
 
 def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> Ended:
-    """Train in a process of its own, and kill it at `aim` (phase, occurrence, seconds into it) if it gets there."""
+    """Train in a forked process, which is killed at `aim` if it gets there: phase, occurrence and seconds into it."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -147,11 +152,11 @@ def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> 
         train(settings, run, writer)
     os.close(writer)
     phase, since = "start", time.monotonic()
-    seen: Counter[str] = Counter([phase])
+    occurrences: Counter[str] = Counter([phase])
     durations: dict[str, list[float]] = {phase: [] for phase in PHASES}
     deadline = None
     while True:
-        if aim is not None and deadline is None and seen[aim[0]] == aim[1]:
+        if aim is not None and deadline is None and occurrences[aim[0]] == aim[1]:
             deadline = time.monotonic() + aim[2]
         wait = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not select.select([reader], [], [], wait)[0]:
@@ -163,23 +168,25 @@ def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> 
             break
         durations[phase].append(time.monotonic() - since)
         phase, since = PHASES[code[0]], time.monotonic()
-        seen[phase] += 1
+        occurrences[phase] += 1
     os.close(reader)
     return Ended(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), phase, durations)
 
 
 def train(settings: list[str], run: str, writer: int) -> None:
-    """Run `seqtool train` in this process, and report to `writer` whenever a phase begins or ends."""
+    """Run `seqtool train` in this process, and write to the pipe `writer` whenever a phase begins or ends."""
 
-    def telling(function: Callable[..., Any], *, before: str | None = None, after: str | None = None) -> Any:
-        def tell(phase: str | None) -> None:
+    def reporting(function: Callable[..., Any], *, before: str | None = None, after: str | None = None) -> Any:
+        """The function, which reports that the phase `before` begins, and after it that `after` begins."""
+
+        def report(phase: str | None) -> None:
             if phase is not None:
                 os.write(writer, bytes([PHASES.index(phase)]))
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            tell(before)
-            result = function(*arguments, **named)
-            tell(after)
+        def call(*arguments: Any, **options: Any) -> Any:
+            report(before)
+            result = function(*arguments, **options)
+            report(after)
             return result
 
         return call
@@ -189,43 +196,45 @@ def train(settings: list[str], run: str, writer: int) -> None:
         output = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        Trainer._begin_update = telling(Trainer._begin_update, before="step")
-        MetricsLog.updated = telling(MetricsLog.updated, after="between")
+        Trainer._begin_update = reporting(Trainer._begin_update, before="step")
+        MetricsLog.updated = reporting(MetricsLog.updated, after="between")
         for validator in (Validator, StreamValidator):
-            validator.__call__ = telling(validator.__call__, before="validation", after="between")
-        checkpoint.save = telling(checkpoint.save, before="save", after="between")
-        checkpoint.remove = telling(checkpoint.remove, before="removal", after="between")
+            validator.__call__ = reporting(validator.__call__, before="validation", after="between")
+        checkpoint.save = reporting(checkpoint.save, before="save", after="between")
+        checkpoint.remove = reporting(checkpoint.remove, before="removal", after="between")
         MetricsLog.draw = lambda self: None
-        own = [f"data.cache=cache-{run}", f"run={run}", "train.resume=auto"]
-        status = cli.run(["train", *settings, *own], cli.config_directory())
+        paths = [f"data.cache=cache-{run}", f"run={run}", "train.resume=auto"]
+        status = cli.run(["train", *settings, *paths], cli.config_directory())
         sys.stdout.flush()
     finally:
         os._exit(status)
 
 
 def log(run: str) -> str:
+    """The end of what a run has printed."""
     return Path(f"{run}.log").read_text(encoding="utf-8")[-3000:]
 
 
-def compare(whole: Path, run: Path) -> None:
-    """Raise AssertionError if the run differs from the undisturbed one, or if anything unfinished is left in it."""
-    kept = sorted(path.name for path in (whole / "checkpoints").iterdir())
-    others = sorted(path.name for path in (run / "checkpoints").iterdir())
-    assert kept == others, f"{run} keeps {others}, not {kept}"
+def compare(uninterrupted: Path, run: Path) -> None:
+    """Raise AssertionError if a run differs from the uninterrupted one, or if it has unfinished files."""
+    kept = sorted(path.name for path in (uninterrupted / "checkpoints").iterdir())
+    actually_kept = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert kept == actually_kept, f"{run} keeps {actually_kept}, not {kept}"
     for name in kept:
-        expected, actual = (checkpoint.read(path / "checkpoints" / name) for path in (whole, run))
+        expected, actual = (checkpoint.read(path / "checkpoints" / name) for path in (uninterrupted, run))
         for file in ("model.safetensors", "training.safetensors"):
             pair = [path.read_bytes() if path.exists() else None for path in (expected.path / file, actual.path / file)]
             assert pair[0] == pair[1], f"{actual.path / file} differs"
         sides = (expected.progress, actual.progress)
         progress = [{key: value for key, value in side.items() if key != "seconds"} for side in sides]
         assert progress[0] == progress[1], f"the progress of {actual.path} differs: {progress}"
-    assert metrics(whole) == metrics(run), f"the metrics of {run} differ"
-    left = [path.name for path in run.rglob(".*") if path.name != ".lock"]
-    assert not left, f"{run} has unfinished parts: {left}"
+    assert metrics(uninterrupted) == metrics(run), f"the metrics of {run} differ"
+    unfinished = [path.name for path in run.rglob(".*") if path.name != ".lock"]
+    assert not unfinished, f"{run} has unfinished files: {unfinished}"
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
+    """The records of a run's metrics, without times."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
 

@@ -1,4 +1,4 @@
-"""Mutations of bytes, text, JSON and the formats of a checkpoint's files, for fuzz.py and tests."""
+"""Mutate bytes, text, JSON and the formats of a checkpoint's files, for fuzz.py and tests."""
 
 import copy
 import gzip
@@ -12,42 +12,33 @@ from random import Random
 from typing import Any
 
 TYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I8", "U8", "BOOL", "C64", "F8_E4M3", "F8_E8M0", "F4", "U16", "?")
-FLOATS = (b"\0\0\x80\x7f", b"\0\0\xc0\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f")  # infinite, NaN, largest
+SPECIAL_FLOATS = (
+    b"\0\0\x80\x7f",
+    b"\0\0\xc0\x7f",
+    b"\0\0\x80\xff",
+    b"\xff\xff\x7f\x7f",
+)  # of float32, little-endian: ∞, NaN, −∞, the largest
 INTEGERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
-DEEP, LONG, INFINITE = "@deep@", "@long@", "@infinite@"  # what json.dumps cannot write: put into its output
-RAW = {
-    DEEP: "[" * 100_000 + "]" * 100_000,
-    LONG: "9" * 5000,
-    INFINITE: "1e999",
-}
+# Markers that `dumped` replaces with JSON that json.dumps cannot write.
+DEEP, LONG, INFINITE = "@deep@", "@long@", "@infinite@"
+RAW = {DEEP: "[" * 100_000 + "]" * 100_000, LONG: "9" * 5000, INFINITE: "1e999"}
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3.5, -0.0, 10**6, 2**31, 2**63, 10**30, -(10**18), 1e300, float("nan")),
     *("", "x", "null", "???", "${oc.env:HOME}", "${model}", "a\0b", "\ud800", "é" * 1000, "../../../escaped", "/", "."),
     *("/dev/zero", "os.system", "posix.system", "builtins.eval", "seqtool.cli.main.main", "seqtool.models.bahdanau.nn"),
-    *(
-        "seqtool",
-        "seqtool.",
-        ".",
-        "seqtool..cli",
-        "seqtool.data.corpora.parallel.Toy",
-        "torch.nn.Linear",
-        "subprocess.run",
-    ),
-    *(
-        "seqtool.models.luong.Luong",
-        "seqtool.models.show_tell.ShowTell",
-        "seqtool.models.backbone.ImageCaptioner",
-    ),
+    *("seqtool", "seqtool.", ".", "seqtool..cli", "seqtool.data.corpora.parallel.Toy", "torch.nn.Linear"),
+    *("subprocess.run", "seqtool.models.luong.Luong", "seqtool.models.show_tell.ShowTell"),
+    "seqtool.models.backbone.ImageCaptioner",
     *("torchvision/alexnet", "timm/test_vit", "torchvision/vit_h_14", "step-9999999", "word", "unigram", "bpe", "gru"),
     *([], {}, [[]], [1, "a", None], {"": 0}, {"_target_": "os.system"}, {"a": {"b": {"c": []}}}, [0] * 1000),
     *(DEEP, LONG, INFINITE),
 )
 CHARACTERS = "\0\t\r\x0b\x1c\x85\u2028\u200f\u202e\ufeff\ufffd\U0001f469\u200d\U0001f680שלום مرحبا\u0301\u0336▁⁇ İßﬁ١½"
-BROKEN = (b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xe2\x82", b"\x80")  # no UTF-8
+INVALID_UTF_8 = (b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xe2\x82", b"\x80")
 
 
 class Bomb:
-    """An object that creates the canary file when it is unpickled."""
+    """An object that creates the file `canary` when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -75,7 +66,7 @@ def bomb(canary: Path, random: Random) -> bytes:
 
 
 def damaged(content: bytes, random: Random) -> bytes:
-    """The bytes with one to three small changes."""
+    """Return the bytes with one to three small changes."""
     for _ in range(random.randint(1, 3)):
         content = _damaged_once(content, random)
     return content
@@ -85,12 +76,12 @@ def _damaged_once(content: bytes, random: Random) -> bytes:
     size = len(content)
     at, length = random.randrange(size + 1), min(size, int(2 ** random.uniform(0, 12)))
     match random.randrange(10):
-        case 0 if size:  # bits
+        case 0 if size:  # flip bits
             changed = bytearray(content)
             for _ in range(random.randint(1, 8)):
                 changed[random.randrange(size)] ^= 1 << random.randrange(8)
             return bytes(changed)
-        case 1 if size:  # a number
+        case 1 if size:  # overwrite a number
             number = random.choice(INTEGERS).to_bytes(8, random.choice(("little", "big")))
             number = number[: random.choice((1, 2, 4, 8))]
             return content[:at] + number + content[at + len(number) :]
@@ -113,7 +104,7 @@ def _damaged_once(content: bytes, random: Random) -> bytes:
 
 
 def text(content: bytes, random: Random) -> bytes:
-    """Text with what editors, operating systems and attackers put into it."""
+    """Return the text with a change that editors, operating systems or attackers may make."""
     lines = content.split(b"\n")
     at = random.randrange(len(lines))
     line = lines[at]
@@ -124,7 +115,7 @@ def text(content: bytes, random: Random) -> bytes:
         case 1:
             return content.replace(b"\n", random.choice((b"\r\n", b"\r", b"\n\n", b"\0\n", b" \n")))
         case 2:
-            lines[at] = line[:where] + random.choice(BROKEN) + line[where:]
+            lines[at] = line[:where] + random.choice(INVALID_UTF_8) + line[where:]
         case 3:
             lines[at] = line[:where] + b"\t" * random.randint(1, 3) + line[where:]
         case 4:
@@ -154,7 +145,7 @@ def text(content: bytes, random: Random) -> bytes:
 
 
 def json_bytes(value: Any, random: Random) -> bytes:
-    """The value as JSON after one to three changes, some of which Python's own writer could not produce."""
+    """Return the value as JSON after one to three changes, some of which json.dumps could not write."""
     value = copy.deepcopy(value)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         value = changed(value, random)
@@ -163,25 +154,26 @@ def json_bytes(value: Any, random: Random) -> bytes:
 
 
 def dumped(value: Any) -> bytes:
+    """Return the value as JSON, with the markers of RAW replaced."""
     written = json.dumps(value)
-    for mark, raw in RAW.items():
-        written = written.replace(f'"{mark}"', raw)
+    for marker, raw in RAW.items():
+        written = written.replace(f'"{marker}"', raw)
     return written.encode()
 
 
 def changed(value: Any, random: Random) -> Any:
-    """The value with one part replaced, removed, renamed, moved or duplicated."""
-    places = list(_places(value))
-    if not places:
+    """Return the value with one part replaced, removed, renamed, moved or duplicated."""
+    locations = list(_locations(value))
+    if not locations:
         return random.choice(HOSTILE)
-    parent, key = random.choice(places)
+    parent, key = random.choice(locations)
     match random.randrange(8):
         case 0:
             del parent[key]
         case 1 if isinstance(parent, dict):
             parent[random.choice(("", "_target_", "\0", "x" * 200, str(key).upper()))] = parent.pop(key)
         case 2:
-            other, name = random.choice(places)
+            other, name = random.choice(locations)
             parent[key] = copy.deepcopy(other[name])
         case 3 if isinstance(parent[key], int) and not isinstance(parent[key], bool):
             parent[key] = random.choice((-parent[key], parent[key] + 1, parent[key] * 1000, random.choice(INTEGERS)))
@@ -194,15 +186,16 @@ def changed(value: Any, random: Random) -> Any:
     return value
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) in the tree."""
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+def _locations(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every (container, key) in a tree of dictionaries and lists."""
+    items = value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ())
+    for key, inner in items:
         yield value, key
-        yield from _places(inner)
+        yield from _locations(inner)
 
 
 def safetensors(content: bytes, random: Random) -> bytes:
-    """A safetensors file with a changed header, usually of the right length, or with changed tensors."""
+    """Return a safetensors file with a changed header, usually with its correct length, or with changed tensors."""
     (length,) = struct.unpack("<Q", content[:8])
     header, body = content[8 : 8 + length], content[8 + length :]
     match random.randrange(8):
@@ -210,7 +203,7 @@ def safetensors(content: bytes, random: Random) -> bytes:
             return struct.pack("<Q", random.choice(INTEGERS)) + header + body
         case 1:
             return content[:8] + header + damaged(body, random)
-        case 2:  # values alone, of the same number
+        case 2:  # the same value everywhere
             kind = random.choice((b"\0", b"\xff", struct.pack("<f", float("inf")), struct.pack("<f", float("nan"))))
             return content[: 8 + length] + (kind * len(body))[: len(body)]
         case 3:
@@ -232,7 +225,7 @@ def safetensors(content: bytes, random: Random) -> bytes:
 
 
 def protobuf(content: bytes, random: Random, depth: int = 0) -> bytes:
-    """A message with one of its fields changed, the lengths around it repaired."""
+    """Return a protobuf message with one field changed, and the lengths of the messages around it corrected."""
     fields = list(_fields(content))
     if not fields:
         return damaged(content, random)
@@ -253,12 +246,13 @@ def protobuf(content: bytes, random: Random, depth: int = 0) -> bytes:
                 deeper = depth < 2 and random.random() < 0.7
                 value = protobuf(value, random, depth + 1) if deeper else damaged(value, random)
             else:
-                value = random.choice((*FLOATS, random.randbytes(8))).ljust(8, b"\0")[: len(value)]
+                value = random.choice((*SPECIAL_FLOATS, random.randbytes(8))).ljust(8, b"\0")[: len(value)]
             fields[at] = (number, wire, value)
     return b"".join(_field(*field) for field in fields)
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int, Any]]:
+    """Yield the number, wire type and value of each field of a message."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)
@@ -272,18 +266,21 @@ def _fields(content: bytes) -> Iterator[tuple[int, int, Any]]:
                 length, at = _varint(content, at)
             yield number, wire, content[at : at + length]
             at += length
-        else:  # no message after all
+        else:  # not a message
             return
 
 
 def _field(number: int, wire: int, value: Any) -> bytes:
-    start = _written(number << 3 | wire)
+    """The bytes of a field."""
+    key = _varint_bytes(number << 3 | wire)
     if wire == 0:
-        return start + _written(value)
-    return start + (_written(len(value)) if wire == 2 else b"") + value
+        return key + _varint_bytes(value)
+    length = _varint_bytes(len(value)) if wire == 2 else b""
+    return key + length + value
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """Read a varint at an offset; return it and the offset after it."""
     value = shift = 0
     while at < len(content):
         byte = content[at]
@@ -295,7 +292,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
     return value, at
 
 
-def _written(value: int) -> bytes:
+def _varint_bytes(value: int) -> bytes:
     written = bytearray()
     while value > 127:
         written.append(value & 127 | 128)
@@ -304,7 +301,7 @@ def _written(value: int) -> bytes:
 
 
 def vocabulary(content: bytes, random: Random) -> bytes:
-    """A vocabulary file with a change in its header or in its contents."""
+    """Return a vocabulary file with a change in its header or in its contents."""
     header, _, body = content.partition(b"\n")
     stored = json.loads(header)
     if random.random() < 0.3:

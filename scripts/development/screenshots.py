@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Takes the pictures of the demo and of reports for docs/; `bash scripts/make_docs.sh screenshots` calls it.
+"""Take the screenshots of the demo and of a report for docs/; `bash scripts/make_docs.sh screenshots` calls it.
 
     python scripts/development/screenshots.py --translator runs/first --captioner runs/scenes --folder docs/pictures
 
@@ -20,20 +20,20 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-SIZE = {"width": 1200, "height": 860}
+VIEWPORT = {"width": 1200, "height": 860}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--translator", required=True)
+    parser.add_argument("--translator", required=True, help="a translation model")
     parser.add_argument("--captioner", required=True)
-    parser.add_argument("--folder", type=Path, default=Path("docs/pictures"))
+    parser.add_argument("--folder", type=Path, default=Path("docs/pictures"), help="the directory for the pictures")
     arguments = parser.parse_args()
     with sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        page = browser.new_page(viewport=SIZE)
+        page = browser.new_page(viewport=VIEWPORT)
         with served(arguments.translator) as address:
             page.goto(address)
             page.locator(".tokens button").nth(3).click()
@@ -44,10 +44,10 @@ def main() -> None:
             page.goto(address)
             page.locator(".looking .token").nth(4).hover()
             page.screenshot(path=arguments.folder / "demo_pictures.png", full_page=True)
-        with tempfile.TemporaryDirectory() as place:
-            report = Path(place, "report.html")
-            words = ["eval", f"checkpoint={arguments.translator}", "split=test", f"report={report}"]
-            subprocess.run([sys.executable, "-m", "seqtool", *words], check=True, capture_output=True)
+        with tempfile.TemporaryDirectory() as directory:
+            report = Path(directory, "report.html")
+            command = ["eval", f"checkpoint={arguments.translator}", "split=test", f"report={report}"]
+            subprocess.run([sys.executable, "-m", "seqtool", *command], check=True, capture_output=True)
             page.goto(report.as_uri())
             page.get_by_role("button", name="BLEU", exact=True).click()
             page.get_by_role("button", name="BLEU", exact=True).click()
@@ -59,9 +59,9 @@ def main() -> None:
 
 @contextmanager
 def served(checkpoint: str) -> Iterator[str]:
-    """The address of a demo, once its model is loaded."""
-    words = ["demo", f"checkpoint={checkpoint}", "port=0"]
-    server: Any = subprocess.Popen([sys.executable, "-m", "seqtool", *words], stdout=subprocess.PIPE, text=True)
+    """Serve a demo within the context, and yield its address."""
+    command = ["demo", f"checkpoint={checkpoint}", "port=0"]
+    server: Any = subprocess.Popen([sys.executable, "-m", "seqtool", *command], stdout=subprocess.PIPE, text=True)
     try:
         address = re.search(r"http://\S+", server.stdout.readline())
         assert address is not None

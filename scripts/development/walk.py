@@ -1,15 +1,18 @@
 #!/usr/bin/env python
-"""How much a reader jumps who follows the code: the package's functions in the order in which they are first called.
+"""Count how often a reader of the code changes files: list functions in the order in which they are first called.
 
     python scripts/development/walk.py
     python scripts/development/walk.py update --functions
     python scripts/development/walk.py --checkout ../before --json before.json
 
 The walks are one update of a small RNNsearch (`update`), and the commands `eval`, `translate` with one line, and
-`caption` with one image and its plot. The models are trained for two steps in a temporary directory, and every walk is
-taken a second time, so that nothing is imported in it. Of each walk are counted: the functions, the files in which they
-stand, the changes of file from one function to the next, and how many of these return to a file already left.
-Lambdas and generator expressions belong to the functions in which they stand.
+`caption` with one image and its plot. The models are trained for two steps in a temporary directory. Every command is
+run once before its walk, so that the walk includes no imports. A walk's counts are
+
+    functions    the functions of the package that are called; lambdas and generator expressions are left out
+    files        the files that define them
+    changes      the changes of file from one function to the next
+    returns      the changes to a file that was visited before
 """
 
 import argparse
@@ -42,7 +45,7 @@ COMMANDS = {
     "translate": "translate checkpoint=runs/translator input=line.txt max_length=5 device=cpu threads=1",
     "caption": "caption checkpoint=runs/captioner images=image.png plot=plot.png max_length=5 device=cpu threads=1",
 }
-UPDATE = 3  # the number of the update that is followed
+FOLLOWED_UPDATE = 3  # the number of the update that is recorded
 
 
 class Function(NamedTuple):
@@ -53,7 +56,7 @@ class Function(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """The length of a walk: see the top of this file."""
+    """The counts of a walk: see the top of this file."""
 
     functions: int
     files: int
@@ -63,33 +66,36 @@ class Counts(NamedTuple):
     @classmethod
     def of(cls, walk: list[Function]) -> "Counts":
         files = [function.file for function in walk]
-        changes = [place for place, (before, after) in enumerate(pairwise(files), start=1) if before != after]
-        returns = [place for place in changes if files[place] in files[:place]]
+        changes = [i for i, (before, after) in enumerate(pairwise(files), start=1) if before != after]
+        returns = [i for i in changes if files[i] in files[:i]]
         return cls(len(walk), len(set(files)), len(changes), len(returns))
 
 
 class Walk:
-    """Records the package's functions while it is switched on."""
+    """Records the functions of the package that are called between `begin` and `end`."""
 
     def __init__(self, package: Path) -> None:
         self._prefix = f"{package}{os.sep}"
         self.functions: dict[Function, None] = {}
 
     def begin(self, *frames: FrameType) -> None:
-        """Begin with the functions of these frames, which were called before."""
+        """Start recording, with the functions of these frames, which are being called already."""
         self.functions = {}
         for frame in frames:
-            self._note(frame, "call", None)
-        sys.setprofile(self._note)
+            self._record(frame, "call", None)
+        sys.setprofile(self._record)
 
     def end(self) -> None:
+        """Stop recording."""
         sys.setprofile(None)
 
-    def _note(self, frame: FrameType, event: str, _: Any) -> None:
+    def _record(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(self._prefix):
             return
-        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")  # no module or class
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith(
+            "<"
+        )  # not a module or class body
         if is_function:
             self.functions.setdefault(Function(code.co_filename.removeprefix(self._prefix), code.co_qualname))
 
@@ -97,19 +103,19 @@ class Walk:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "walks", nargs="*", default=["update", *COMMANDS], help="some of update, eval, translate, caption"
+        "walks", nargs="*", default=["update", *COMMANDS], help="any of update, eval, translate, caption"
     )
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="whose package is followed")
+    parser.add_argument("--checkout", type=Path, default=ROOT, help="the checkout whose package is followed")
     parser.add_argument("--functions", action="store_true", help="print every function")
     parser.add_argument("--json", type=Path, help="a file for the counts")
     arguments = parser.parse_args()
     output = arguments.json and arguments.json.resolve()
     sys.path.insert(0, str(arguments.checkout.resolve()))
     record = {}
-    with tempfile.TemporaryDirectory(prefix="seqtool-walk-") as place, contextlib.chdir(place):
+    with tempfile.TemporaryDirectory(prefix="seqtool-walk-") as scratch, contextlib.chdir(scratch):
         for name, walk in walks(arguments.walks):
             counts = record[name] = Counts.of(walk)
-            print(f"{name}: " + ", ".join(f"{count} {what}" for what, count in counts._asdict().items()))
+            print(f"{name}: " + ", ".join(f"{count} {name}" for name, count in counts._asdict().items()))
             for function in walk if arguments.functions else ():
                 print(f"  {function.file}: {function.name}")
     if output is not None:
@@ -117,14 +123,17 @@ def main() -> None:
 
 
 def walks(names: list[str]) -> Iterator[tuple[str, list[Function]]]:
+    """Yield the name and the functions of each walk."""
     import seqtool
     from seqtool.runtime import distributed
 
     walk = Walk(Path(seqtool.__file__).parent)
     quietly(TRANSLATOR)
     if "update" in names:
-        with each_iteration(distributed, walk):
-            quietly(TRANSLATOR.replace("run=translator", "run=followed").replace("steps=2", f"steps={UPDATE + 1}"))
+        with recording_an_update(distributed, walk):
+            quietly(
+                TRANSLATOR.replace("run=translator", "run=followed").replace("steps=2", f"steps={FOLLOWED_UPDATE + 1}")
+            )
         yield "update", list(walk.functions)
     if "caption" in names:
         quietly(CAPTIONER)
@@ -141,21 +150,23 @@ def walks(names: list[str]) -> Iterator[tuple[str, list[Function]]]:
 
 
 @contextlib.contextmanager
-def each_iteration(distributed: Any, walk: Walk) -> Iterator[None]:
-    """Follow one update: every iteration of the training loop begins by asking whether any process is to stop."""
+def recording_an_update(distributed: Any, walk: Walk) -> Iterator[None]:
+    """Record one update. Each iteration of the training loop begins by calling `distributed.maximum` with two values,
+    to ask whether any process is to stop.
+    """
     highest: Callable[..., list[float]] = distributed.maximum
-    iterations = iter(range(1, UPDATE + 3))
+    iterations = iter(range(1, FOLLOWED_UPDATE + 3))
 
-    def asked(*values: float) -> list[float]:
+    def counted(*values: float) -> list[float]:
         iteration = next(iterations, None) if len(values) == 2 else None
-        if iteration == UPDATE:
-            loop = sys._getframe(2)  # which called the method that asks
+        if iteration == FOLLOWED_UPDATE:
+            loop = sys._getframe(2)  # the caller of the method that asks
             walk.begin(loop, sys._getframe(1))
-        elif iteration == UPDATE + 1:
+        elif iteration == FOLLOWED_UPDATE + 1:
             walk.end()
         return highest(*values)
 
-    distributed.maximum = asked
+    distributed.maximum = counted
     try:
         yield
     finally:
@@ -163,7 +174,7 @@ def each_iteration(distributed: Any, walk: Walk) -> Iterator[None]:
 
 
 def quietly(line: str) -> None:
-    """Run a command line, whose output is dropped unless it fails."""
+    """Run a command line without its output. If it fails, this script prints the output and ends."""
     from seqtool.cli import main as cli
 
     output = io.StringIO()

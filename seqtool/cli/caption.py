@@ -35,7 +35,7 @@ def caption(config: DictConfig) -> None:
     settings = CaptionSettings.of(config, Captioner)
     with distributed.group():
         images = distributed.from_first(settings.find)
-        captioner = Captioner.configured(config)
+        captioner = Captioner.from_config(config)
         with CaptionWriter(settings, captioner).opened() as writer:
             if settings.format == "coco":
                 images = list(dict.fromkeys(images))  # the format has one caption for each image

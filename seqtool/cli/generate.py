@@ -52,7 +52,7 @@ def generate(config: DictConfig) -> None:
     settings.check()
     with distributed.group():
         if distributed.is_first():
-            _continue_prompts(settings, Generator.configured(config))
+            _continue_prompts(settings, Generator.from_config(config))
 
 
 def _continue_prompts(settings: GenerateOutput, generator: Generator) -> None:
@@ -71,11 +71,11 @@ def _continue_prompts(settings: GenerateOutput, generator: Generator) -> None:
                 message = f"The prompt has {len(prompt.unknown):,} symbols that the model does not know."
                 print(f"{message} {unknown_sentence(Counter(prompt.unknown))}", file=sys.stderr)
             if settings.format == "jsonl":
-                samples = generator.continuations(prompt, generator.uniforms())
+                samples = generator.continuations(prompt, generator.uniform_noise())
                 out.write(json.dumps(generator.line(line, samples), ensure_ascii=False) + "\n")
                 count += len(samples)
                 continue
-            for uniforms in generator.uniforms():
+            for uniforms in generator.uniform_noise():
                 parts: list[str] = []
                 on_text = write if output is None else parts.append
                 on_text((f"{SEPARATOR}\n" if count else "") + line)

@@ -63,7 +63,7 @@ def translate(config: DictConfig) -> None:
     check_outputs({"output": settings.output, "alignments": settings.alignments}, settings.inputs())
     with distributed.group():
         distributed.from_first(settings.check)  # before the model is loaded
-        translator = Translator.configured(config)
+        translator = Translator.from_config(config)
         writer = TranslationWriter(settings, translator, alignments=settings.alignments, words=settings.words)
         with writer.opened():
             _translate_lines(settings, translator, writer)
@@ -76,7 +76,7 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
     # No progress bar where lines are typed, nor in a log where they come from a pipe, which may stay open for days.
     wanted = is_file(file) or (sys.stderr.isatty() and not is_typed())
     with writer.progress("translate", partial(count_lines, file), wanted=wanted) as bar:
-        for lines, prefixes in distributed.each_from_first(settings.lines(32 * translator.settings.at_once)):
+        for lines, prefixes in distributed.each_from_first(settings.lines(32 * translator.settings.sources_per_batch)):
             last = writer.count + len(lines)
 
             def progress(done: int, last: int = last) -> None:

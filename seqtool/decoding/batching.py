@@ -1,5 +1,5 @@
-"""From sources to hypotheses: the settings of decoding, batches in a good order, then beam search or sampling, for any
-model and any source; and several models that decode as one.
+"""Decode sources in batches, with any model: the settings of decoding, batches sorted by length, beam search or
+sampling of each, forced decoding, and ensembles.
 """
 
 import math
@@ -28,17 +28,18 @@ from seqtool.settings import declarations
 
 X = TypeVar("X")
 
-HYPOTHESES = 320  # decoded at once by default
+# Hypotheses decoded at once by default. Greedily, 320 make 14,900 steps/s where 64 make 10,200 (performance.md).
+HYPOTHESES_PER_BATCH = 320
 
-FOR_SAMPLING = ("temperature", "top_k", "top_p")  # `seed` also draws for hard attention
-COLDEST = 1e-4  # but for 0: dividing by less might overflow
+FOR_SAMPLING = ("temperature", "top_k", "top_p")  # not `seed`, which also draws the locations of hard attention
+MIN_TEMPERATURE = 1e-4  # unless 0 (greedy): dividing logits by less could overflow
 
 
 @dataclass
 class DecodeSettings(declarations.Decode):
-    """configs/decoding.yaml says what each is and holds the defaults."""
+    """The settings of decoding; configs/decoding.yaml describes each and holds the defaults."""
 
-    memory: ClassVar[str] = "batch_size, beam, n_best or max_length"  # the settings that take most of it
+    memory: ClassVar[str] = "batch_size, beam, n_best or max_length"  # the settings that memory depends on most
 
     def __post_init__(self) -> None:
         problems = out_of_range(type(self), vars(self))
@@ -46,39 +47,42 @@ class DecodeSettings(declarations.Decode):
             problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
         if self.min_length > self.max_length:
             problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
-        length_penalty(self.length_penalty, self.length_alpha)  # refuses an unknown one
+        length_penalty(self.length_penalty, self.length_alpha)  # raises InputError for an unknown name
         if problems:
             raise InputError("; ".join(problems) + ".")
 
     @property
-    def at_once(self) -> int:
-        """The number of sources in a batch."""
-        return self.batch_size or max(1, HYPOTHESES // (self.n_best if self.sample else self.beam))
+    def sources_per_batch(self) -> int:
+        """The number of sources in a batch: `batch_size`, or as many as have `HYPOTHESES_PER_BATCH` hypotheses."""
+        hypotheses_per_source = self.n_best if self.sample else self.beam
+        return self.batch_size or max(1, HYPOTHESES_PER_BATCH // hypotheses_per_source)
 
-    def uniforms(self, number: int) -> NDArray[np.float64]:
+    def uniform_noise(self, source_number: int) -> NDArray[np.float64]:
         """The random numbers in [0, 1) for the samples of one source, n_best × max_length.
 
-        They depend only on the seed and on the source's own `number`, never on the other sources of its batch.
+        They depend only on the seed and on the source's number, never on the other sources of its batch.
         """
-        return np.random.default_rng([self.seed, number]).random((self.n_best, self.max_length))
+        return np.random.default_rng([self.seed, source_number]).random((self.n_best, self.max_length))
 
 
 def out_of_range(schema: type, settings: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the values of decoding settings, which `schema` declares, each problem as a clause."""
+    """The problems with the values of decoding settings, which `schema` declares, each as a clause."""
     problems = declarations.out_of_range(schema, settings)
-    if 0 < settings["temperature"] < COLDEST:
-        problems.append(f"temperature must be 0 (greedy) or at least {COLDEST:g}, not {settings['temperature']:g}")
+    if 0 < settings["temperature"] < MIN_TEMPERATURE:
+        problems.append(
+            f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE:g}, not {settings['temperature']:g}"
+        )
     return problems
 
 
 def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
-    """Raise InputError for settings without effect: sampling's without sampling, coverage without attention, or a
-    length of sources for another task than translation.
+    """Raise InputError for settings without effect: those of sampling without sampling, the coverage penalty without
+    attention, and the maximum length of sources in tasks other than translation.
     """
     changed = [name for name in FOR_SAMPLING if getattr(settings, name) != defaults("decoding")[name]]
     if changed and not settings.sample:
-        named = ", ".join(f"{name}=" for name in changed)
-        raise InputError(f"{named} can only be given with sample=true, which draws words instead of searching.")
+        listed = ", ".join(f"{name}=" for name in changed)
+        raise InputError(f"{listed} can only be given with sample=true, which draws words instead of searching.")
     if settings.max_source_length is not None and task != "translation":
         raise InputError("max_source_length=… is for translations: a picture has no tokens.")
     if settings.coverage_penalty and not attends:
@@ -87,7 +91,10 @@ def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
 
 @contextmanager
 def computing(device: torch.device, precision: str, *, lower: str) -> Iterator[None]:
-    """Without gradients, and as fast as the device can; if memory runs out, OutOfMemoryError says what to `lower`."""
+    """Within the context, compute without gradients, in this precision, and with oneDNN where it is exact.
+
+    lower: the settings that OutOfMemoryError advises to lower if memory runs out
+    """
     with (
         out_of_memory(lambda: f"while decoding: lower {lower}.", device),
         torch.inference_mode(),
@@ -101,26 +108,28 @@ def computing(device: torch.device, precision: str, *, lower: str) -> Iterator[N
 class Sources:
     """The sources to decode, one per row.
 
-    order: the order in which rows are batched, similar lengths together and the longest first
-    batch: from rows to the input of the model's `encode`
-    maximum: each row's greatest output length in tokens, with EOS and without a prefix, or None
-    remember: changes the memory of a batch of rows, if that is needed
+    order: the rows in the order in which they are batched: similar lengths together, the longest first
+    batch: makes the input of the model's `encode` from some rows
+    maximum: each row's maximum output length in tokens, with EOS and without a prefix; None if it has none of its own
+    change_memory: changes the memory of a batch of rows, to add random numbers for example; None leaves it
     """
 
     order: Sequence[int]
     batch: Callable[[Sequence[int]], Any]
     maximum: Sequence[int] | None = None
-    remember: Callable[[Any, Sequence[int]], Any] | None = None
+    change_memory: Callable[[Any, Sequence[int]], Any] | None = None
 
     def encoded(self, model: Any, rows: Sequence[int], device: torch.device) -> tuple[Any, Any, Any]:
-        """A batch, its memory and the decoder's first state."""
+        """The batch of these rows, the model's memory of it, and the decoder's first state."""
         source = self.batch(rows).to(device)
         memory, state = model.encode(source)
-        return source, memory if self.remember is None else self.remember(memory, rows), state
+        if self.change_memory is not None:
+            memory = self.change_memory(memory, rows)
+        return source, memory, state
 
 
 def encoded_sentences(ids: Sequence[Sequence[int]]) -> Sources:
-    """Encoded sentences: an output may have three times as many tokens as its source, plus ten."""
+    """Sentences, as ids, to decode. An output may have three times as many tokens as its source, plus ten."""
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     maximum = [3 * len(sentence) + 10 for sentence in ids]
     return Sources(order, lambda rows: make_source([ids[i] for i in rows]), maximum)
@@ -138,11 +147,12 @@ def decode(
     progress: Callable[[int], None] | None = None,
     trace: Lattice | None = None,
 ) -> list[list[Hypothesis]]:
-    """The n best hypotheses for each source, in the order of its rows; several processes share out the batches.
+    """Return the n best hypotheses for each source, in the order of the rows. Several processes share the batches.
 
-    numbers: of each source, which seeds its samples; by default its row
-    prefixes: the ids with which each output begins, all of one length, which counts as part of the output's
-    progress: is called after each batch with the number of sources that this process has just finished
+    numbers: each source's number, which seeds its samples; by default its row
+    prefixes: the ids with which each output begins; all are equally long, and their length counts towards max_length
+    keep_attention: whether hypotheses keep their attention
+    progress: called after each batch with the number of sources that this process has just finished
     trace: records the search for a single source
     """
     prefix_length = len(prefixes[0]) if prefixes else 0
@@ -158,21 +168,22 @@ def decode(
                 "step": model.step,
                 "memory": memory,
                 "state": state,
-                "maximum": [max(1, most_tokens(sources, i, settings, prefix_length) - prefix_length) for i in rows],
+                "maximum": [max(1, max_tokens(sources, i, settings, prefix_length) - prefix_length) for i in rows],
                 "minimum": max(1, settings.min_length - prefix_length),
                 "keep_attention": keep_attention,
                 "prefix": prefix,
             }
             if settings.sample:
-                drawn = [settings.uniforms(i if numbers is None else numbers[i]) for i in rows]
+                noise = [settings.uniform_noise(i if numbers is None else numbers[i]) for i in rows]
                 samples = sample(
-                    uniform_noise=torch.from_numpy(np.stack(drawn)).float(),
+                    uniform_noise=torch.from_numpy(np.stack(noise)).float(),
                     temperature=settings.temperature,
                     top_k=settings.top_k,
                     top_p=settings.top_p,
                     **common,
-                )  # those that ended come first, the likelier before the others
-                n_best = [sorted(each, key=lambda h: (not h.ended, -h.log_probability)) for each in samples]
+                )
+                # Samples that ended come first, and likelier ones before others.
+                n_best = [sorted(group, key=lambda h: (not h.ended, -h.log_probability)) for group in samples]
             else:
                 n_best = beam_search(
                     beam=settings.beam,
@@ -187,11 +198,11 @@ def decode(
             progress(len(rows))
         return n_best
 
-    return in_batches(decode_batch, sources.order, settings.at_once)
+    return in_batches(decode_batch, sources.order, settings.sources_per_batch)
 
 
-def most_tokens(sources: Sources, row: int, settings: DecodeSettings, prefix_length: int) -> int:
-    """How many tokens a row's output may have, with its prefix."""
+def max_tokens(sources: Sources, row: int, settings: DecodeSettings, prefix_length: int) -> int:
+    """The maximum number of tokens of a row's output, its prefix included."""
     if sources.maximum is None:
         return settings.max_length
     return max(settings.min_length, min(settings.max_length, sources.maximum[row] + prefix_length))
@@ -209,11 +220,11 @@ def force_all(
 ) -> list[Hypothesis]:
     """Forced decoding (`common.force`) of targets, ids without BOS and EOS, in batches.
 
-    owners: for each target the row of `sources` that it belongs to; by default one target for each
-    likeliest: also what was expected, so many tokens at each place
+    owners: for each target, the row of its source in `sources`; by default the i-th target belongs to row i
+    likeliest: the number of likeliest tokens to keep at each position; 0 keeps none, nor the entropy
     """
     owners = range(len(targets)) if owners is None else owners
-    place = {row: i for i, row in enumerate(sources.order)}
+    rank = {row: i for i, row in enumerate(sources.order)}
 
     def force_batch(batch: Sequence[int]) -> list[Hypothesis]:
         with computing(device, settings.precision, lower=f"{settings.memory}, or give shorter texts"):
@@ -221,28 +232,29 @@ def force_all(
             target = make_target([targets[i] for i in batch]).to(device)
             return force(model.step, memory, state, target, likeliest=likeliest)
 
-    order = sorted(range(len(targets)), key=lambda i: (len(targets[i]), -place[owners[i]]))
-    return in_batches(force_batch, order, settings.at_once)
+    order = sorted(range(len(targets)), key=lambda i: (len(targets[i]), -rank[owners[i]]))
+    return in_batches(force_batch, order, settings.sources_per_batch)
 
 
 def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:
-    """The function's results for the rows 0, 1, 2, …, called with `size` of them at a time in the given order;
-    several processes share out the batches.
+    """Return a function's results for the rows 0, 1, 2, …, calling it with `size` rows at a time in the given order.
+    Several processes share the batches.
     """
     batches = list(chunks(order, size))
     results: dict[int, X] = {}
-    for rows, of_batch in zip(batches, distributed.parallel_map(function, batches), strict=True):
-        results.update(zip(rows, of_batch, strict=True))
+    for rows, batch_results in zip(batches, distributed.parallel_map(function, batches), strict=True):
+        results.update(zip(rows, batch_results, strict=True))
     return [results[row] for row in range(len(order))]
 
 
 def chunks(items: Sequence[X], size: int) -> Iterator[Sequence[X]]:
+    """Split a sequence into pieces of `size` items; the last may be shorter."""
     return (items[i : i + size] for i in range(0, len(items), size))
 
 
 class Ensemble:
-    """Several models that share vocabularies, decoded as one: their probabilities are averaged
-    (Sutskever et al. 2014, section 3.6). Memory and state are tuples, one entry per model.
+    """Several models with the same vocabularies, decoded as one model: their probabilities are averaged
+    (Sutskever et al. 2014, section 3.6). Memory and state are tuples with one entry per model.
     """
 
     def __init__(self, models: Sequence[Any]) -> None:
@@ -255,8 +267,8 @@ class Ensemble:
     def prefill(
         self, memory: tuple[Any, ...], state: tuple[Any, ...], tokens: Int[Tensor, "N t"]
     ) -> Prefilled[tuple[Any, ...]]:
-        read = [model.prefill(m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
-        return Prefilled(tuple(each.state for each in read), _mean([each.attention for each in read]))
+        prefilled = [model.prefill(m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
+        return Prefilled(tuple(p.state for p in prefilled), _mean([p.attention for p in prefilled]))
 
     def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Int[Tensor, "N"]) -> Step[tuple[Any, ...]]:
         steps = [model.step(m, s, token) for model, m, s in zip(self.models, memory, state, strict=True)]
@@ -266,6 +278,6 @@ class Ensemble:
 
 
 def _mean(attention: Sequence[Float[Tensor, "N *t S"] | None]) -> Float[Tensor, "N *t S"] | None:
-    """The mean over the models that attend."""
+    """The mean attention of the models that have any; None if none has."""
     alphas = [alpha for alpha in attention if alpha is not None]
     return torch.stack(alphas).mean(0) if alphas else None

@@ -1,9 +1,13 @@
-"""Beam search; greedy decoding is a beam of 1.
+"""Beam search; greedy decoding is a beam of 1. It needs only a memory, a state and a step function.
 
-It uses only a memory, a state and a step function. At every step the 2·beam best continuations of a sentence are
-taken (for a beam of 1 the best: when that ends, the sentence is finished). Those among the first `beam` that end are
-set aside; the best `beam` that do not end live on. A sentence is finished, and leaves the batch, when `beam` hypotheses
-have ended, when no live one can enter its n best any more, or at its maximum length.
+At every step, for each sentence:
+
+1. The 2·beam best continuations are taken (only the best one for a beam of 1).
+2. Continuations that end with EOS and are among the first `beam` are set aside as finished hypotheses.
+3. The `beam` best continuations that do not end are kept as live hypotheses.
+
+A sentence leaves the batch when `beam` hypotheses have ended, when no live one can enter its n best any more, or at its
+maximum length.
 """
 
 import math
@@ -22,8 +26,8 @@ from seqtool.models.tokens import BOS, EOS
 from seqtool.settings.classes import chosen
 
 LengthPenalty = Callable[[float], float]
-LEAST_COVERED = torch.finfo(torch.float32).tiny  # the coverage of a position: 0 after underflow has no logarithm
-BLOCK = 64  # size of the blocks whose maxima `highest` takes first
+MIN_COVERAGE = torch.finfo(torch.float32).tiny  # of a position: attention may underflow to 0, which has no logarithm
+BLOCK_SIZE = 64  # scores in a block, whose maximum `highest` takes first
 
 
 @torch.no_grad()
@@ -43,46 +47,49 @@ def beam_search(
     prefix: Prefix | None = None,
     trace: "Lattice | None" = None,
 ) -> list[list[Hypothesis]]:
-    """The n best hypotheses of each sentence, best first; always at least one, even if no beam ends.
+    """Return the n best hypotheses of each sentence, best first. There is at least one, even if none has ended.
 
-    maximum: the greatest length of each sentence's hypotheses, in tokens with EOS
-    minimum: the length before which none ends
-    coverage: β of Wu et al. 2016, equation 14: the score of an ended hypothesis gains β Σ_j log min(Σ_i α_ij, 1), j
-        over the real positions of its source according to `mask` (None: all)
-    prefix: how each begins (`common.read_prefix`); lengths and probabilities count only what follows
+    maximum: the maximum length of each sentence's hypotheses, in tokens with EOS
+    minimum: the minimum length of hypotheses, in tokens with EOS
+    penalty: the divisor of a log-probability (`length_penalty`), by the hypothesis's length
+    coverage: β of Wu et al. 2016, equation 14. It adds β Σ_j log min(Σ_i α_ij, 1) to the score of a hypothesis that
+        ended, where j runs over the real positions of the source
+    mask: true at the real positions of the sources; None if all are real
+    keep_attention: whether hypotheses keep their attention
+    prefix: the beginning of each sentence's hypotheses (`common.read_prefix`). Lengths and probabilities leave it out
     trace: records every continuation that is considered
     """
-    active = torch.arange(len(maximum))  # the sentences still searched
+    active = torch.arange(len(maximum))  # the sentences that are not finished
     first = active.repeat_interleave(beam)
     prefix = prefix or Prefix(torch.full((len(active), 1), BOS), None)
     pointers = BackPointers(prefix, first)
     to_device = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
     state = keep(state, first, len(active))
     token = prefix.tokens[first, -1].cpu()
-    total = torch.full((len(active), beam), -math.inf)  # on the CPU like all but the model: one GPU wait per step
-    total[:, 0] = 0.0  # the beams of a sentence start alike: only the first may be continued
+    total = torch.full((len(active), beam), -math.inf)  # on the CPU, so that each step waits for the GPU only once
+    total[:, 0] = 0.0  # the beams of a sentence start equal, so only the first may be continued
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     limit = torch.tensor(maximum)
     divisor = torch.tensor([penalty(length) for length in maximum], dtype=torch.float64)
-    bar = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # to matter, a further score must exceed it
+    score_to_beat = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # to enter a sentence's n best
     real = mask.cpu() if coverage and mask is not None else None
 
     def set_aside(sentences: Int[Tensor, "n"], length: int, last: Continuations) -> None:
-        """`last`: for each of these sentences, the last step of one of its hypotheses."""
-        bars = {}
+        """Add a finished hypothesis to each of these sentences; `last` holds the last steps of the hypotheses."""
+        new_scores_to_beat = {}
         for i, hypothesis in zip(sentences.tolist(), pointers.trace(last), strict=True):
             score = hypothesis.log_probability / penalty(length)
             if coverage and hypothesis.attention is not None and hypothesis.ended:
                 covered = hypothesis.attention.sum(0)
                 covered = covered if real is None else covered[real[i]]
-                score += coverage * float(covered.clamp(LEAST_COVERED, 1).log().sum())
+                score += coverage * float(covered.clamp(MIN_COVERAGE, 1).log().sum())
             done = finished[i]
             done.append(hypothesis._replace(score=score))
             if len(done) >= beam:
-                bars[i] = math.inf
+                new_scores_to_beat[i] = math.inf  # the sentence is finished
             elif len(done) >= n_best:
-                bars[i] = sorted((h.score for h in done), reverse=True)[n_best - 1]
-        bar[list(bars)] = torch.tensor(list(bars.values()), dtype=torch.float64)
+                new_scores_to_beat[i] = sorted((h.score for h in done), reverse=True)[n_best - 1]
+        score_to_beat[list(new_scores_to_beat)] = torch.tensor(list(new_scores_to_beat.values()), dtype=torch.float64)
 
     for length in range(1, max(maximum, default=0) + 1):
         logits, state, alpha, location = step(memory, state, to_device(token))
@@ -92,27 +99,29 @@ def beam_search(
         vocabulary = log_p.shape[1]
         width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)
         values, index = (tensor.cpu() for tensor in highest(log_p.view(len(active), -1), width))
-        del logits, log_p  # so that the next ones reuse their memory
+        del logits, log_p  # so that the next step reuses their memory
         row = index // vocabulary + beam * torch.arange(len(active))[:, None]
         best = Continuations(row, index % vocabulary, values)
         ends = best.token == EOS
         ended = (ends & (values != -math.inf))[:, :beam]
-        values, kept = values.masked_fill(ends, -math.inf).topk(beam, -1)  # of probability 0 if there are too few
+        values, kept = values.masked_fill(ends, -math.inf).topk(
+            beam, -1
+        )  # if there are fewer, the others have log-probability −∞
         live = Continuations(best.row.gather(1, kept), best.token.gather(1, kept), values)
         if trace is not None:
             trace.add(active, best, kept)
-        owner, place = ended.nonzero(as_tuple=True)
+        owner, column = ended.nonzero(as_tuple=True)
         if len(owner):
-            set_aside(active[owner], length, best.at(owner, place))
-        if length in maximum:  # live ones of these sentences are set aside while there is room among the n best
+            set_aside(active[owner], length, best.at(owner, column))
+        if length in maximum:  # fill up the n best of the sentences that end here with live hypotheses
             done = torch.tensor([len(finished[i]) for i in active.tolist()])
             alive = (live.log_p != -math.inf).sum(1).maximum((done == 0).long())  # at least one
             room = alive.minimum(n_best - done).masked_fill(limit[active] != length, 0)
-            owner, place = (torch.arange(beam) < room[:, None]).nonzero(as_tuple=True)
+            owner, column = (torch.arange(beam) < room[:, None]).nonzero(as_tuple=True)
             if len(owner):
-                set_aside(active[owner], length, live.at(owner, place))
+                set_aside(active[owner], length, live.at(owner, column))
         attainable = live.log_p[:, 0].double() / divisor[active]  # −∞ if none is live
-        hopeless = attainable <= bar[active]
+        hopeless = attainable <= score_to_beat[active]
         unfinished = ((limit[active] > length) & ~hopeless).nonzero().flatten()
         if not len(unfinished):
             break
@@ -128,24 +137,26 @@ def beam_search(
 
 
 def highest(x: Float[Tensor, "N V"], k: int) -> tuple[Float[Tensor, "N {k}"], Int[Tensor, "N {k}"]]:
-    """The k highest of each row and their indices, like `topk` but in a quarter of its time on long rows: they lie in
-    the k blocks with the highest maxima, or after the last whole block.
+    """Return the k highest values of each row and their indices, like `topk` but in a quarter of its time on long rows.
+    These values lie in the k blocks with the highest maxima, or after the last whole block.
     """
-    whole = x.shape[1] // BLOCK * BLOCK
-    if whole < 8 * k * BLOCK:
+    whole = x.shape[1] // BLOCK_SIZE * BLOCK_SIZE
+    if whole < 8 * k * BLOCK_SIZE:  # too few blocks to save time
         return x.topk(k, -1)
-    blocks = x[:, :whole].reshape(len(x), -1, BLOCK)
-    first = BLOCK * blocks.amax(-1).topk(k, -1).indices[:, :, None]
-    index = (first + torch.arange(BLOCK, device=x.device)).flatten(1)
+    blocks = x[:, :whole].reshape(len(x), -1, BLOCK_SIZE)
+    first = BLOCK_SIZE * blocks.amax(-1).topk(k, -1).indices[:, :, None]
+    index = (first + torch.arange(BLOCK_SIZE, device=x.device)).flatten(1)
     index = torch.cat([index, torch.arange(whole, x.shape[1], device=x.device).expand(len(x), -1)], 1)
     values, chosen = x.gather(1, index).topk(k, -1)
     return values, index.gather(1, chosen)
 
 
 def length_penalty(name: str, alpha: float) -> LengthPenalty:
-    """The divisor of a log-probability, given the length in tokens, EOS included.
+    """Return the function from a length in tokens, EOS included, to the divisor of the log-probability.
 
-    `none` 1; `average` the length; `gnmt` ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14).
+    none: 1
+    average: the length
+    gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)
     """
     penalties: dict[str, LengthPenalty] = {
         "none": lambda length: 1.0,
@@ -156,30 +167,30 @@ def length_penalty(name: str, alpha: float) -> LengthPenalty:
 
 
 class Continuations(NamedTuple):
-    """Continuations of a search's rows, all on the CPU. Those of a step are B×W, W for each sentence; others have one
-    dimension.
+    """Continuations of a search's rows, on the CPU. All continuations of a step are B×W, W for each sentence; selected
+    ones have one dimension.
 
-    row: the row of the search that each continues
-    token: its id
-    log_p: in nats, summed from the first step
+    row: the row of the search that each one continues
+    token: the id that each one adds
+    log_p: the log-probability of each one in nats, summed from the first step
     """
 
     row: Int[Tensor, "..."]
     token: Int[Tensor, "..."]
     log_p: Float[Tensor, "..."]
 
-    def at(self, *places: Tensor) -> "Continuations":
-        """Those at these indices."""
-        return Continuations(*(column[places] for column in self))
+    def at(self, *indices: Tensor) -> "Continuations":
+        """The continuations at these indices, one tensor for each dimension."""
+        return Continuations(*(field[indices] for field in self))
 
 
 class BackPointers:
-    """For every step of a search: the row that each new row continues, its token, and the attention as computed in that
-    step, for the rows before it. Nothing is copied when rows are reordered; `trace` follows the pointers back.
+    """The history of a search. For every step it has the row that each new row continues and the token it adds, and the
+    attention of the rows before the step. Nothing is copied when rows are reordered; `trace` follows the pointers back.
     """
 
     def __init__(self, prefix: Prefix, sentences: Int[Tensor, "N"]) -> None:
-        """`sentences`: the sentence of each of the first rows. The prefix counts as steps that changed no row."""
+        """`sentences`: the sentence of each of the first rows. In the steps of a prefix every row continues itself."""
         self._tokens: list[list[int]] = prefix.tokens[sentences, 1:].T.tolist()
         self._rows = [list(range(len(sentences)))] * len(self._tokens)
         self._attention, self._locations = (
@@ -188,28 +199,28 @@ class BackPointers:
         )
 
     def attend(self, alpha: Float[Tensor, "N S"], location: Int[Tensor, "N"] | None) -> None:
-        """Add a step's attention, and location if there is one; call this at every step or at none."""
+        """Add the attention of a step, and the locations of hard attention; call this at every step or at none."""
         self._attention.append(alpha.cpu())
         if location is not None:
             self._locations.append(location.cpu())
 
     def extend(self, rows: Int[Tensor, "N"], tokens: Int[Tensor, "N"]) -> None:
-        """Add a step: the rows that the new ones continue, and the tokens they add."""
+        """Add a step: for each new row, the row that it continues and the token that it adds."""
         self._rows.append(rows.tolist())
         self._tokens.append(tokens.tolist())
 
     def trace(self, last: Continuations) -> list[Hypothesis]:
-        """The hypotheses whose last step this is."""
+        """The hypotheses of which these continuations are the last step."""
         path, ids = [last.row.tolist()], [last.token.tolist()]
         for parents, added in zip(reversed(self._rows), reversed(self._tokens), strict=True):
             ids.append([added[row] for row in path[-1]])
             path.append([parents[row] for row in path[-1]])
-        attention, locations = (_followed(steps, path[::-1]) for steps in (self._attention, self._locations))
+        attention, locations = (_along(steps, path[::-1]) for steps in (self._attention, self._locations))
         return hypotheses([list(reversed(row)) for row in zip(*ids, strict=True)], attention, locations, last.log_p)
 
 
-def _followed(steps: list[Tensor], path: list[list[int]]) -> Tensor | None:
-    """What each step has for the n rows of a path, n×T×…; None if not every step has something."""
+def _along(steps: list[Tensor], path: list[list[int]]) -> Tensor | None:
+    """The values of each step in the rows of a path (T lists of n rows), n×T×…; None if steps have no values."""
     if len(steps) < len(path):
         return None
     return torch.stack([step.index_select(0, rows) for step, rows in zip(steps, torch.tensor(path), strict=True)], 1)
@@ -218,8 +229,9 @@ def _followed(steps: list[Tensor], path: list[list[int]]) -> Tensor | None:
 class Candidate(NamedTuple):
     """A continuation that was considered.
 
-    parent: its place among those of the step before, −1 at the first step
-    log_probability: in nats, summed from the first step
+    parent: the index of the candidate that it continues among those of the step before; −1 at the first step
+    token: the id that it adds
+    log_probability: its log-probability in nats, summed from the first step
     fate: `kept` in the beam, `ended` (with EOS, set aside) or `pruned`
     """
 
@@ -230,25 +242,27 @@ class Candidate(NamedTuple):
 
 
 class Lattice:
-    """`steps[sentence][t]` are the candidates of step t, best first; pass it to a search as its `trace`. A sentence
-    gets no more steps once its search is over.
+    """A record of a search, which fills it when it is given as `trace`. `steps[sentence][t]` are the candidates of step
+    t, best first. A sentence gets no more steps once its search is over.
     """
 
     def __init__(self) -> None:
         self.steps: defaultdict[int, list[list[Candidate]]] = defaultdict(list)
-        self._beams: dict[int, list[int]] = {}  # the places of the last step's beams among its candidates
+        self._beams: dict[int, list[int]] = {}  # the indices of the last step's beams among its candidates
 
     def add(self, sentences: Tensor, best: Continuations, kept: Tensor) -> None:
-        """One step of n sentences: the continuations considered, n×W, and the places of those kept, n×beam."""
+        """Add a step of n sentences: the continuations considered, n×W, and the indices of those kept, n×beam."""
         beam = kept.shape[1]
         columns = (column.tolist() for column in (sentences, *best, kept))
-        for sentence, rows, tokens, log_p, places in zip(*columns, strict=True):
+        for sentence, rows, tokens, log_p, kept_indices in zip(*columns, strict=True):
             parents = self._beams.get(sentence, [-1] * beam)
-            self._beams[sentence] = places
+            self._beams[sentence] = kept_indices
             step = []
-            for place, (row, token, value) in enumerate(zip(rows, tokens, log_p, strict=True)):
-                survived = place < beam if token == EOS else place in places
-                fate = ("ended" if token == EOS else "kept") if survived else "pruned"
+            for index, (row, token, value) in enumerate(zip(rows, tokens, log_p, strict=True)):
+                if token == EOS:
+                    fate = "ended" if index < beam else "pruned"
+                else:
+                    fate = "kept" if index in kept_indices else "pruned"
                 if value != -math.inf:
                     step.append(Candidate(parents[row % beam], token, value, fate))
             self.steps[sentence].append(step)

@@ -1,6 +1,7 @@
-"""What all ways of decoding share: hypotheses, the step function, prefixes that the model has read, and the tokens that
-may come next; and forced decoding, which gives the probability of a text. Where a hypothesis ends is decided in
-`beam_search.py` and `sampling.py`.
+"""What beam search and sampling share: hypotheses, the step function, prefixes, and the tokens that may come next.
+
+Forced decoding, which gives the probability of a text, is here too. `beam_search.py` and `sampling.py` decide where a
+hypothesis ends.
 """
 
 import math
@@ -14,13 +15,16 @@ from torch import Tensor
 from seqtool.models.contract import Step, stacked
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
-AT_ONCE = 1000  # tokens of a prefix that are read at once, however long it is
+PREFILL_TOKENS = 1000  # tokens of a prefix that are read at once, which bounds the memory for long prefixes
 StepFunction = Callable[[Any, Any, Int[Tensor, "N"]], Step[Any]]
 
 
 class Expected(NamedTuple):
-    """What a model expected where each token of a text stands, EOS included: the entropy of its distribution in nats,
-    and the k likeliest tokens, best first, with their log-probabilities.
+    """What a model expected at each token of a text, EOS included.
+
+    entropy: the entropy of the distribution, in nats
+    tokens: the k likeliest tokens, best first
+    log_p: the log-probabilities of these tokens
     """
 
     entropy: Float[Tensor, "T"]
@@ -28,12 +32,17 @@ class Expected(NamedTuple):
     log_p: Float[Tensor, "T k"]
 
     def first(self, count: int) -> "Expected":
-        return Expected(*(column[:count] for column in self))
+        """What was expected at the first `count` tokens."""
+        return Expected(*(field[:count] for field in self))
 
 
 class Whole(NamedTuple):
-    """A hypothesis with the prefix from which it was decoded: the prefix's length in tokens, how many of them the model
-    does not know, and the log-probability and score of all tokens together.
+    """The numbers of a hypothesis together with the prefix from which it was decoded.
+
+    prefix_tokens: the length of the prefix, in tokens
+    prefix_unknown: the number of unknown tokens in the prefix
+    log_probability_with_prefix: the log-probability of all tokens, in nats
+    score_with_prefix: the score of all tokens
     """
 
     prefix_tokens: int
@@ -45,15 +54,15 @@ class Whole(NamedTuple):
 class Hypothesis(NamedTuple):
     """A decoded sequence.
 
-    tokens: its ids without BOS and EOS, with a prefix's
-    log_probability: summed over tokens, EOS included, in nats, without a prefix's
-    score: what it was ranked by, likewise
-    attention: a row for each token and, if it ended, one for EOS, with a prefix's, or None
-    ended: whether with EOS, not by reaching the maximum length
-    log_p: of each token of a text that was forced (`force`), EOS included
-    expected: what the model expected there, if it was asked for
-    whole: with the prefix from which it was decoded, if it was asked for
-    locations: for each row of attention the source position that hard attention chose; None if it chose none
+    tokens: its ids, those of a prefix included, without BOS and EOS
+    log_probability: the sum over its tokens in nats, EOS included, those of a prefix left out
+    score: the number by which it was ranked; this leaves a prefix out, too
+    attention: a row for each token and, if it ended, one for EOS; None if attention was not kept
+    ended: true if it ended with EOS, false if it reached the maximum length
+    log_p: the log-probability of each token, EOS included, after forced decoding (`force`)
+    expected: what the model expected at each token, if this was requested
+    whole: the numbers of prefix and continuation together, if it has a prefix
+    locations: the source position that hard attention chose, for each row of attention; None if it chose none
     """
 
     tokens: list[int]
@@ -73,24 +82,31 @@ def hypotheses(
     locations: Int[Tensor, "N T"] | None,
     log_p: Float[Tensor, "N"],
 ) -> list[Hypothesis]:
-    """N rows of ids, without BOS, as hypotheses: each up to its EOS, without padding, scored by log-probability."""
+    """Make hypotheses of N rows of ids without BOS: each is cut at its EOS and scored by its log-probability.
+
+    attention, locations: a row of each for every id, as in `Hypothesis`
+    log_p: the log-probability of each row, summed over its tokens
+    """
     attention = None if attention is None else attention.cpu()
     chosen = None if locations is None else locations.tolist()
     result = []
     for row, (tokens, log_probability) in enumerate(zip(ids, log_p.tolist(), strict=True)):
         ended = EOS in tokens
         tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
-        alpha = None if attention is None else attention[row, : len(tokens) + ended].clone()  # no view
-        chosen_here = None if chosen is None else chosen[row][: len(tokens) + ended]
-        result.append(Hypothesis(tokens, log_probability, log_probability, alpha, ended, locations=chosen_here))
+        alpha = (
+            None if attention is None else attention[row, : len(tokens) + ended].clone()
+        )  # a view would keep all of `attention`
+        row_locations = None if chosen is None else chosen[row][: len(tokens) + ended]
+        result.append(Hypothesis(tokens, log_probability, log_probability, alpha, ended, locations=row_locations))
     return result
 
 
 class Prefix(NamedTuple):
-    """The beginnings of B sentences' outputs.
+    """The beginnings of the outputs of B sentences, all of one length.
 
     tokens: BOS and t ids, of which the model has read all but the last
-    attention, location: over the source and of hard attention, as in `contract.Step`, or None
+    attention: the attention over the source at each id that was read; None without attention
+    location: the source position that hard attention chose at each; None if it chose none
     """
 
     tokens: Int[Tensor, "B length"]
@@ -100,14 +116,14 @@ class Prefix(NamedTuple):
 
 @torch.no_grad()
 def read_prefix(model: Any, memory: Any, state: Any, tokens: Int[Tensor, "B t"]) -> tuple[Any, Prefix]:
-    """Have the model read known tokens, ids without BOS. Returns the state to decode from and the prefix."""
+    """Have the model read known tokens, ids without BOS. Return the state to decode from, and the prefix."""
     tokens = torch.cat([tokens.new_full((len(tokens), 1), BOS), tokens], 1)
     alphas, locations = [], []
-    for piece in torch.split(tokens[:, :-1], AT_ONCE, 1) if tokens.shape[1] > 1 else ():
-        state, alpha, location = model.prefill(memory, state, piece)
+    for chunk in torch.split(tokens[:, :-1], PREFILL_TOKENS, 1) if tokens.shape[1] > 1 else ():
+        state, alpha, location = model.prefill(memory, state, chunk)
         alphas += [] if alpha is None else [alpha]
         locations += [] if location is None else [location]
-    attention, location = (torch.cat(pieces, 1) if pieces else None for pieces in (alphas, locations))
+    attention, location = (torch.cat(chunks, 1) if chunks else None for chunks in (alphas, locations))
     return state, Prefix(tokens, attention, location)
 
 
@@ -115,23 +131,25 @@ def read_prefix(model: Any, memory: Any, state: Any, tokens: Int[Tensor, "B t"])
 def force(
     step: StepFunction, memory: Any, state: Any, targets: Int[Tensor, "B T"], *, likeliest: int = 0
 ) -> list[Hypothesis]:
-    """Forced decoding: the probability of targets (ids: BOS … EOS, then padding), token by token, and the attention;
-    with `likeliest`, also what was expected there, so many tokens at each place.
+    """Forced decoding: return the targets as hypotheses with the log-probability of every token, and the attention.
+
+    targets: ids, BOS … EOS and then padding
+    likeliest: the number of likeliest tokens to keep at each position; 0 keeps none, nor the entropy
     """
-    gains, alphas, expected = [], [], []
+    all_log_p, alphas, expected = [], [], []
     for token, following in zip(targets.T[:-1], targets.T[1:], strict=True):
         logits, state, alpha, _ = step(memory, state, token)
         log_p = logits.float().log_softmax(-1)
-        gain = log_p.gather(1, following[:, None]).squeeze(1)
-        gains.append(gain.masked_fill(following == PAD, 0.0))
+        token_log_p = log_p.gather(1, following[:, None]).squeeze(1)
+        all_log_p.append(token_log_p.masked_fill(following == PAD, 0.0))
         if likeliest:
             possible = log_p.index_fill(1, torch.tensor([PAD, BOS], device=log_p.device), -torch.inf)
             best = possible.topk(min(likeliest, log_p.shape[1] - 2), -1)
             expected.append((torch.special.entr(log_p.exp()).sum(-1), best.indices, best.values))
         alphas.append(alpha)
-    total = torch.stack(gains, 1).cpu()
-    forced = hypotheses(targets[:, 1:].tolist(), stacked(alphas), None, total.sum(1))
-    forced = [h._replace(log_p=row[: len(h.tokens) + h.ended]) for h, row in zip(forced, total, strict=True)]
+    log_p = torch.stack(all_log_p, 1).cpu()
+    forced = hypotheses(targets[:, 1:].tolist(), stacked(alphas), None, log_p.sum(1))
+    forced = [h._replace(log_p=row[: len(h.tokens) + h.ended]) for h, row in zip(forced, log_p, strict=True)]
     if not likeliest:
         return forced
     columns = [torch.stack(column, 1).cpu() for column in zip(*expected, strict=True)]
@@ -140,8 +158,8 @@ def force(
 
 
 def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: bool = True) -> Float[Tensor, "N V"]:
-    """Log-probabilities of the tokens that may come next: no padding, no second BOS, no EOS too early, and the unknown
-    token only if `unknown`. They are the model's own: those that are left need not sum to 1.
+    """The log-probabilities of the next token, −∞ for tokens that may not come next: padding, BOS, EOS unless
+    `may_end`, and the unknown token unless `unknown`. The others are not renormalised.
 
     Logits in single precision are overwritten.
     """
@@ -153,5 +171,5 @@ def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: b
 
 
 def impossible(*, may_end: bool, unknown: bool) -> tuple[slice, slice]:
-    """The tokens that cannot come next. As slices: indexing by a list would wait for the GPU."""
+    """The ids that may not come next, as two slices, since indexing with a list would wait for the GPU."""
     return slice(PAD, PAD + 1), slice(BOS if unknown else UNK, (BOS if may_end else EOS) + 1)

@@ -1,4 +1,4 @@
-"""Trees of tensors: a model's memory and state for the rows that are decoded together."""
+"""Operations on trees of tensors, such as a model's memory and state for the rows that are decoded together."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -10,27 +10,29 @@ from torch import Tensor
 
 
 def select(tree: Any, rows: Int[Tensor, "N"]) -> Any:
-    """The given rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; everything else in
-    the tree is the same for all rows and stays.
+    """Select these rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; anything else in
+    the tree is shared by all rows and stays as it is.
 
-    A dataclass with a method `select(rows)` does this in its own way: a state that grows within tensors allocated
-    beforehand need only copy the part in use.
+    A dataclass may define a method `select(rows)`, which is then called instead. A state that grows within preallocated
+    tensors, for example, copies only the part in use.
     """
     if isinstance(tree, Tensor):
         return tree.index_select(0, rows)
-    own = getattr(tree, "select", None) if is_dataclass(tree) else None
-    return _with_branches(tree, lambda branch: select(branch, rows)) if own is None else own(rows)
+    select_method = getattr(tree, "select", None) if is_dataclass(tree) else None
+    if select_method is not None:
+        return select_method(rows)
+    return _with_branches(tree, lambda branch: select(branch, rows))
 
 
 def each(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The tree with the function applied to every tensor, in the order of `leaves`."""
+    """Apply a function to every tensor of a tree, in the order of `leaves`, and return the tree of the results."""
     if isinstance(tree, Tensor):
         return function(tree)
     return _with_branches(tree, lambda branch: each(function, branch))
 
 
 def _with_branches(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """A tuple or dataclass whose members are changed; anything else as it is."""
+    """Return a tuple or dataclass with every member changed, and anything else as it is."""
     if isinstance(tree, tuple):
         return tuple(map(change, tree))
     if is_dataclass(tree) and not isinstance(tree, type):
@@ -39,8 +41,8 @@ def _with_branches(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def keep(tree: Any, rows: Int[Tensor, "N"], count: int) -> Any:
-    """The given rows of a tree of `count` rows on any device; `rows` is on the CPU. Nothing is copied if they are all
-    the rows in order.
+    """Select rows of a tree of `count` rows, without copying if these are all the rows in order. The tree may be on any
+    device; `rows` is on the CPU.
     """
     if torch.equal(rows, torch.arange(count)):
         return tree
@@ -48,12 +50,12 @@ def keep(tree: Any, rows: Int[Tensor, "N"], count: int) -> Any:
 
 
 def device_of(tree: Any) -> torch.device:
-    """The device of a tree's first tensor; the CPU if it has none."""
+    """The device of a tree's first tensor; the CPU if it has no tensors."""
     return next(leaves(tree), torch.empty(0)).device
 
 
 def leaves(tree: Any) -> Iterator[Tensor]:
-    """The tensors of a tree."""
+    """Yield the tensors of a tree."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, tuple):

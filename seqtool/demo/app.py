@@ -1,4 +1,4 @@
-"""The web application of a demo: its page, and the JSON interface that the page uses too."""
+"""The web application of a demo: its page, and the JSON interface that the page and other clients use."""
 
 import asyncio
 import logging
@@ -23,37 +23,37 @@ from starlette.types import Message
 
 from seqtool.demo import answers
 from seqtool.demo.engine import Engine
-from seqtool.demo.guards import JSON_BYTES, SECONDS, UPLOAD_BYTES, Bodies, Guard, own_names
-from seqtool.demo.requests import CHARACTERS, FIXED, SENTENCES, TEXT, Request, offered_scenes
+from seqtool.demo.guards import BODY_SECONDS, MAX_JSON_BYTES, MAX_UPLOAD_BYTES, Bodies, Guard, allowed_hosts
+from seqtool.demo.requests import FIXED_SETTINGS, LIMITS, Request, offered_scenes
 from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.files import finite_json, one_line
 from seqtool.runtime.version import __version__
 from seqtool.view.report import WEB
 
-PICTURES = 8  # of a request
-LOOK = 0.5  # seconds between two looks at whether a client is still there
-MESSAGE = 300  # characters of the message to a client whose request is refused
-NAME = 200  # characters of a picture's name
-ANSWERED = answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next, answers.Caption
-KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in ANSWERED}  # by their addresses in /api/
-REFUSED = HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError, RuntimeError
-LIMITS = {"sentences": SENTENCES, "characters": CHARACTERS, "text": TEXT, "pictures": PICTURES}
+MAX_PICTURES = 8  # pictures of a request
+DISCONNECT_SECONDS = 0.5  # the time between two checks whether a client is still connected
+MAX_MESSAGE_LENGTH = 300  # characters of an error message to a client
+MAX_NAME_LENGTH = 200  # characters of a picture's name
+REQUEST_CLASSES = answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next, answers.Caption
+KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in REQUEST_CLASSES}  # by their paths in /api/
+REFUSED_ERRORS = HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError, RuntimeError
 log = logging.getLogger("seqtool")
-mimetypes.add_type("text/javascript", ".js")  # Windows may know it by another type, as which no browser runs it
+mimetypes.add_type("text/javascript", ".js")  # Windows may have another type, with which browsers do not run scripts
 
 
 class Json(JSONResponse):
-    """JSON as the commands write it: text as it stands, and null for numbers that are not finite."""
+    """A response with JSON as the commands write it: text without escapes, and null for numbers that are not finite."""
 
     def render(self, content: Any) -> bytes:
         return finite_json(content, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Starlette:
-    """The application, which starts and stops the engine.
+    """Make the application, which starts and stops the engine.
 
-    host, port: where the server listens.
-    token: what requests must bring with them, None where none is needed.
+    host: the address on which the server listens
+    port: its port
+    token: the token that requests must send; None if they need none
     """
     bodies, cookie = Bodies(), f"seqtool-token-{port}"  # a browser sends a cookie to every port of a host
 
@@ -71,12 +71,13 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
 
     async def model(_: Http) -> Response:
         state = {"state": engine.state, "problem": engine.problem}
-        return Json({"version": __version__, **state, "models": describe(engine.models), "limits": LIMITS})
+        limits = {**LIMITS, "pictures": MAX_PICTURES}
+        return Json({"version": __version__, **state, "models": describe(engine.models), "limits": limits})
 
     def answering(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
             is_form = kind is answers.Caption and http.headers.get("content-type", "").startswith("multipart/form-data")
-            async with bodies.read(http, UPLOAD_BYTES if is_form else JSON_BYTES) as body:
+            async with bodies.read(http, MAX_UPLOAD_BYTES if is_form else MAX_JSON_BYTES) as body:
                 request = await caption_of_form(http, body) if is_form else kind.parse(body)
                 return await answered(http, engine, request)
 
@@ -91,34 +92,34 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
     ]
     return Starlette(
         routes=[Mount("/", routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie)])],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=own_names(host), www_redirect=False)],
-        exception_handlers={**dict.fromkeys(REFUSED, refused), Exception: broken},
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host), www_redirect=False)],
+        exception_handlers={**dict.fromkeys(REFUSED_ERRORS, refused), Exception: broken},
         lifespan=lifespan,
     )
 
 
 async def caption_of_form(http: Http, body: bytes) -> answers.Caption:
-    """The request in a form with files named `images` and the other fields, as JSON, in `request`."""
+    """Parse a form, which has files named `images` and the other fields of the request as JSON in `request`."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body}
 
-    async with Http(http.scope, receive).form(max_files=PICTURES, max_fields=1) as form:
+    async with Http(http.scope, receive).form(max_files=MAX_PICTURES, max_fields=1) as form:
         fields = form.get("request", "{}")
         request = answers.Caption.parse(fields.encode() if isinstance(fields, str) else b"")
         for file in form.getlist("images"):
             if not isinstance(file, UploadFile):
                 raise InputError("'images' must be files.")
-            name = PurePath((file.filename or "").replace("\\", "/")).name[:NAME] or "picture"
+            name = PurePath((file.filename or "").replace("\\", "/")).name[:MAX_NAME_LENGTH] or "picture"
             request.images.append((name, await file.read()))
     return request
 
 
 async def answered(http: Http, engine: Engine, request: Request) -> Response:
-    """The engine's answer as JSON; a request whose client has gone leaves the queue."""
+    """Return the engine's answer as JSON. The request leaves the queue if the client disconnects."""
     answer = asyncio.ensure_future(engine.ask(request))
     while not answer.done():
-        await asyncio.wait({answer}, timeout=LOOK)
+        await asyncio.wait({answer}, timeout=DISCONNECT_SECONDS)
         if not answer.done() and await http.is_disconnected():
             answer.cancel()
             raise ClientDisconnect
@@ -126,7 +127,7 @@ async def answered(http: Http, engine: Engine, request: Request) -> Response:
 
 
 def describe(models: Sequence[Any]) -> list[dict[str, Any]]:
-    """What the page says about models; two of one run are told apart by their checkpoints."""
+    """Describe the models for the page. Models of one run have the names of their checkpoints, too."""
     names = [model.name for model in models]
     if len(set(names)) < len(names):
         names = [f"{model.name}, {model.checkpoints[0].path.name}" for model in models]
@@ -136,26 +137,29 @@ def describe(models: Sequence[Any]) -> list[dict[str, Any]]:
             "command": model.command,
             "attends": model.attends,
             "parameters": model.checkpoints[0].parameters,
-            "settings": {key: value for key, value in vars(model.settings).items() if key not in FIXED},
+            "settings": {key: value for key, value in vars(model.settings).items() if key not in FIXED_SETTINGS},
         }
         for name, model in zip(names, models, strict=True)
     ]
 
 
 async def refused(_: Http, error: Any) -> Response:
-    """One line, however much of what was sent it repeats. The connection ends: more of the request may be coming."""
+    """Answer with the error message, cut to one short line because it may quote the request. The connection is closed,
+    since the rest of the request may not have arrived.
+    """
     status, text, headers = 400, str(error), {"connection": "close"}
     if is_out_of_memory(error):
         status, text = 503, "Out of memory: ask for less at once, or lower beam, n_best or max_length."
     elif isinstance(error, RuntimeError):
-        raise error  # a defect
+        raise error  # a bug, which `broken` reports
     elif isinstance(error, TimeoutError):
-        status, text = 408, f"The request did not arrive within {SECONDS:.0f} seconds."
+        status, text = 408, f"The request did not arrive within {BODY_SECONDS:.0f} seconds."
     elif isinstance(error, HTTPException):
         status, text, headers = error.status_code, error.detail, {**headers, **(error.headers or {})}
-    return PlainTextResponse(f"{one_line(text)[:MESSAGE]}\n", status, headers)
+    return PlainTextResponse(f"{one_line(text)[:MAX_MESSAGE_LENGTH]}\n", status, headers)
 
 
 async def broken(_: Http, error: Exception) -> Response:
+    """Log an unexpected error and answer with a general message."""
     log.error("A request could not be answered.", exc_info=error)
     return PlainTextResponse("The model could not answer this request; the server's log says why.\n", 500)

@@ -1,5 +1,6 @@
-"""The models of a demo behind one bounded queue: one thread loads them and answers one request after another, or
-several at once where they ask for the same kind of work.
+"""The models of a demo and the bounded queue of requests to them.
+
+One thread loads the models and answers one request after another, or several together if they want the same work.
 """
 
 import asyncio
@@ -16,38 +17,43 @@ from starlette.exceptions import HTTPException
 from seqtool.errors import InputError
 
 log = logging.getLogger("seqtool")
-WAITING = 64  # requests at most, besides those that are being answered
+MAX_WAITING = 64  # requests in the queue, besides those that are being answered
 
 
 class WorkItem(ABC):
-    """What a request asks of the models.
+    """The work that a request asks of the models.
 
-    group: items of one group that wait at the same time are answered together; None: always alone.
-    size, room: how much one is, and how much may be answered together.
+    group: items of one group that wait at the same time are answered together; items of None are answered alone
+    size: the size of this item, in any unit that its group shares
+    max_group_size: the maximum sum of the sizes of items that are answered together
     """
 
     group: Hashable = None
     size: int = 1
-    room: int = 1
+    max_group_size: int = 1
 
     @abstractmethod
-    def answer(self, models: Sequence[Any]) -> Any: ...
+    def answer(self, models: Sequence[Any]) -> Any:
+        """Compute the answer."""
 
     def answer_together(self, models: Sequence[Any], items: Sequence[Any]) -> Sequence[Any]:
-        """The answers to several items of this group, this one among them, in their order."""
+        """Compute the answers to several items of this group, this one among them, in their order."""
         raise NotImplementedError
 
 
-Waiting = tuple[WorkItem, Future[Any]]  # an item, and where its answer goes
+Waiting = tuple[WorkItem, Future[Any]]  # an item and the future of its answer
 
 
 class Engine:
-    """`state` is `loading`, `ready` or `failed`, and then `problem` says why.
+    """The thread that answers requests, and their queue.
 
-    load: gives the models, called in the engine's thread; they are then in `models`.
+    state: `loading`, `ready` or `failed`
+    problem: the reason if loading has failed
+    models: the models, once they are loaded
     """
 
     def __init__(self, load: Callable[[], Sequence[Any]]) -> None:
+        """`load` returns the models; it is called in the engine's thread."""
         self._load = load
         self._waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
@@ -60,13 +66,13 @@ class Engine:
         self._thread.start()
 
     def ends(self, seconds: float) -> bool:
-        """Whether the thread ends within so many seconds: a request that is being answered cannot be stopped."""
+        """Wait so long for the thread to end, since an answer cannot be interrupted. Return whether it ended."""
         if self._thread.ident is not None:  # it was started
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """End after the request that is being answered; those that wait are not answered."""
+        """Stop after the request that is being answered, and cancel those that wait."""
         with self._changed:
             self._stopped = True
             for _, answer in self._waiting:
@@ -74,11 +80,11 @@ class Engine:
             self._changed.notify()
 
     async def ask(self, item: WorkItem) -> Any:
-        """The answer. Raises HTTPException if too many wait, or what went wrong. A cancelled item leaves the queue."""
+        """Return the answer to an item, or raise its error. Raises HTTPException if the queue is full."""
         answer: Future[Any] = Future()
         with self._changed:
             self._waiting = deque(waiting for waiting in self._waiting if not waiting[1].cancelled())
-            if len(self._waiting) >= WAITING:
+            if len(self._waiting) >= MAX_WAITING:
                 raise HTTPException(503, "Too many requests are waiting: try again in a moment.", {"retry-after": "1"})
             self._waiting.append((item, answer))
             self._changed.notify()
@@ -88,29 +94,29 @@ class Engine:
         try:
             self.models = self._load()
             self.state = "ready"
-        except Exception as error:  # such as too little memory
+        except Exception as error:  # too little memory, for example
             self.state, self.problem = "failed", str(error) or type(error).__name__
             log.error("The model cannot be loaded: %s", self.problem)
-        while batch := self._next():
+        while batch := self._next_batch():
             self._answer(batch)
 
-    def _next(self) -> list[Waiting]:
-        """The next item, and those that are answered together with it; none at the end."""
+    def _next_batch(self) -> list[Waiting]:
+        """Wait for the next item; return it with those to answer together. The list is empty once the engine stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopped)
             if self._stopped:
                 return []
             first, answer = self._waiting.popleft()
-            batch, room = [(first, answer)], first.room - first.size
+            batch, size_left = [(first, answer)], first.max_group_size - first.size
             for item, answer in list(self._waiting) if first.group is not None else []:
-                if item.group == first.group and item.size <= room and not answer.cancelled():
+                if item.group == first.group and item.size <= size_left and not answer.cancelled():
                     self._waiting.remove((item, answer))
                     batch.append((item, answer))
-                    room -= item.size
+                    size_left -= item.size
             return batch
 
     def _answer(self, batch: Sequence[Waiting]) -> None:
-        """Answer items together. If that fails, answer each alone, so that only those at fault get an error."""
+        """Answer items together. If that fails, answer each alone, so that only those that cause errors get one."""
         if len(batch) > 1 and self.state == "ready":
             items = [item for item, _ in batch]
             try:
@@ -119,7 +125,7 @@ class Engine:
                 log.warning("Requests could not be answered together, and are answered one by one: %s", error)
             else:
                 for (_, answer), result in zip(batch, results, strict=True):
-                    if answer.set_running_or_notify_cancel():  # otherwise the client has gone
+                    if answer.set_running_or_notify_cancel():  # false if the client has disconnected
                         answer.set_result(result)
                 return
         for item, answer in batch:

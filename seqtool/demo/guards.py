@@ -1,5 +1,5 @@
-"""What protects the demo's server: from pages of other sites, from strangers, and from requests that are too large or
-too slow. Other names for this machine are refused by Starlette's TrustedHostMiddleware.
+"""The protections of the demo's server: from pages of other sites, from clients without the token, and from requests
+that are too large or too slow. Starlette's TrustedHostMiddleware refuses requests with an unknown Host header.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from seqtool.errors import InputError
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
-JSON_BYTES = 2 << 20  # of a request's body
-UPLOAD_BYTES = 20 << 20  # of a form with pictures
-HELD_BYTES = 64 << 20  # of the bodies of all requests that wait for an answer
-SMALL = 64 << 10  # bytes of a request that is read however much is held
-SECONDS = 60.0  # in which a request's body must have arrived
-IDLE_SECONDS = 30.0  # without a request being begun or answered, or any of an answer being read
+MAX_JSON_BYTES = 2 << 20  # of the body of a request
+MAX_UPLOAD_BYTES = 20 << 20  # of a form with pictures
+MAX_HELD_BYTES = 64 << 20  # of the bodies of all requests that wait for an answer
+SMALL_BODY_BYTES = 64 << 10  # a body up to this size is read even if MAX_HELD_BYTES are held
+BODY_SECONDS = 60.0  # the time in which the body of a request must arrive
+IDLE_SECONDS = 30.0  # the time between two checks of a connection (`TimedProtocol`)
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
-HEADERS = {  # of all answers
+HEADERS = {  # sent with all answers
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -38,27 +38,27 @@ HEADERS = {  # of all answers
 
 
 def check_address(host: str, port: int, token: str | None) -> None:
-    """Raise InputError for a port that no server can have, and for a token that is easily guessed or needs quoting."""
+    """Raise InputError for an invalid host or port, and for a token that is short or would need quoting in a URL."""
     if token is not None and not TOKEN.fullmatch(token):
-        raise InputError("token= must have at least 16 letters, digits, - and _; null makes one.")
+        raise InputError("token= must have at least 16 letters, digits, - and _; null generates one.")
     if not 0 <= port <= 65535:
         raise InputError(f"port must be from 0 to 65,535, not {port}.")
     if not host or any(letter.isspace() or letter in "/@?#" for letter in host):
         raise InputError(f"host={host} is not an address: use 127.0.0.1 or one of this machine's.")
 
 
-def own_names(host: str) -> list[str]:
-    """The names under which a server that listens on `host` is asked. Others are refused, since a page elsewhere can
-    give its own name this machine's address (DNS rebinding).
+def allowed_hosts(host: str) -> list[str]:
+    """The Host headers that a server listening on `host` accepts. It must refuse others, because a page of another site
+    can make its own name resolve to this machine's address (DNS rebinding).
     """
     return ["*"] if host in ("0.0.0.0", "::") else [*LOCAL, f"[{host}]" if ":" in host else host]
 
 
 class Guard:
-    """ASGI middleware that refuses what pages of other sites send, and requests without the token.
+    """ASGI middleware that refuses requests from pages of other sites, and requests without the token.
 
-    token: None where none is needed.
-    cookie: the name of the cookie in which the page keeps the token.
+    token: the token that requests must send; None accepts all
+    cookie: the name of the cookie in which the page keeps the token
     """
 
     def __init__(self, app: ASGIApp, *, token: str | None, cookie: str) -> None:
@@ -72,10 +72,13 @@ class Guard:
         if is_foreign and request.method not in ("GET", "HEAD"):
             raise HTTPException(403, "This request comes from another site's page.")
         kind, _, bearer = request.headers.get("authorization", "").partition(" ")
-        sent = [request.query_params.get("token", ""), request.cookies.get(self._cookie, "")]
-        sent += [bearer.strip()] if kind.lower() == "bearer" else []
+        candidates = [request.query_params.get("token", ""), request.cookies.get(self._cookie, "")]
+        candidates += [bearer.strip()] if kind.lower() == "bearer" else []
         token = self._token
-        if token is not None and not any(secrets.compare_digest(text.encode(), token.encode()) for text in sent):
+        matches = (
+            token is None or secrets.compare_digest(candidate.encode(), token.encode()) for candidate in candidates
+        )
+        if not any(matches):
             raise HTTPException(
                 401, "A token is required: open the whole address that was printed, or send it as a bearer token."
             )
@@ -83,28 +86,30 @@ class Guard:
 
 
 class Bodies:
-    """Reads the bodies of requests. `held` counts the bytes of those that are not yet answered."""
+    """Reads the bodies of requests. `held` is the number of bytes of those that are not answered yet."""
 
     def __init__(self) -> None:
         self.held = 0
 
     @asynccontextmanager
-    async def read(self, request: Request, most: int) -> AsyncIterator[bytes]:
-        """A body of at most `most` bytes, which counts as held within the context. Raises HTTPException for a larger
-        one and where too much is held, TimeoutError for one that takes longer than `SECONDS` to arrive.
+    async def read(self, request: Request, max_bytes: int) -> AsyncIterator[bytes]:
+        """Read the body of a request, which counts as held within the context.
+
+        Raises HTTPException if the body has more than `max_bytes`, or if too much is held, and TimeoutError if it takes
+        longer than `BODY_SECONDS` to arrive.
         """
         body = bytearray()
-        too_large = HTTPException(413, f"The request is too large: at most {most >> 20} MB can be sent.")
-        if int(request.headers.get("content-length", "0")) > most:
+        too_large = HTTPException(413, f"The request is too large: at most {max_bytes >> 20} MB can be sent.")
+        if int(request.headers.get("content-length", "0")) > max_bytes:
             raise too_large
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(BODY_SECONDS):
                 async for chunk in request.stream():
                     body += chunk
                     self.held += len(chunk)
-                    if len(body) > most:
+                    if len(body) > max_bytes:
                         raise too_large
-                    if len(body) > SMALL and self.held > HELD_BYTES:
+                    if len(body) > SMALL_BODY_BYTES and self.held > MAX_HELD_BYTES:
                         raise HTTPException(503, "Too much is being sent at once: try again in a moment.")
             yield bytes(body)
         finally:
@@ -112,24 +117,25 @@ class Bodies:
 
 
 class TimedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, which by itself waits for ever for a request and for an answer to be read. Looks at every
-    connection each `IDLE_SECONDS` and closes it if no request is being answered nor was begun since the last look, or
-    if nothing was read of an answer.
+    """uvicorn's HTTP/1.1 with timeouts: uvicorn waits for ever for a request, and for the client to read an answer.
+
+    It checks every connection each `IDLE_SECONDS`. It closes those on which, since the last check, no request was begun
+    or in progress, or of whose answer the client has read nothing.
     """
 
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._timer = self.loop.call_later(IDLE_SECONDS, self._look, None, 0)
+        self._timer = self.loop.call_later(IDLE_SECONDS, self._check, None, 0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
 
-    def _look(self, request: Any, unread: int) -> None:
-        """request, unread: the newest request and the unread bytes of answers at the last look."""
+    def _check(self, request: Any, unread: int) -> None:
+        """Close the connection if it is idle. The newest request and the unread bytes are those of the last check."""
         is_idle = self.cycle is request and (request is None or request.response_complete)
         now_unread = self.transport.get_write_buffer_size()
         if unread and now_unread == unread:
@@ -137,4 +143,4 @@ class TimedProtocol(H11Protocol):
         elif is_idle and not now_unread:
             self.transport.close()
         else:
-            self._timer = self.loop.call_later(IDLE_SECONDS, self._look, self.cycle, now_unread)
+            self._timer = self.loop.call_later(IDLE_SECONDS, self._check, self.cycle, now_unread)

@@ -1,5 +1,7 @@
-"""What all requests to the models have in common: JSON objects whose fields a dataclass declares, checked before
-anything is computed, and limits on their work and time; and the built-in pictures as a page edits them, scenes as JSON.
+"""`Request`: the base class of requests to the demo's models.
+
+A request is a JSON object whose fields a dataclass declares. It is checked before anything is computed, and its work
+and time are limited. The JSON form of the built-in scenes, which the page edits, is defined here too.
 """
 
 import time
@@ -17,23 +19,27 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import check_plain, parse_json
 from seqtool.settings import typed
 
-SENTENCES = 1000  # of a request
-CHARACTERS = 200_000  # of all its texts together
-TEXT = 20_000  # characters of one text
-STOPS, STOP = 10, 100  # texts before which a continuation ends, and characters of one
-SEARCHED = 10_000  # sentences times beam, of a request
-WRITTEN = 20_000  # texts that are written, times the tokens that are shown at each place
-SAMPLED = 50_000  # tokens of continuations
-SECONDS = 60.0  # of work on a request
-LIKELIEST = 50  # tokens that are shown at each place
-LARGEST = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "max_source_length": 500}
-OFFERED = 12  # invented scenes
-OBJECTS = 12  # of a scene, at most
-CLUTTER = 2**31
-FIELDS = ("shape", "colour", "turned", "box")  # of an object
-FIXED = ("precision", "batch_size")  # settings that a request cannot change
+# The limits of a request, which bound its memory and its time.
+MAX_TEXTS = 1000  # texts in a list
+MAX_CHARACTERS = 200_000  # characters of all its texts
+MAX_TEXT_CHARACTERS = 20_000  # characters of one text
+LIMITS = {"sentences": MAX_TEXTS, "characters": MAX_CHARACTERS, "text": MAX_TEXT_CHARACTERS}  # shown on the page
+MAX_STOPS = 10  # texts of `stop`
+MAX_STOP_CHARACTERS = 100  # characters of one of these
+MAX_SEARCHED = 10_000  # sentences times beam
+MAX_WRITTEN = 20_000  # texts to write times the likeliest tokens at each position
+MAX_SAMPLED = 50_000  # tokens of all continuations
+MAX_SECONDS = 60.0  # of computing
+MAX_LIKELIEST = 50  # likeliest tokens at each position
+MAX_SETTINGS = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "max_source_length": 500}
+FIXED_SETTINGS = ("precision", "batch_size")  # settings that a request cannot change
 
-Beginning = str | list[str]  # a text, or the tokens that make it up
+OFFERED_SCENES = 12
+MAX_OBJECTS = 12  # objects of a scene
+CLUTTER_SEEDS = 2**31  # the number of backgrounds
+OBJECT_FIELDS = ("shape", "colour", "turned", "box")
+
+Prefix = str | list[str]  # a text, or a list of tokens
 TYPE_NAMES = {
     str: "a text",
     int: "a whole number",
@@ -42,16 +48,16 @@ TYPE_NAMES = {
     dict[str, Any]: "an object",
     NoneType: "null",
     list[str]: "a list of one or more texts",
-    list[Beginning]: "a list of beginnings, each a text or a list of tokens",
+    list[Prefix]: "a list of prefixes, each a text or a list of tokens",
 }
 
 
 @dataclass(kw_only=True)
 class Request(WorkItem):
-    """The fields that every kind of request has; a subclass declares its own. Fields without a default are required.
+    """The fields that all requests have. A subclass declares its own; fields without a default are required.
 
-    model: the place of the model among those that are shown.
-    settings: for decoding, in place of the server's.
+    model: the index of the model among those of the server
+    settings: settings of decoding that replace the server's
     """
 
     model: int = 0
@@ -59,53 +65,53 @@ class Request(WorkItem):
 
     @classmethod
     def parse(cls, content: bytes) -> Self:
-        """The request in a JSON object. Raises InputError for any other content, and for fields and values that this
-        kind of request cannot have.
-        """
+        """Parse a JSON object. Raises InputError for any other content, and for unknown or invalid fields."""
         try:
             sent = parse_json(content)
             check_plain(sent)
         except ValueError as error:
-            raise InputError(f"The request is not JSON that can be read ({error}): send an object.") from error
+            raise InputError(f"The request is not valid JSON ({error}): send an object.") from error
         if not isinstance(sent, dict):
             raise InputError("The request must be a JSON object.")
         hints = get_type_hints(cls)
-        own = {field.name: hints[field.name] for field in fields(cls) if field.init}
+        types = {field.name: hints[field.name] for field in fields(cls) if field.init}
         required = [field.name for field in fields(cls) if field.init and field.default is MISSING]
-        check_types({**dict.fromkeys(required), **sent}, own, "field")
+        check_types({**dict.fromkeys(required), **sent}, types, "field")  # a missing field is None, which is refused
         check_lengths(sent)
-        if not 0 <= sent.get("likeliest", 0) <= LIKELIEST:
-            raise InputError(f"'likeliest' must be a whole number from 0 to {LIKELIEST:,}.")
-        beginnings = [sent.get("prefix"), *(sent.get("prefixes") or [])]
-        if any("" in beginning for beginning in beginnings if isinstance(beginning, list)):
-            raise InputError("A beginning is a text or a list of tokens, none of which is empty.")
+        # Fields that several subclasses declare, under the same names, are checked here once.
+        if not 0 <= sent.get("likeliest", 0) <= MAX_LIKELIEST:
+            raise InputError(f"'likeliest' must be a whole number from 0 to {MAX_LIKELIEST:,}.")
+        prefixes = [sent.get("prefix"), *(sent.get("prefixes") or [])]
+        if any("" in prefix for prefix in prefixes if isinstance(prefix, list)):
+            raise InputError("A prefix must be a text or a list of tokens, and no token may be empty.")
         return cls(**sent)
 
     def predictor(self, models: Sequence[Any], *kinds: type[Any]) -> Any:
-        """The model that is asked, with the request's settings, which stops when the request has used up its time.
-        Raises InputError unless it is of one of the kinds, and for settings that it cannot have here.
+        """The request's predictor, with its settings, whose models raise InputError after `MAX_SECONDS`.
+
+        Raises InputError unless it is of one of these `kinds`, and for settings that are not allowed here.
         """
         if not 0 <= self.model < len(models):
             raise InputError(f"'model' must be a whole number from 0 to {len(models) - 1:,}.")
         predictor = models[self.model]
         if not isinstance(predictor, kinds):
-            raise InputError(f"{predictor.name} is asked at /api/{predictor.command}: this is not for it.")
-        schema, defaults, chosen = type(predictor.settings), asdict(predictor.settings), self.settings or {}
+            raise InputError(f"{predictor.name} takes requests at /api/{predictor.command}, not here.")
+        schema, defaults, changes = type(predictor.settings), asdict(predictor.settings), self.settings or {}
         hints = get_type_hints(schema)
-        check_types(chosen, {name: hints[name] for name in defaults if name not in FIXED}, "setting")
-        stops = chosen.get("stop") or []
-        if len(stops) > STOPS or any(len(text) > STOP for text in stops):
-            raise InputError(f"'stop' may have at most {STOPS} texts of {STOP} characters.")
-        settings = typed(schema, {**defaults, **chosen})
-        for name, most in LARGEST.items():
-            if (getattr(settings, name, 0) or 0) > most:
-                raise InputError(f"{name} must be at most {most:,} here, not {getattr(settings, name):,}.")
-        end = time.monotonic() + SECONDS
+        check_types(changes, {name: hints[name] for name in defaults if name not in FIXED_SETTINGS}, "setting")
+        stops = changes.get("stop") or []
+        if len(stops) > MAX_STOPS or any(len(text) > MAX_STOP_CHARACTERS for text in stops):
+            raise InputError(f"'stop' may have at most {MAX_STOPS} texts of {MAX_STOP_CHARACTERS} characters.")
+        settings = typed(schema, {**defaults, **changes})
+        for name, maximum in MAX_SETTINGS.items():
+            if (getattr(settings, name, 0) or 0) > maximum:
+                raise InputError(f"{name} must be at most {maximum:,} here, not {getattr(settings, name):,}.")
+        end = time.monotonic() + MAX_SECONDS
         return replace(predictor, settings=settings, models=[Timed(model, end) for model in predictor.models])
 
 
 class Timed:
-    """A model that takes no further step after a time, in seconds of the monotonic clock: InputError."""
+    """A model that raises InputError at its first step after `end`, a time of the monotonic clock in seconds."""
 
     def __init__(self, model: Any, end: float) -> None:
         self._model, self._end = model, end
@@ -124,13 +130,13 @@ class Timed:
     def _check(self) -> None:
         if time.monotonic() > self._end:
             raise InputError(
-                f"The request took longer than {SECONDS:g} seconds: send less at once, or with a smaller beam or "
+                f"The request took longer than {MAX_SECONDS:g} seconds: send less at once, or with a smaller beam or "
                 "max_length."
             )
 
 
 def check_types(sent: Mapping[str, Any], hints: Mapping[str, Any], kind: str) -> None:
-    """Raise InputError for a name that is not among the hints, and a value that is not of its type."""
+    """Raise InputError for a name that is not in `hints`, and a value of another type. `kind`: the noun for a name."""
     for name, value in sent.items():
         if name not in hints:
             raise InputError(f"Unknown {kind} '{name[:40]}'; choose from {', '.join(hints)}.")
@@ -141,7 +147,7 @@ def check_types(sent: Mapping[str, Any], hints: Mapping[str, Any], kind: str) ->
 
 
 def is_of(value: Any, hint: Any) -> bool:
-    """Whether a value from JSON is itself of a type: a number is no text, and 1 is not true."""
+    """Whether a value from JSON has a type. Nothing is converted, except that whole numbers can be floats."""
     if isinstance(value, list):
         items = [get_args(option)[0] for option in alternatives(hint) if get_origin(option) is list]
         return any(all(is_of(inner, item) for inner in value) for item in items)
@@ -150,25 +156,25 @@ def is_of(value: Any, hint: Any) -> bool:
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def check_lengths(sent: dict[str, Any]) -> None:
-    """Raise InputError for too many texts, or texts that are too long, in the fields of a request."""
+    """Raise InputError if the fields of a request have too many texts, or texts that are too long."""
     characters = 0
     for name, value in sent.items():
-        if isinstance(value, list) and len(value) > SENTENCES:
-            raise InputError(f"'{name}' has {len(value):,} texts: at most {SENTENCES:,} can be sent at once.")
+        if isinstance(value, list) and len(value) > MAX_TEXTS:
+            raise InputError(f"'{name}' has {len(value):,} texts: at most {MAX_TEXTS:,} can be sent at once.")
         lengths = [len(text) for text in texts_in(value)]
         characters += sum(lengths)
-        if max(lengths, default=0) > TEXT or characters > CHARACTERS:
-            raise InputError(
-                f"'{name}' is too long: at most {TEXT:,} characters a text and {CHARACTERS:,} a request can be sent."
-            )
+        if max(lengths, default=0) > MAX_TEXT_CHARACTERS or characters > MAX_CHARACTERS:
+            limits = f"at most {MAX_TEXT_CHARACTERS:,} characters a text and {MAX_CHARACTERS:,} a request can be sent"
+            raise InputError(f"'{name}' is too long: {limits}.")
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """All texts in a value from JSON, however deep."""
+    """Yield all texts in a value from JSON, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
@@ -177,25 +183,27 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def check_work(predictor: Any, texts: int, likeliest: int) -> None:
-    """Raise InputError for a request that would hold the others up."""
+    """Raise InputError for a request with so much work that others would wait for long; `texts`: how many to write."""
     settings = predictor.settings
     written = texts * getattr(settings, "n_best", 1) * max(1, likeliest)
     work = {
-        "sentences times beam": (texts * getattr(settings, "beam", 1), SEARCHED),
-        "texts to write times the tokens shown at each place": (written, WRITTEN),
-        "texts times n times max_length": (texts * getattr(settings, "n", 0) * settings.max_length, SAMPLED),
+        "sentences times beam": (texts * getattr(settings, "beam", 1), MAX_SEARCHED),
+        "texts to write times the tokens shown at each position": (written, MAX_WRITTEN),
+        "texts times n times max_length": (texts * getattr(settings, "n", 0) * settings.max_length, MAX_SAMPLED),
     }
-    for name, (asked, most) in work.items():
-        if asked > most:
-            raise InputError(f"This is too much for one request: {name} is {asked:,}, and at most {most:,} is done.")
+    for name, (amount, maximum) in work.items():
+        if amount > maximum:
+            raise InputError(f"This is too much for one request: {name} is {amount:,}, and may be at most {maximum:,}.")
 
 
 def offered_scenes() -> dict[str, Any]:
-    """Some scenes, the same ones each time, and what objects there can be; outlines have points from −1 to 1."""
+    """Some scenes, which are always the same, and the sizes, colours and shapes of objects, for JSON. A shape is an
+    outline of points with coordinates from −1 to 1.
+    """
     rng = StableRandom(7)
-    invented = [invent(rng) for _ in range(OFFERED)]
+    invented = [invent(rng) for _ in range(OFFERED_SCENES)]
     return {
-        "scenes": [{"items": list(map(_plain, scene.items)), "clutter": scene.clutter} for scene in invented],
+        "scenes": [{"items": list(map(_object_record, scene.items)), "clutter": scene.clutter} for scene in invented],
         "side": SIDE,
         "sizes": {name: sum(sides) // 2 for name, sides in SIDES.items()},
         "colours": {name: "#{:02x}{:02x}{:02x}".format(*colour) for name, colour in COLOURS.items()},
@@ -203,24 +211,25 @@ def offered_scenes() -> dict[str, Any]:
     }
 
 
-def _plain(item: Item) -> dict[str, Any]:
+def _object_record(item: Item) -> dict[str, Any]:
     return {"shape": item.shape, "colour": item.colour, "turned": item.turned, "box": list(item.box)}
 
 
 def drawn_scene(described: Mapping[str, Any]) -> Image:
-    """The picture of a scene in the form of `offered_scenes`. Raises InputError for anything else."""
+    """Draw a scene in the form of `offered_scenes`. Raises InputError for any other content."""
     items, clutter = described.get("items"), described.get("clutter", 0)
-    if set(described) - {"items", "clutter"} or not isinstance(items, list) or len(items) > OBJECTS:
-        raise InputError(f"'scene' must have 'items', at most {OBJECTS} objects, and may have 'clutter'.")
-    if not is_of(clutter, int) or not 0 <= clutter < CLUTTER:
-        raise InputError(f"'clutter' must be a whole number from 0 to {CLUTTER - 1:,}.")
+    if set(described) - {"items", "clutter"} or not isinstance(items, list) or len(items) > MAX_OBJECTS:
+        raise InputError(f"'scene' must have 'items', at most {MAX_OBJECTS} objects, and may have 'clutter'.")
+    if not is_of(clutter, int) or not 0 <= clutter < CLUTTER_SEEDS:
+        raise InputError(f"'clutter' must be a whole number from 0 to {CLUTTER_SEEDS - 1:,}.")
     return render(Scene(tuple(map(_scene_item, items)), clutter))
 
 
 def _scene_item(described: Any) -> Item:
-    if not isinstance(described, dict) or set(described) != set(FIELDS):
+    """The object that JSON describes. Raises InputError if it is invalid."""
+    if not isinstance(described, dict) or set(described) != set(OBJECT_FIELDS):
         raise InputError("Each of a scene's items must have 'shape', 'colour', 'turned' and 'box', and nothing else.")
-    shape, colour, turned, box = (described[name] for name in FIELDS)
+    shape, colour, turned, box = (described[name] for name in OBJECT_FIELDS)
     for name, value, choices in (("shape", shape, SHAPES), ("colour", colour, COLOURS)):
         if not isinstance(value, str) or value not in choices:
             raise InputError(f"Unknown {name}; choose from {', '.join(choices)}.")

@@ -236,7 +236,7 @@ class TranslationEvaluator(Evaluator):
             if len(fitting) < len(segments):
                 print(
                     f"Alignments are scored without {len(segments) - len(fitting):,} of {len(segments):,} lines, which "
-                    f"are longer than the model's {predictor.longest:,} learnt positions.",
+                    f"are longer than the model's {predictor.max_positions:,} learnt positions.",
                     file=sys.stderr,
                 )
             if fitting:
@@ -271,7 +271,7 @@ class TranslationEvaluator(Evaluator):
         out = nullcontext() if settings.output is None else keeping(Path(settings.output), written)
         samples = self._samples(sources, translator.settings.seed)
         likeliest = 0 if settings.report is None else LIKELIEST_TOKENS
-        size = 32 * translator.settings.at_once  # enough batches for sorting sentences by length
+        size = 32 * translator.settings.sources_per_batch
         with out as file, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):
                 window = sources[start : start + size]

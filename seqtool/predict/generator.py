@@ -1,4 +1,4 @@
-"""A trained language model: a prompt in, its continuations out. For `generate`, `eval` and notebooks."""
+"""`Generator`: a trained language model, or an ensemble. Used by `generate`, `score`, `eval` and notebooks."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encoded, expectations
 from seqtool.settings import declarations
 
-MOST_TOKENS = 100_000  # of a prompt
-STEPS = 1000  # tokens of a text that are scored at once
-TEXTS = 32  # that one of several processes scores at a time
+MAX_PROMPT_TOKENS = 100_000
+SCORED_TOKENS = 1000  # tokens of a text that are scored at once, which bounds the memory for their logits
+TEXTS_PER_BATCH = 32  # texts that one of several processes scores before the next ones are given out
 
 
 @dataclass
 class GenerateSettings(declarations.Generate):
-    """configs/generate.yaml says what each is and holds the defaults."""
+    """The settings of generation; configs/generate.yaml describes each and holds the defaults."""
 
     memory: ClassVar[str] = "n or max_length"
 
@@ -33,13 +33,15 @@ class GenerateSettings(declarations.Generate):
         if problems := out_of_range(type(self), vars(self)):
             raise InputError("; ".join(problems) + ".")
         if self.stop is not None and "" in self.stop:
-            raise InputError("stop= names an empty text, which stands everywhere: leave it out.")
+            raise InputError("stop= has an empty text, which would end every continuation at once: leave it out.")
 
 
 @dataclass(frozen=True)
 class Continuation(Prediction):
-    """A sampled continuation of a prompt, its `prefix`, or a text that was scored. ended: at a text of `stop`;
-    log_probability: of all tokens.
+    """A sampled continuation of a prompt, which is its `prefix`, or a text that was scored.
+
+    log_probability: the sum over all tokens, in nats
+    ended: whether it ended before a text of `stop`, not at its maximum length
     """
 
     def summary(self) -> dict[str, Any]:
@@ -53,9 +55,10 @@ class Continuation(Prediction):
 
 @dataclass
 class Draft:
-    """A text being sampled, up to the first of `stops`.
+    """A text that is being sampled. It ends before the first text of `stops`.
 
-    on_text: called with each part of it that is certain to stay, as soon as it is
+    on_text: called with each new part of the text, as soon as this cannot be the beginning of a stop text
+    passed_on: the number of characters that `on_text` has had
     """
 
     stops: Sequence[str]
@@ -66,24 +69,27 @@ class Draft:
     passed_on: int = 0
 
     def add(self, piece: str) -> bool:
-        """Add a piece; returns whether the text has ended with it. Anything after the end is left out."""
+        """Add a piece and return whether the text has ended. Pieces after the end are left out."""
         if self.ended:
             return True
         self.pieces.append(piece)
         since = max(0, len(self.text) - max(map(len, self.stops), default=1) + 1)
         self.text += piece.replace(SPACE, " ")
-        if places := [place for stop in self.stops if (place := self.text.find(stop, since)) >= 0]:
-            self.text, self.ended = self.text[: min(places)], True
-        if self.on_text is not None:
-            begun = (n for stop in self.stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
-            self._pass_on(len(self.text) - (0 if self.ended else max(begun, default=0)))  # not what may begin a stop
+        if starts := [start for stop in self.stops if (start := self.text.find(stop, since)) >= 0]:
+            self.text, self.ended = self.text[: min(starts)], True
+        if self.ended:
+            self._pass_on(len(self.text))
+        elif self.on_text is not None:  # keep back what may be the beginning of a stop text
+            held_back = (n for stop in self.stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
+            self._pass_on(len(self.text) - max(held_back, default=0))
         return self.ended
 
     def close(self) -> None:
-        """End the text: no more pieces follow."""
+        """End the text where it is, because no more pieces follow."""
         self._pass_on(len(self.text))
 
     def _pass_on(self, end: int) -> None:
+        """Call `on_text` with the characters up to `end` that it has not had."""
         if self.on_text is not None and end > self.passed_on:
             self.on_text(self.text[self.passed_on : end])
             self.passed_on = end
@@ -91,7 +97,7 @@ class Draft:
 
 @dataclass(eq=False, repr=False)
 class Generator(Predictor):
-    """One language model or an ensemble, ready to write."""
+    """A trained language model or an ensemble, with its vocabulary and settings."""
 
     settings: GenerateSettings
 
@@ -101,44 +107,44 @@ class Generator(Predictor):
     schema = GenerateSettings
 
     def generate(self, prompts: Sequence[str]) -> list[str]:
-        """One continuation of each prompt, without the prompt; an empty one begins a text."""
+        """Return one continuation of each prompt, without the prompt. An empty prompt gives a text from its start."""
         return [samples[0].text for samples in self.samples(prompts)]
 
     def samples(self, prompts: Sequence[str]) -> list[list[Continuation]]:
-        """The `n` continuations of each prompt. They depend on the seed and on how many prompts came before."""
-        prompts = check_texts(prompts, what="generate takes", kind="prompt")
-        return [self.continuations(prompt, self.uniforms()) for prompt in encoded(prompts, self.target_vocabulary)]
+        """Return `n` continuations of each prompt. They depend on the seed and on the number of prompts before."""
+        prompts = check_texts(prompts, caller="generate takes", item="prompt")
+        return [self.continuations(prompt, self.uniform_noise()) for prompt in encoded(prompts, self.target_vocabulary)]
 
-    def uniforms(self) -> NDArray[np.float64]:
-        """The random numbers in [0, 1) of the next prompt, n × max_length."""
-        generator = np.random.default_rng([self.settings.seed, self._done])
-        self._done += 1
+    def uniform_noise(self) -> NDArray[np.float64]:
+        """Draw the random numbers in [0, 1) for the next prompt, n × max_length."""
+        generator = np.random.default_rng([self.settings.seed, self._next_seed_number])
+        self._next_seed_number += 1
         return generator.random((self.settings.n, self.settings.max_length))
 
     def continuations(
-        self, prompt: EncodedText, uniforms: NDArray[np.float64], on_text: Callable[[str], None] | None = None
+        self, prompt: EncodedText, uniform_noise: NDArray[np.float64], on_text: Callable[[str], None] | None = None
     ) -> list[Continuation]:
-        """A continuation for each row of `uniforms`; `on_text` is called with each part of a single one as it comes."""
+        """Return a continuation of the prompt for each row of `uniform_noise`; `on_text` as in `Draft`."""
         settings, vocabulary = self.settings, self.target_vocabulary
-        if len(prompt.ids) > MOST_TOKENS:
-            raise InputError(f"A prompt has {len(prompt.ids):,} tokens, more than {MOST_TOKENS:,}: shorten it.")
-        drafts = [Draft(settings.stop or [], on_text) for _ in uniforms]
+        if len(prompt.ids) > MAX_PROMPT_TOKENS:
+            raise InputError(f"A prompt has {len(prompt.ids):,} tokens, more than {MAX_PROMPT_TOKENS:,}: shorten it.")
+        drafts = [Draft(settings.stop or [], on_text) for _ in uniform_noise]
 
         def each(tokens: list[int]) -> list[bool]:
             drawn = zip(tokens, drafts, strict=True)
             return [token != PAD and draft.add(vocabulary.piece(token)) for token, draft in drawn]
 
         tokens = torch.tensor([prompt.ids], dtype=torch.int64, device=self.device)
-        with self.own_machine(), computing(self.device, settings.precision, lower=settings.memory):
+        with self.on_device(), computing(self.device, settings.precision, lower=settings.memory):
             memory, state = self.model.encode(None)
             state, prefix = read_prefix(self.model, memory, state, tokens)
             (samples,) = sample(
                 self.model.step,
                 memory,
                 state,
-                uniform_noise=torch.from_numpy(uniforms[np.newaxis]).float(),
+                uniform_noise=torch.from_numpy(uniform_noise[np.newaxis]).float(),
                 maximum=[settings.max_length],
-                minimum=settings.max_length + 1,  # a text has no EOS
+                minimum=settings.max_length + 1,  # never: a language model is trained on a stream without EOS
                 temperature=settings.temperature,
                 top_k=settings.top_k,
                 top_p=settings.top_p,
@@ -155,31 +161,34 @@ class Generator(Predictor):
         ]
 
     def line(self, prompt: str, samples: Sequence[Continuation]) -> dict[str, Any]:
-        """A prompt, the pieces of it that the model does not know, and its continuations, for JSON."""
+        """The record for JSON: the prompt, those of its pieces that the model does not know, and the continuations."""
         texts = [sample.record() for sample in samples]
         return {"prompt": prompt, "unknown": samples[0].prefix_unknown, "texts": texts}
 
     def predicted(
         self, tokens: Sequence[int], progress: Callable[[int], object], *, likeliest: int
     ) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
-        """−log p of every token of a text, read as one stream, and, if `likeliest` is not 0, what was expected there:
-        so many tokens (`predictor.expectations`). `progress` is called with the number read since.
+        """Return −log p of every token of a text in nats, and what was expected there (`predictor.expectations`).
+
+        tokens: the ids of the text, which is read as one stream
+        progress: called after each chunk with the number of its tokens
+        likeliest: the number of likeliest tokens to keep at each position; 0 returns no expectations
         """
         nats, expected, states = [np.zeros(0)], [], [None for _ in self.models]
         text = torch.tensor([[BOS, *tokens]], device=self.device)
-        with self.own_machine(), computing(self.device, self.settings.precision, lower="the length of the texts"):
-            for start in range(0, len(tokens), STEPS):
-                chunk, of_models = text[:, start : start + STEPS + 1], []
+        with self.on_device(), computing(self.device, self.settings.precision, lower="the length of the texts"):
+            for start in range(0, len(tokens), SCORED_TOKENS):
+                chunk, model_log_p = text[:, start : start + SCORED_TOKENS + 1], []
                 for i, model in enumerate(self.models):
                     output = model(None, chunk[:, :-1], states[i])
                     states[i] = output.state
-                    of_models.append(model.project(output.features[0]).float().log_softmax(-1))
-                log_p = torch.stack(of_models).logsumexp(0) - math.log(len(of_models))
+                    model_log_p.append(model.project(output.features[0]).float().log_softmax(-1))
+                log_p = torch.stack(model_log_p).logsumexp(0) - math.log(len(model_log_p))
                 following = chunk[0, 1:]
                 nats.append(-log_p.gather(1, following[:, None]).squeeze(1).cpu().double().numpy())
                 if likeliest:
                     entropy = torch.special.entr(log_p.exp()).sum(-1)
-                    log_p[:, [PAD, BOS, EOS]] = -torch.inf  # a text has none
+                    log_p[:, [PAD, BOS, EOS]] = -torch.inf  # none of these is in a text
                     best = log_p.topk(min(likeliest, log_p.shape[1] - 3))
                     here = Expected(entropy, best.indices, best.values)
                     expected += expectations(following.tolist(), (-nats[-1]).tolist(), here, self.target_vocabulary)
@@ -187,26 +196,27 @@ class Generator(Predictor):
         return np.concatenate(nats), expected
 
     def following(self, text: str, likeliest: int) -> dict[str, Any]:
-        """What was expected at each token of a text, and of the symbols after it the likeliest with their
-        probabilities, and the entropy of all in nats.
+        """What was expected at each token of a text, and after it: the likeliest next symbols with their probabilities,
+        and the entropy of the distribution in nats.
         """
         tokens = self.target_vocabulary.encode(text)
-        if len(tokens) > MOST_TOKENS:
-            raise InputError(f"A text has {len(tokens):,} tokens, more than {MOST_TOKENS:,}: shorten it.")
+        if len(tokens) > MAX_PROMPT_TOKENS:
+            raise InputError(f"A text has {len(tokens):,} tokens, more than {MAX_PROMPT_TOKENS:,}: shorten it.")
         _, expected = self.predicted([*tokens, UNK], lambda _: None, likeliest=likeliest)
         after = expected.pop()
         return {"predicted": expected, "entropy": after["entropy"], "likeliest": after["likeliest"]}
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
-        """Each text begins anew; none has an end of its own."""
+        """Score each text from a fresh state. No probability of an end is included: the model has none."""
         self.check_scoring(with_sources=sources is not None)
-        read = encoded(check_texts(texts, what="score takes", kind="text"), self.target_vocabulary)
+        encoded_texts = encoded(check_texts(texts, caller="score takes", item="text"), self.target_vocabulary)
 
         def scored(rows: Sequence[int]) -> list[tuple[NDArray[np.float64], list[dict[str, Any]]]]:
-            return [self.predicted(read[row].ids, lambda _: None, likeliest=likeliest) for row in rows]
+            return [self.predicted(encoded_texts[row].ids, lambda _: None, likeliest=likeliest) for row in rows]
 
+        results = in_batches(scored, range(len(encoded_texts)), TEXTS_PER_BATCH)
         continuations = []
-        for text, (nats, predicted) in zip(read, in_batches(scored, range(len(read)), TEXTS), strict=True):
+        for text, (nats, predicted) in zip(encoded_texts, results, strict=True):
             log_p = (-nats).tolist()
             total, pieces = math.fsum(log_p), [self.target_vocabulary.piece(token) for token in text.ids]
             details: dict[str, Any] = {"log_probabilities": log_p, "predicted": predicted if likeliest else None}

@@ -1,10 +1,12 @@
-"""How likely given captions are to a captioner with attention: log p(y | x) for soft attention, and for hard attention,
-whose sum over all sequences of locations is out of reach, two estimates from K draws.
+"""The likelihood of captions under a captioner with attention.
 
-    the bound       L_s = Σ_s p(s | a) log p(y | s, a) ≤ log p(y | a)        (Xu et al. 2015, (10)): the mean of K terms
-    many samples    log (1/K) Σ_k p(y | s_k, a), s_k ~ p(s | a)               (Burda et al. 2016, (8))
+For soft attention it is log p(y | x). For hard attention, the sum over all sequences of locations is intractable. Two
+estimates take K sequences s_k ~ p(s | a):
 
-The second is, on average, between the two and rises with K.
+    bound       (1/K) Σ_k log p(y | s_k, a), which estimates L_s = Σ_s p(s | a) log p(y | s, a)   (Xu et al. 2015, (10))
+    estimate    log (1/K) Σ_k p(y | s_k, a)                                                     (Burda et al. 2016, (8))
+
+L_s is a lower bound of log p(y | a). On average, the second estimate is between the two and rises with K.
 """
 
 import math
@@ -23,14 +25,18 @@ from seqtool.metrics.bootstrap import bootstrap
 from seqtool.models.hard_attention import Rows
 from seqtool.models.inputs import Annotations
 
-AT_ONCE = 32  # captions
-ROWS = 512  # captions times draws
+CAPTIONS_PER_BATCH = 32
+ROWS_PER_BATCH = 512  # captions times sequences of locations
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Of given captions, in nats: one number for each, under the name of what it is, and each one's tokens, EOS
-    included, and the image that it describes. samples: K, or None without draws.
+    """The likelihoods of captions.
+
+    values: each caption's number in nats, under `log_p` for soft attention, `bound` and `estimate` for hard
+    tokens: each caption's length in tokens, EOS included
+    images: the number of the image that each caption describes
+    samples: K for hard attention, None for soft
     """
 
     values: dict[str, NDArray[np.float64]]
@@ -39,69 +45,71 @@ class Likelihood:
     samples: int | None
 
     def record(self) -> dict[str, Any]:
-        means = {name: float(each.mean()) for name, each in self.values.items()}
-        counted = {"captions": len(self.tokens), "tokens": int(self.tokens.sum())}
-        return {**counted, **({} if self.samples is None else {"samples": self.samples}), **means}
+        """The counts, and the mean of each number over the captions, for JSON."""
+        means = {name: float(nats.mean()) for name, nats in self.values.items()}
+        counts = {"captions": len(self.tokens), "tokens": int(self.tokens.sum())}
+        return {**counts, **({} if self.samples is None else {"samples": self.samples}), **means}
 
     def lines(self) -> list[str]:
-        """Nats per caption with an interval from resampling images, and per token."""
+        """A table for people: nats per caption, with an interval from resampling images, and nats per token."""
         draws = "" if self.samples is None else f", {self.samples} draws each"
         lines = [f"{'nats per caption':<22}  {len(self.tokens):,} captions{draws}"]
         counts = np.bincount(self.images)
-        for name, each in self.values.items():
-            sums = np.bincount(self.images, each).astype(np.float64)
+        for name, nats in self.values.items():
+            sums = np.bincount(self.images, nats).astype(np.float64)
 
             def mean(images: NDArray[np.int64], sums: NDArray[np.float64] = sums) -> float:
                 return float(sums[images].sum() / counts[images].sum())
 
             estimate = bootstrap(mean, [np.flatnonzero(counts)])
-            lines.append(f"{LABELS[name]:<22}  {estimate.text(3)}, {each.sum() / self.tokens.sum():.4f} per token")
+            lines.append(f"{LABELS[name]:<22}  {estimate.text(3)}, {nats.sum() / self.tokens.sum():.4f} per token")
         return lines
 
     def of_image(self, number: int) -> dict[str, list[float]]:
-        """Of each of its captions."""
-        return {name: each[self.images == number].tolist() for name, each in self.values.items()}
+        """The numbers of an image's captions."""
+        return {name: nats[self.images == number].tolist() for name, nats in self.values.items()}
 
 
 LABELS = {"bound": "lower bound L_s", "estimate": "estimate of log p", "log_p": "log p"}
 
 
 @torch.inference_mode()
-def of_captions(
+def caption_likelihoods(
     model: Any,
     a: Float[Tensor, "B S D"],
     rows: Sequence[int],
     captions: Sequence[Sequence[int]],
-    uniforms: Callable[[int], Tensor] | None,
+    uniform_noise: Callable[[int], Tensor] | None,
 ) -> Iterator[dict[str, float]]:
-    """The likelihood of each caption.
+    """Yield the likelihood of each caption in nats: `log_p` for soft attention, `bound` and `estimate` for hard.
 
     a: the annotation vectors of the images
-    rows: which of these images each caption describes
-    captions: their ids
-    uniforms: for the i-th caption random numbers in [0, 1), K×(its tokens and EOS); None for soft attention
+    rows: the row in `a` of each caption's image
+    captions: the ids of each caption, without BOS and EOS
+    uniform_noise: returns the random numbers in [0, 1) of the i-th caption, K × its length in tokens with EOS; None for
+        soft attention
     """
-    for start in range(0, len(captions), AT_ONCE):
-        batch = range(start, min(start + AT_ONCE, len(captions)))
+    for start in range(0, len(captions), CAPTIONS_PER_BATCH):
+        batch = range(start, min(start + CAPTIONS_PER_BATCH, len(captions)))
         images, target = a[[rows[i] for i in batch]], make_target([captions[i] for i in batch]).to(a.device)
-        draws: Sequence[Tensor | None] = [None]
-        if uniforms is not None:
+        noise_pieces: Sequence[Tensor | None] = [None]
+        if uniform_noise is not None:
             steps = target.shape[1] - 1
-            padded = [nn.functional.pad(drawn, (0, steps - drawn.shape[1])) for drawn in map(uniforms, batch)]
-            draws = torch.split(torch.stack(padded).to(a.device), max(1, ROWS // len(images)), 1)
-        of_draws = []
-        for noise in draws:
-            if noise is None:  # the expected context
+            padded = [nn.functional.pad(noise, (0, steps - noise.shape[1])) for noise in map(uniform_noise, batch)]
+            noise_pieces = torch.split(torch.stack(padded).to(a.device), max(1, ROWS_PER_BATCH // len(images)), 1)
+        log_p_pieces = []
+        for noise in noise_pieces:
+            if noise is None:  # soft attention
                 output = model(Annotations(images), target[:, :-1])
             else:
-                drawn_rows = Rows.with_noise(len(images), noise.flatten(0, 1))
-                output = model.forward_rows(model.annotations(Annotations(images)), target[:, :-1], drawn_rows)
+                noise_rows = Rows.with_noise(len(images), noise.flatten(0, 1))
+                output = model.forward_rows(model.annotations(Annotations(images)), target[:, :-1], noise_rows)
             labels = target[:, 1:].repeat_interleave(len(output.features) // len(images), 0)
             nll = model.loss(output.features, labels, 0.0).nll.cpu().double().sum(1)
-            of_draws.append(-nll.view(len(images), -1))
-        log_p = torch.cat(of_draws, 1)  # log p(y | s_k, a), B×K
-        if uniforms is None:
-            yield from ({"log_p": float(each)} for each in log_p[:, 0])
+            log_p_pieces.append(-nll.view(len(images), -1))
+        log_p = torch.cat(log_p_pieces, 1)  # log p(y | s_k, a), B×K
+        if uniform_noise is None:
+            yield from ({"log_p": value} for value in log_p[:, 0].tolist())
             continue
         estimates = log_p.logsumexp(1) - math.log(log_p.shape[1])
         for bound, estimate in zip(log_p.mean(1), estimates, strict=True):

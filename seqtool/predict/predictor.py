@@ -1,5 +1,6 @@
-"""A trained model, or several as an ensemble, that writes text: what translators, captioners and generators share. The
-lists that callers in Python hand over are checked before any work, and refused without printing what they hold.
+"""`Predictor`: the base class of translators, captioners and generators, each with one model or an ensemble.
+
+Lists from callers in Python are checked before any work. Error messages about them do not print their contents.
 """
 
 import math
@@ -39,11 +40,10 @@ from seqtool.training.checkpoint import Checkpoint, find, run_name
 
 @dataclass(eq=False)
 class EncodedText:
-    """A text and the ids of its tokens, without BOS and EOS. Its pieces and words, which only some outputs need, are
-    worked out when they are asked for.
+    """A text and its ids, without BOS and EOS. Pieces and words, which only some outputs need, are computed on demand.
 
-    limit: the number of tokens that the model reads; None is all of them
-    split: the text into the words that links number
+    limit: the maximum number of tokens that the model reads; None: all
+    split: splits the text into the words that alignments number
     """
 
     text: str
@@ -59,31 +59,31 @@ class EncodedText:
 
     @cached_property
     def all_pieces(self) -> list[str]:
-        """A piece for each id; unknown ones as they are written."""
+        """The piece of each id; unknown pieces are spelt as in the text."""
         if UNK in self.ids:
             return self.vocabulary.pieces(self.text)
         return list(map(self.vocabulary.piece, self.ids))
 
     @property
     def pieces(self) -> list[str]:
-        """A piece for each id that the model reads."""
+        """The piece of each id that the model reads."""
         return self.all_pieces[: self.limit]
 
     @cached_property
     def unknown(self) -> list[str]:
-        """The pieces of the whole text that the vocabulary does not have."""
+        """The pieces of the whole text that are not in the vocabulary."""
         if UNK not in self.ids:
             return []
         return [piece for piece, index in zip(self.all_pieces, self.ids, strict=True) if index == UNK]
 
     @cached_property
     def words(self) -> list[str]:
-        """All words, as they are written."""
+        """The words of the whole text, spelt as in the text."""
         return self.split(self.text)
 
     @cached_property
-    def places(self) -> list[int]:
-        """The word of each piece that the model reads."""
+    def word_indices(self) -> list[int]:
+        """The index of the word to which each piece that the model reads belongs."""
         return piece_words(self.pieces, list(map(self.vocabulary.form.normalize, self.words)))
 
 
@@ -93,7 +93,7 @@ def encoded(
     limit: int | None = None,
     split: Callable[[str], list[str]] = str.split,
 ) -> list[EncodedText]:
-    """The texts with their ids; `limit` and `split` as in `EncodedText`."""
+    """Encode texts together; `limit` and `split` as in `EncodedText`."""
     ids = vocabulary.encode_batch(texts)
     return [EncodedText(*pair, vocabulary, limit, split) for pair in zip(texts, ids, strict=True)]
 
@@ -102,17 +102,17 @@ def encoded(
 class Prediction:
     """One hypothesis for one source, or a text that was scored.
 
-    text: as it is written; of a scored text, as it was given
-    score: what it was ranked by
-    log_probability: in nats, EOS included
-    pieces: the entries of the vocabulary that make up the text
+    text: the decoded text; for a scored text, the text as it was given
+    score: the number by which it was ranked, without that of the prefix
+    log_probability: the log-probability in nats, EOS included, without that of the prefix
+    pieces: the vocabulary's entries that make up the text
     attention: pieces × source positions; None for a model without attention
-    ended: by itself, not cut off at its maximum length
-    log_probabilities: of each piece and of the end, if they were asked for
-    predicted: what was expected at each of these (`expectations`), if it was asked for
-    whole: with its prefix, if it has one: log-probability and score, since those above are of what follows the prefix
-    whole_attention: with a row for the end of the text, if it ended, and a column for that of a source sentence
-    prefix: the beginning from which it was decoded
+    ended: true if it ended with EOS, false if it was cut off at its maximum length
+    log_probabilities: the log-probability of each piece and of EOS, if they were requested
+    predicted: what the model expected at each piece and at EOS (`expectations`), if this was requested
+    whole: the log-probability and score including the prefix, if there is one
+    whole_attention: the attention with a row for EOS, if the text ended, and a column for the EOS of a source sentence
+    prefix: the beginning from which the text was decoded
     target: the text that was scored
     """
 
@@ -130,11 +130,11 @@ class Prediction:
     target: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     @classmethod
-    def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **others: Any) -> Self:
-        """The prediction that a decoded hypothesis is.
+    def of(cls, hypothesis: Hypothesis, vocabulary: Vocabulary, *, positions: int | None = None, **added: Any) -> Self:
+        """Make a prediction of a decoded hypothesis.
 
-        positions: the number of source positions for which attention is kept; None is all
-        others: the fields that a task adds
+        positions: the number of source positions for which attention is kept, EOS left out; None: all
+        added: the fields that the subclass adds
         """
         length, whole = len(hypothesis.tokens), None
         if hypothesis.attention is not None:
@@ -155,7 +155,7 @@ class Prediction:
             log_probabilities=None if hypothesis.log_p is None else hypothesis.log_p.tolist(),
             predicted=predicted,
             whole=hypothesis.whole,
-            **others,
+            **added,
         )
 
     @property
@@ -164,9 +164,7 @@ class Prediction:
         return [] if self.prefix is None else self.prefix.unknown
 
     def record(self, *, weights: bool = False) -> dict[str, Any]:
-        """Plain containers, for JSON: with what was expected, if that was asked for, and, if `weights` are wanted and
-        there are any, the attention of every piece and of the end.
-        """
+        """The record for JSON: with `predicted`, if it was requested, and with the attention if `weights`."""
         record = self.summary()
         if self.predicted is not None:
             record["predicted"] = self.predicted
@@ -176,36 +174,40 @@ class Prediction:
         return record
 
     def summary(self) -> dict[str, Any]:
-        """What a record has in any case."""
+        """The fields of every record."""
         record = {"text": self.text, "score": self.score, "log_probability": self.log_probability}
         return record if self.whole is None else {**record, **self.whole._asdict()}
 
     def columns(self) -> dict[str, Any]:
-        """What the columns of the attention in a record stand for."""
+        """The fields of a record that describe the columns of its attention."""
         return {}
 
     def scored_record(self, *, weights: bool = False) -> dict[str, Any]:
-        """The record of a scored text: with its tokens, <end> included, and their log-probabilities."""
+        """The record of a scored text for JSON, with its tokens, <end> included, and their log-probabilities."""
         record = self.record(weights=weights)
         record |= {"tokens": [*self.pieces, END] if self.ended else self.pieces}
         record["log_probabilities"] = [round(log_p, 6) for log_p in self.log_probabilities or ()]
         return {name: value for name, value in record.items() if name not in ("score", "ended")}
 
     def inputs(self) -> dict[str, Any]:
-        """What was given beside a scored text, for JSON, and which pieces the model does not know."""
+        """The fields about the input of a scored text, for JSON: here its pieces that the model does not know."""
         return {"unknown": [] if self.target is None else self.target.unknown}
 
 
 def displayed(token: int, vocabulary: Vocabulary) -> str:
-    """A token for people."""
+    """A token as people read it: its piece, or <end> for EOS."""
     return END if token == EOS else vocabulary.piece(token)
 
 
 def expectations(
     tokens: Sequence[int], log_p: Sequence[float], expected: Expected, vocabulary: Vocabulary
 ) -> list[dict[str, Any]]:
-    """What a model expected where each token (an id) stands, for JSON: its probability, the entropy of all in nats, and
-    the likeliest tokens with their probabilities, best first.
+    """The record of what a model expected at each token, for JSON: the token's probability, the entropy of the
+    distribution in nats, and the likeliest tokens with their probabilities, best first.
+
+    tokens: the ids of the text
+    log_p: the log-probability of each token
+    expected: the entropies and the likeliest tokens
     """
 
     def rounded(probability: float) -> float:
@@ -222,22 +224,26 @@ def expectations(
 
 
 class EnsembleMember(NamedTuple):
-    """The model of a checkpoint, its vocabularies by the arguments of a predictor, and the values that all members of
-    an ensemble must have in common, each under the error message for two that differ.
+    """A model of an ensemble.
+
+    model: the model of a checkpoint
+    vocabularies: its vocabularies, by the names of the predictor's arguments
+    shared: values that must be equal in all members, each under the end of the error message for two that differ
     """
 
     model: Any
     vocabularies: dict[str, Vocabulary]
-    common: dict[str, Any]
+    shared: dict[str, Any]
 
 
 @dataclass(eq=False, repr=False)
 class Predictor(ABC):
-    """One model or an ensemble, ready to write.
+    """One trained model or an ensemble, with its vocabulary and settings.
 
-    config: the first checkpoint's, which may name classes from the modules `trust`
-    checkpoints: those that the models are from
-    threads: on a CPU, while it computes; None is the caller's number
+    config: the configuration of the first checkpoint, which may name classes from the modules `trust`
+    checkpoints: the checkpoints of the models
+    trust: the user's modules whose classes the checkpoints may name
+    threads: the number of CPU threads while it computes; None leaves the caller's number
     """
 
     models: Sequence[Any]
@@ -250,55 +256,54 @@ class Predictor(ABC):
     trust: Sequence[str] = ()
     threads: int | None = None
 
-    task: ClassVar[str]  # of its models, a name in `task_table.TASKS`
-    writes: ClassVar[str]  # what it writes, in messages
-    command: ClassVar[str]  # the command that does the same; its YAML file has the defaults
-    schema: ClassVar[type[Any]] = DecodeSettings  # of its settings
-    base: ClassVar[type[Any]] = EncoderDecoder  # of its models
-    parts: ClassVar[dict[str, Any]] = {}  # further arguments of its models, besides settings and vocabulary sizes
+    task: ClassVar[str]  # the task of its models, a name in `task_table.TASKS`
+    writes: ClassVar[str]  # the name of its output in messages
+    command: ClassVar[str]  # the command that uses it, whose YAML file has the defaults
+    schema: ClassVar[type[Any]] = DecodeSettings  # the class of its settings
+    base: ClassVar[type[Any]] = EncoderDecoder  # the base class of its models
+    parts: ClassVar[dict[str, Any]] = {}  # arguments of its models, besides settings and vocabulary sizes
     sides: ClassVar[tuple[str, ...]] = ("target",)  # the sides that have vocabularies
 
     def __post_init__(self) -> None:
         self.model: Any = self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         self.attends = any(model.attends for model in self.models)
-        self.longest = min(
+        self.max_positions = min(
             (model.max_positions for model in self.models if model.max_positions is not None), default=None
         )
         self._prefix_limit = f"max_length={self.settings.max_length}: shorten it, or allow more"
-        if self.longest is not None and getattr(self.settings, "min_length", 0) > self.longest:
-            raise InputError(
-                f"min_length={self.settings.min_length} is more than the model's {self.longest:,} learnt positions: "
-                "lower it."
-            )
-        if self.longest is not None and self.longest < self.settings.max_length:
-            self.settings = replace(self.settings, max_length=self.longest)
-            self._prefix_limit = f"the model's {self.longest:,} learnt positions: shorten it"
-        self._done = 0  # sentences or prompts so far: each one's number seeds its samples
+        if self.max_positions is not None and getattr(self.settings, "min_length", 0) > self.max_positions:
+            problem = f"is more than the model's {self.max_positions:,} learnt positions"
+            raise InputError(f"min_length={self.settings.min_length} {problem}: lower it.")
+        if self.max_positions is not None and self.max_positions < self.settings.max_length:
+            self.settings = replace(self.settings, max_length=self.max_positions)
+            self._prefix_limit = f"the model's {self.max_positions:,} learnt positions: shorten it"
+        self._next_seed_number = 0  # the number of the next sentence or prompt, which seeds its samples
         if isinstance(self.settings, DecodeSettings):
             check_used(self.settings, attends=self.attends, task=self.task)
 
     def __repr__(self) -> str:
         models = " + ".join(map(class_name, self.checkpoints))
         entries = " and ".join(f"{len(getattr(self, f'{side}_vocabulary')):,} {side}" for side in self.sides)
-        places = " + ".join(str(checkpoint.path) for checkpoint in self.checkpoints)
-        return f"{type(self).__name__}({places}: {models}, {entries} entries, {self.device})"
+        paths = " + ".join(str(checkpoint.path) for checkpoint in self.checkpoints)
+        return f"{type(self).__name__}({paths}: {models}, {entries} entries, {self.device})"
 
     @property
     def name(self) -> str:
-        """The names of its runs."""
+        """The names of the runs of its models."""
         return " + ".join(run_name(checkpoint.path) for checkpoint in self.checkpoints)
 
     @classmethod
-    def decoding(cls) -> dict[str, Any]:
-        """The default settings for decoding and for the machine."""
-        written = defaults(cls.command)
-        return {setting.name: written[setting.name] for setting in (*fields(cls.schema), *fields(declarations.Machine))}
+    def default_settings(cls) -> dict[str, Any]:
+        """The default settings of decoding and of the machine."""
+        command_defaults = defaults(cls.command)
+        settings = (*fields(cls.schema), *fields(declarations.Machine))
+        return {setting.name: command_defaults[setting.name] for setting in settings}
 
     @classmethod
-    def configured(cls, config: DictConfig) -> Self:
-        """The predictor that `checkpoint=` names, with the decoding settings of the command line."""
+    def from_config(cls, config: DictConfig) -> Self:
+        """Load the checkpoints that a command's configuration names, with its settings."""
         devices.keep_memory()
-        settings = {name: config[name] for name in cls.decoding()}
+        settings = {name: config[name] for name in cls.default_settings()}
         predictor = cls.load(names(config.checkpoint), trust=modules(config.trust), **settings)
         devices.make_default(predictor.device)
         return predictor
@@ -313,21 +318,20 @@ class Predictor(ABC):
     ) -> Self:
         """Load a run or checkpoint directory, or several as an ensemble.
 
-        checkpoints: one or a list, each a path or a checkpoint that was opened (`checkpoint.find`)
-        trust: the user's own modules whose classes the checkpoints at these paths may name
-        settings: those of `decoding`
+        checkpoints: one or a list, each a path or an open checkpoint (`checkpoint.find`)
+        trust: the user's modules whose classes the checkpoints may name
+        settings: any of `default_settings`
 
-        Raises InputError for an impossible setting, for checkpoints of another kind of model, and if those of an
-        ensemble do not go together.
+        Raises InputError for an invalid setting, a checkpoint of another task, and models that do not form an ensemble.
         """
-        merged = {**cls.decoding(), **settings}
+        merged = {**cls.default_settings(), **settings}
         machine = typed(
             declarations.Machine, {setting.name: merged.pop(setting.name) for setting in fields(declarations.Machine)}
         )
-        chosen = typed(cls.schema, merged)
+        decode_settings = typed(cls.schema, merged)
         devices.check_threads(machine.threads)
         device = devices.find_device(machine.device)
-        check_precision(device, chosen.precision)
+        check_precision(device, decode_settings.precision)
         listed = [checkpoints] if isinstance(checkpoints, str | Path | Checkpoint) else checkpoints
         opened = [
             checkpoint if isinstance(checkpoint, Checkpoint) else find(checkpoint, trust=modules(trust))
@@ -341,17 +345,18 @@ class Predictor(ABC):
                 raise InputError(f"{checkpoint.path} holds {entry.model}: use seqtool {entry.command}.")
         members = [cls.read(checkpoint, parts_for(device)) for checkpoint in opened]
         for checkpoint, member in zip(opened, members, strict=True):
-            for difference, value in member.common.items():
-                if value != members[0].common[difference]:
+            for difference, value in member.shared.items():
+                if value != members[0].shared[difference]:
                     raise InputError(f"{checkpoint.path} and {opened[0].path} {difference}.")
         with devices.computing_on(device), out_of_memory(lambda: devices.MODEL_TOO_LARGE, device):
             models = [
-                optimise_for_decoding(member.model, chosen.precision, device).to(device).eval() for member in members
+                optimise_for_decoding(member.model, decode_settings.precision, device).to(device).eval()
+                for member in members
             ]
         return cls(
             models,
             device=device,
-            settings=chosen,
+            settings=decode_settings,
             config=opened[0].config,
             checkpoints=opened,
             trust=opened[0].trust,
@@ -361,24 +366,24 @@ class Predictor(ABC):
 
     @classmethod
     def read(cls, checkpoint: Checkpoint, parts: Parts = PLAIN) -> EnsembleMember:
-        """The model of a checkpoint, built of these parts, with its weights; only classes of this package and of its
-        `trust` are built.
+        """Build the model of a checkpoint from these parts and load its weights. Its classes must be from this package
+        or from a module of its `trust`.
         """
         vocabularies = load_all(checkpoint.path, cls.sides)
         arguments = {f"{side}_vocabulary": vocabulary for side, vocabulary in vocabularies.items()}
-        others = {**cls.parts, **{name: len(vocabulary) for name, vocabulary in arguments.items()}}
+        options = cls.parts | {name: len(vocabulary) for name, vocabulary in arguments.items()}
         settings = checkpoint.config["model"]
-        make = partial(build_model, settings, base=cls.base, trusted=checkpoint.trust, parts=parts, **others)
-        prints = [vocabulary.fingerprint for vocabulary in vocabularies.values()]
-        different = "have different vocabularies: an ensemble needs one vocabulary"
-        return EnsembleMember(checkpoint.load_model(make), arguments, {different: prints})
+        make = partial(build_model, settings, base=cls.base, trusted=checkpoint.trust, parts=parts, **options)
+        fingerprints = [vocabulary.fingerprint for vocabulary in vocabularies.values()]
+        difference = "have different vocabularies: an ensemble needs one vocabulary"
+        return EnsembleMember(checkpoint.load_model(make), arguments, {difference: fingerprints})
 
-    def own_machine(self) -> AbstractContextManager[None]:
-        """Within it, torch computes with the number of threads, and on the GPU, that the model was loaded with."""
+    def on_device(self) -> AbstractContextManager[None]:
+        """Within the context, torch uses this predictor's GPU and number of CPU threads."""
         return devices.computing_on(self.device, self.threads)
 
     def encode_prefix(self, prefix: str | Sequence[str]) -> EncodedText:
-        """How a text is to begin, given as a text or as pieces. InputError for one that leaves no room for more."""
+        """Encode a prefix, a text or a list of pieces. Raises InputError if it leaves no room for a continuation."""
         ids = self.target_vocabulary.encode_beginning(prefix)
         if len(ids) >= self.settings.max_length:
             raise InputError(
@@ -399,117 +404,132 @@ class Predictor(ABC):
         likeliest: int = 0,
         **options: Any,
     ) -> list[list[Hypothesis]]:
-        """The n best hypotheses for each source, best first: those whose prefixes are equally long at once.
+        """Return the n best hypotheses for each row, best first. Rows with equally long prefixes are decoded together.
 
-        sources: some rows → the sources to decode
-        numbers: seed the samples of each row
-        prefixes: how the texts of each row begin
-        likeliest: the number of tokens that were expected at each place, to be kept too
-        options: of `batching.decode`: keep_attention, progress, trace
+        sources: makes the sources to decode from some rows
+        numbers: the number of each row's source, which seeds its samples
+        prefixes: the beginning of each row's texts
+        likeliest: the number of likeliest tokens to keep at each position; 0 keeps none
+        options: arguments of `batching.decode`: keep_attention, progress, trace
         """
         result: dict[int, list[Hypothesis]] = {}
         for length in sorted({len(prefix.ids) for prefix in prefixes}):
             rows = [row for row, prefix in enumerate(prefixes) if len(prefix.ids) == length]
-            batch, begun = sources(rows), [prefixes[row].ids for row in rows]
-            options |= {"numbers": [numbers[row] for row in rows], "prefixes": begun if length else None}
-            with self.own_machine():
-                bests = decode(self.model, batch, self.settings, device=self.device, **options)
+            batch, prefix_ids = sources(rows), [prefixes[row].ids for row in rows]
+            options |= {"numbers": [numbers[row] for row in rows], "prefixes": prefix_ids if length else None}
+            with self.on_device():
+                n_best_lists = decode(self.model, batch, self.settings, device=self.device, **options)
                 if likeliest:
-                    bests = self._with_expected(batch, bests, likeliest)
+                    n_best_lists = self._with_expected(batch, n_best_lists, likeliest)
                 if length:
-                    bests = self._with_prefixes(batch, begun, bests)
-            result |= zip(rows, bests, strict=True)
+                    n_best_lists = self._with_prefixes(batch, prefix_ids, n_best_lists)
+            result |= zip(rows, n_best_lists, strict=True)
         return [result[row] for row in range(len(numbers))]
 
     def _with_expected(
-        self, sources: Sources, bests: Sequence[Sequence[Hypothesis]], likeliest: int
+        self, sources: Sources, n_best_lists: Sequence[Sequence[Hypothesis]], likeliest: int
     ) -> list[list[Hypothesis]]:
-        """The n best also with what the model expected at each token, those of a prefix included."""
-        owners, hypotheses = zip(*((row, best) for row, n_best in enumerate(bests) for best in n_best), strict=True)
+        """Add to the hypotheses what the model expected at each token, those of a prefix included."""
+        owned = [(row, hypothesis) for row, n_best in enumerate(n_best_lists) for hypothesis in n_best]
+        owners, hypotheses = zip(*owned, strict=True)
         targets = [hypothesis.tokens for hypothesis in hypotheses]
         all_forced = force_all(
             self.model, sources, targets, self.settings, device=self.device, owners=owners, likeliest=likeliest
         )
-        result: list[list[Hypothesis]] = [[] for _ in bests]
+        result: list[list[Hypothesis]] = [[] for _ in n_best_lists]
         for row, hypothesis, forced in zip(owners, hypotheses, all_forced, strict=True):
-            length = len(hypothesis.tokens) + hypothesis.ended  # one that was cut off has no end
+            length = len(hypothesis.tokens) + hypothesis.ended  # no EOS if it was cut off
             assert forced.log_p is not None and forced.expected is not None
-            here = forced.expected.first(length)
-            result[row].append(hypothesis._replace(log_p=forced.log_p[:length], expected=here))
+            log_p, expected = forced.log_p[:length], forced.expected.first(length)
+            result[row].append(hypothesis._replace(log_p=log_p, expected=expected))
         return result
 
     def _with_prefixes(
-        self, sources: Sources, prefixes: Sequence[Sequence[int]], bests: Sequence[Sequence[Hypothesis]]
+        self, sources: Sources, prefixes: Sequence[Sequence[int]], n_best_lists: Sequence[Sequence[Hypothesis]]
     ) -> list[list[Hypothesis]]:
-        """The n best also with the probability and score of the whole, prefix and what follows."""
+        """Add to the hypotheses the log-probability and score of prefix and continuation together."""
         settings = self.settings
         penalty = length_penalty(settings.length_penalty, settings.length_alpha)
         all_forced = force_all(self.model, sources, prefixes, settings, device=self.device)
         result = []
-        for prefix, forced, n_best in zip(prefixes, all_forced, bests, strict=True):
+        for prefix, forced, n_best in zip(prefixes, all_forced, n_best_lists, strict=True):
             count, unknown = len(prefix), prefix.count(UNK)
-            before = 0.0 if forced.log_p is None else float(forced.log_p[:count].double().sum())
-            wholes = []
+            prefix_log_p = 0.0 if forced.log_p is None else float(forced.log_p[:count].double().sum())
+            extended = []
             for hypothesis in n_best:
-                length, log_p = len(hypothesis.tokens) + hypothesis.ended, before + hypothesis.log_probability
+                length = len(hypothesis.tokens) + hypothesis.ended
+                log_p = prefix_log_p + hypothesis.log_probability
                 score = log_p
                 if not settings.sample:
                     coverage = hypothesis.score - hypothesis.log_probability / penalty(length - count)
                     score = log_p / penalty(length) + coverage
-                wholes.append(hypothesis._replace(whole=Whole(count, unknown, log_p, score)))
-            result.append(wholes)
+                extended.append(hypothesis._replace(whole=Whole(count, unknown, log_p, score)))
+            result.append(extended)
         return result
 
     def forced(
         self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0
     ) -> Sequence[Prediction]:
-        """Score texts by forced decoding: as if they had been written for the sources, or for nothing where None.
+        """Score texts by forced decoding. Raises InputError if models of this task cannot score texts.
 
-        likeliest: the number of tokens that were expected at each place, to be kept too
-
-        Raises InputError for a kind of model that scores no texts.
+        sources: the source of each text; None for a language model
+        texts: the texts to score
+        likeliest: the number of likeliest tokens to keep at each position; 0 keeps none
         """
         self.check_scoring(with_sources=sources is not None)
         raise NotImplementedError
 
     def check_scoring(self, *, with_sources: bool) -> None:
-        """Raise InputError unless this kind of model scores texts (`forced`), with sources or without them."""
+        """Raise InputError unless models of this task score texts (`forced`), with sources or without as requested."""
         kind = TASKS[self.task].model
         raise InputError(f"{self.checkpoints[0].path} holds {kind}, but score takes translation and language models.")
 
 
 def class_name(checkpoint: Checkpoint) -> str:
-    """The name of the class of a checkpoint's model."""
+    """The class name of a checkpoint's model."""
     return str(checkpoint.config["model"]["_target_"]).rpartition(".")[2]
 
 
-def check_texts(values: Any, *, what: str, kind: str) -> list[str]:
-    """The texts of a list. `what`: the beginning of a message, as "translate takes"; `kind`: what each text is."""
-    return [str(text) for text in check_list(values, what, kind, lambda text: isinstance(text, str), "text")]
+def check_texts(values: Any, *, caller: str, item: str) -> list[str]:
+    """Return the texts of a list; `caller` and `item` as in `check_list`."""
+    texts = check_list(values, caller=caller, item=item, is_valid=lambda text: isinstance(text, str), expected="text")
+    return [str(text) for text in texts]
 
 
-def check_paths(values: Any, *, what: str, kind: str) -> list[str]:
-    """The paths of a list."""
-    listed = check_list(values, what, kind, lambda path: isinstance(path, str | PathLike), "a path")
-    return [str(fspath(path)) for path in listed]
+def check_paths(values: Any, *, caller: str, item: str) -> list[str]:
+    """Return the paths of a list as texts; `caller` and `item` as in `check_list`."""
+    types = (str, PathLike)
+    paths = check_list(values, caller=caller, item=item, is_valid=lambda p: isinstance(p, types), expected="a path")
+    return [str(fspath(path)) for path in paths]
 
 
-def check_list(values: Any, what: str, kind: str, suits: Callable[[Any], bool], wanted: str) -> list[Any]:
-    """The items of a list, a tuple, or an array or column of a table; a set has no order, and a table has columns."""
-    if suits(values):
-        raise InputError(f"{what} a list of {kind}s: write [{kind}] for a single one.")
-    unfit = isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Collection)
-    if unfit or getattr(values, "ndim", 1) != 1:
-        raise InputError(f"{what} a list of {kind}s, not {_described(values)}.")
+def check_list(values: Any, *, caller: str, item: str, is_valid: Callable[[Any], bool], expected: str) -> list[Any]:
+    """Return the items of a list, a tuple, a one-dimensional array, or one column of a table. Raises InputError for
+    anything else: sets, which have no order, and tables with several columns.
+
+    caller: the beginning of a message, such as "translate takes"
+    item: the noun for one item
+    is_valid: whether a value can be an item
+    expected: a description of valid items
+    """
+    if is_valid(values):
+        raise InputError(f"{caller} a list of {item}s: write [{item}] for a single one.")
+    is_list = isinstance(values, Collection) and not isinstance(values, str | bytes | Mapping | Set)
+    if not is_list or getattr(values, "ndim", 1) != 1:
+        raise InputError(f"{caller} a list of {item}s, not {_type_of(values)}.")
     items = list(values)
-    for number, item in enumerate(items, 1):
-        if not suits(item):
-            raise InputError(f"{what} a list of {kind}s, but number {number:,} is {_described(item)}, not {wanted}.")
+    for number, value in enumerate(items, 1):
+        if not is_valid(value):
+            raise InputError(f"{caller} a list of {item}s, but number {number:,} is {_type_of(value)}, not {expected}.")
     return items
 
 
-def _described(value: Any) -> str:
+def _type_of(value: Any) -> str:
+    """The type of a value with its article, for messages: "an array of uint8 (4 × 4 × 3)", "a tuple", "None"."""
+    if value is None:
+        return "None"
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} ({' × '.join(map(str, value.shape)) or 'one number'})"
     name = type(value).__name__
-    return "None" if value is None else f"a{'n' if name[0] in 'aeiou' else ''} {name}"
+    starts_with_vowel = name[0].lower() in "aeio" or name.startswith("un")  # "a uint8"
+    return f"{'an' if starts_with_vowel else 'a'} {name}"

@@ -1,4 +1,4 @@
-"""`translate`: where its lines come from: a file, a pipe, or a terminal."""
+"""Read the lines that `translate` and `score` take, from a file, a pipe or a terminal."""
 
 import os
 import queue
@@ -19,10 +19,10 @@ PROMPT = "> "
 
 
 def windows(path: str | None, size: int) -> Iterator[list[str]]:
-    """The lines of a file, or of standard input, in lists of at most `size`.
+    """Yield the lines of a file, or of standard input if `path` is None, in lists of at most `size`.
 
-    A pipe yields what has arrived so far, so that each line in gives a line out at once; a terminal yields each line
-    typed at its prompt; a file yields full windows.
+    From a file, all lists but the last are full. From a pipe, a list holds the lines that have arrived, so that none
+    waits for later ones. From a terminal, a list holds what was typed or pasted at the prompt.
     """
     if is_file(path):
         lines = _decoded() if path is None else read_lines(Path(path), may_be_empty=True)
@@ -35,7 +35,7 @@ def windows(path: str | None, size: int) -> Iterator[list[str]]:
 
 
 def count_lines(path: str | None) -> int | None:
-    """The number of lines, if they come from a file. Raises InputError if any part of the file is not text."""
+    """The number of lines of a file; None for a pipe or a terminal. Raises InputError if the file is not valid text."""
     if path is not None:
         return sum(1 for _ in read_lines(Path(path), may_be_empty=True))
     if not is_file(None):
@@ -48,34 +48,34 @@ def count_lines(path: str | None) -> int | None:
 
 
 def is_file(path: str | None) -> bool:
-    """Whether lines come from a file, named or as standard input."""
+    """Whether lines come from a file: one that is named, or one that is redirected to standard input."""
     return path is not None or stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
 
 
 def is_typed() -> bool:
-    """Whether standard input is a terminal, and standard error one to show a prompt on."""
+    """Whether lines are typed: standard input is a terminal, and standard error is one that can show the prompt."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _arriving(size: int) -> Iterator[list[str]]:
-    """A thread reads ahead; each window is the next line and all that have arrived by then."""
-    waiting: queue.Queue[str | Exception | None] = queue.Queue(maxsize=size)
+    """Yield the lines of a pipe: the next line, with any others that have arrived by then. A thread reads ahead."""
+    arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=size)
 
     def read() -> None:
         try:
             for line in _decoded():
-                waiting.put(line)
-            waiting.put(None)
+                arrived.put(line)
+            arrived.put(None)
         except (InputError, OSError) as error:
-            waiting.put(error)
+            arrived.put(error)
 
     threading.Thread(target=read, daemon=True).start()
     last: str | Exception | None = ""
     while isinstance(last, str):
-        window = [waiting.get()]
+        window = [arrived.get()]
         with suppress(queue.Empty):
             while isinstance(window[-1], str) and len(window) < size:
-                window.append(waiting.get_nowait())
+                window.append(arrived.get_nowait())
         last = window[-1]
         if lines := [line for line in window if isinstance(line, str)]:
             yield lines
@@ -84,7 +84,8 @@ def _arriving(size: int) -> Iterator[list[str]]:
 
 
 def _typed() -> Iterator[list[str]]:
-    with suppress(ImportError):  # gives line editing and a history
+    """Yield the lines that are typed or pasted at each prompt, until Ctrl-D."""
+    with suppress(ImportError):  # adds line editing and a history to `input`
         import readline  # noqa: F401
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8")  # whatever the locale
@@ -104,8 +105,8 @@ def _typed() -> Iterator[list[str]]:
 
 
 def _decoded() -> Iterator[str]:
-    """The lines of standard input, from a separate stream: Python cannot exit while a thread waits in `sys.stdin`."""
-    has_return = False
+    """Yield the lines of standard input from a separate stream: Python cannot exit while a thread reads `sys.stdin`."""
+    has_warned = False
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream:
         for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), 1):
             if len(line) == MAX_LINE_BYTES:
@@ -116,8 +117,8 @@ def _decoded() -> Iterator[str]:
                 text = line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
             except UnicodeDecodeError as error:
                 raise _not_utf_8(number) from error
-            if not has_return and "\r" in text.rstrip("\r"):
-                has_return = True
+            if not has_warned and "\r" in text.rstrip("\r"):
+                has_warned = True
                 warn_of_carriage_return("Standard input", number)
             yield text.removeprefix("\ufeff") if number == 1 else text
 

@@ -1,4 +1,4 @@
-"""A trained translation model with its vocabularies: text in, text out. For `translate`, `eval` and notebooks."""
+"""`Translator`: a trained translation model, or an ensemble. Used by `translate`, `score`, `eval` and notebooks."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence, Sized
@@ -28,11 +28,12 @@ from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_
 
 @dataclass(frozen=True)
 class Translation(Prediction):
-    """One hypothesis for one sentence, or a sentence that was scored.
+    """One hypothesis for one sentence, or a translation that was scored.
 
-    attention: target pieces × source pieces (EOS left out on both sides)
-    words, source_words: of the text as it is written, and of the whole source as it was given
-    places: the word of each piece
+    attention: target pieces × source pieces, EOS left out on both sides
+    words: the words of the text
+    source_words: the words of the whole source, spelt as in the source
+    word_indices: the index of the word to which each piece belongs
     """
 
     source: EncodedText = field(kw_only=True, repr=False, compare=False)
@@ -50,51 +51,51 @@ class Translation(Prediction):
         return self.source.split(self.text) if self.target is None else self.target.words
 
     @cached_property
-    def places(self) -> list[int]:
-        return piece_words(self.pieces, self.words) if self.target is None else self.target.places
+    def word_indices(self) -> list[int]:
+        return piece_words(self.pieces, self.words) if self.target is None else self.target.word_indices
 
     @property
     def word_attention(self) -> Matrix | None:
-        """Target words × source words."""
+        """The attention of words, target words × source words; None without attention."""
         if self.attention is None:
             return None
         shape = len(self.words), len(self.source_words)
-        return word_attention(self.attention, self.source.places, self.places, shape)
+        return word_attention(self.attention, self.source.word_indices, self.word_indices, shape)
 
     def shown(self, *, end: bool) -> tuple[Matrix, list[str], list[str]] | None:
-        """The attention of words, the source's and the target's words, with <end> beside them if `end`; None if there
-        is nothing to show.
+        """The attention of words, the source words and the target words, for plots; None if there is no attention.
+
+        end: whether to show the end of both sentences, as <end>
         """
         matrix, source, target = self.word_attention, self.source_words, self.words
         if matrix is None or self.whole_attention is None or not matrix.size:
             return None
         if not end:
             return matrix, source, target
-        source_places, source = [*self.source.places, len(source)], [*source, END]
-        places = self.places
+        source_indices, source = [*self.source.word_indices, len(source)], [*source, END]
+        indices = self.word_indices
         if self.ended:
-            places, target = [*places, len(target)], [*target, END]
-        return word_attention(self.whole_attention, source_places, places, (len(target), len(source))), source, target
+            indices, target = [*indices, len(target)], [*target, END]
+        matrix = word_attention(self.whole_attention, source_indices, indices, (len(target), len(source)))
+        return matrix, source, target
 
     @property
     def alignment(self) -> set[Link] | None:
-        """Each target word's most attended source word, as (source, target)."""
+        """The links (source, target) from each target word to the source word with its highest attention weight."""
         matrix = self.word_attention
         return None if matrix is None else hard_alignment(matrix)
 
     def summary(self) -> dict[str, Any]:
         alignment = self.alignment
         links = None if alignment is None else format_pharaoh(alignment)
-        own = {"ended": self.ended, "tokens": self.pieces, "source_words": self.source_words, "words": self.words}
-        return {**super().summary(), **own, "alignment": links}
+        words = {"source_words": self.source_words, "words": self.words, "alignment": links}
+        return {**super().summary(), "ended": self.ended, "tokens": self.pieces, **words}
 
     def columns(self) -> dict[str, Any]:
         return {"source_tokens": [*self.source_pieces, END]}
 
     def source_record(self) -> dict[str, Any]:
-        """How the source was read, for JSON: how many tokens at its end were cut off, and which pieces of it the model
-        does not know.
-        """
+        """The number of tokens that were cut off at the source's end, and its unknown pieces, for JSON."""
         return {"source_cut": len(self.source.ids) - len(self.source.read), "source_unknown": self.source.unknown}
 
     def inputs(self) -> dict[str, Any]:
@@ -103,7 +104,10 @@ class Translation(Prediction):
 
 @dataclass(eq=False, repr=False)
 class Translator(Predictor):
-    """One model or an ensemble, ready to translate. split: a text into the words that links number."""
+    """A trained translation model or an ensemble, with its vocabularies and settings.
+
+    split: splits a text into the words that alignments number
+    """
 
     source_vocabulary: Vocabulary = field(kw_only=True)
     split: Callable[[str], list[str]] = field(default=str.split, kw_only=True)
@@ -115,12 +119,12 @@ class Translator(Predictor):
 
     @property
     def source_length(self) -> int:
-        """The most tokens of a source that are read, EOS included."""
-        most: int = self.settings.max_source_length or self.settings.max_length
-        return most if self.longest is None else min(most, self.longest)
+        """The maximum number of tokens of a source that are read, EOS included."""
+        limit: int = self.settings.max_source_length or self.settings.max_length
+        return limit if self.max_positions is None else min(limit, self.max_positions)
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """The best translation of each sentence; an empty sentence stays empty."""
+        """Return the best translation of each sentence. That of an empty sentence is empty."""
         return [hypotheses[0].text for hypotheses in self.hypotheses(sentences)]
 
     def hypotheses(
@@ -135,30 +139,31 @@ class Translator(Predictor):
         progress: Callable[[int], None] | None = None,
         trace: Lattice | None = None,
     ) -> list[list[Translation]]:
-        """The n best translations of each sentence, best first; one empty translation of an empty sentence.
+        """Return the n best translations of each sentence, best first; an empty sentence has one, which is empty.
 
-        prefixes: how each translation begins, as text or as pieces; its log-probability is that of what follows
-        attention: whether to keep it
-        replace_unknown: unknown words by the source words that they attend to most
-        likeliest: the number of tokens that were expected at each place, to be kept too
-        first_line: the number of the first sentence, to warn of those of which only the beginning is read
+        prefixes: the beginning of each translation, a text or a list of pieces; log-probabilities leave it out
+        attention: whether to keep the attention
+        replace_unknown: whether to replace unknown words by the source words with the highest attention weights
+        likeliest: the number of likeliest tokens to keep at each position; 0 keeps none
+        first_line: the line number of the first sentence, for warnings about sentences that are cut; None warns of none
         progress: called after each batch with the number of sentences that this process has just finished
         trace: records the search for a single sentence
 
-        Samples depend on the seed and on how many sentences this translator has had before, not on batches.
+        Samples depend on the seed and on the number of sentences before, not on batches.
         """
-        sentences = check_texts(sentences, what="translate takes", kind="sentence")
+        sentences = check_texts(sentences, caller="translate takes", item="sentence")
         sources = encoded(sentences, self.source_vocabulary, self.source_length - 1, self.split)
         if first_line is not None:
             self.warn_of_cut(sources, first_line)
-        before, self._done = self._done, self._done + len(sources)
-        begun = self._prefixes(prefixes, len(sources))
-        full = [i for i, source in enumerate(sources) if source.read]
-        bests = iter(
+        first_number = self._next_seed_number
+        self._next_seed_number += len(sources)
+        encoded_prefixes = self._prefixes(prefixes, len(sources))
+        nonempty = [i for i, source in enumerate(sources) if source.read]
+        n_bests = iter(
             self.search(
-                lambda rows: encoded_sentences([sources[full[row]].read for row in rows]),
-                [before + i for i in full],
-                [begun[i] for i in full],
+                lambda rows: encoded_sentences([sources[nonempty[row]].read for row in rows]),
+                [first_number + i for i in nonempty],
+                [encoded_prefixes[i] for i in nonempty],
                 likeliest=likeliest,
                 keep_attention=attention or replace_unknown,
                 progress=progress,
@@ -166,17 +171,18 @@ class Translator(Predictor):
             )
         )
         translations = []
-        for source, prefix in zip(sources, begun, strict=True):
-            n_best = [Translation("", 0.0, 0.0, [], None, True, source=source, prefix=prefix)]
+        for source, prefix in zip(sources, encoded_prefixes, strict=True):
             if source.read:
-                n_best = [self._translation(h, source, prefix, replace_unknown=replace_unknown) for h in next(bests)]
+                n_best = [self._translation(h, source, prefix, replace_unknown=replace_unknown) for h in next(n_bests)]
+            else:
+                n_best = [Translation("", 0.0, 0.0, [], None, True, source=source, prefix=prefix)]
             translations.append(n_best)
         return translations
 
     def warn_of_cut(self, sources: Sequence[EncodedText], first_line: int) -> None:
-        """Say on standard error of which lines only the beginning is read."""
+        """Warn on standard error of sources that are too long: only their beginnings are translated."""
         limit, advice = self.source_length, ""
-        if limit == self.longest:
+        if limit == self.max_positions:
             bound = f"the model's {limit:,} learnt positions"
         elif self.settings.max_source_length is not None:
             bound = f"max_source_length={limit}"
@@ -184,11 +190,11 @@ class Translator(Predictor):
             bound, advice = f"max_length={limit}", " Set max_source_length to read more."
         for number, source in enumerate(sources, first_line):
             if len(source.ids) >= limit:
-                cut = f"only the first {limit - 1:,} are translated ({bound}).{advice}"
-                tqdm.write(f"Line {number} has {len(source.ids):,} tokens: {cut}", file=sys.stderr)
+                consequence = f"only the first {limit - 1:,} are translated ({bound}).{advice}"
+                tqdm.write(f"Line {number} has {len(source.ids):,} tokens: {consequence}", file=sys.stderr)
 
     def _prefixes(self, prefixes: Sequence[str | Sequence[str]] | None, count: int) -> list[EncodedText]:
-        """Prefixes encoded, all empty if None. InputError unless there is one a sentence, each short enough."""
+        """Encode the prefixes of `count` sentences, all empty if None. Raises InputError unless they are valid."""
         if prefixes is None:
             return [self.encode_prefix("")] * count
         if isinstance(prefixes, str) or not isinstance(prefixes, Sized) or len(prefixes) != count:
@@ -208,11 +214,13 @@ class Translator(Predictor):
         target: EncodedText | None = None,
         replace_unknown: bool = False,
     ) -> Translation:
-        """Pieces of the prefix that the model does not know stay as they are written."""
+        """Make a translation of a hypothesis. Unknown pieces of its prefix are spelt as in the prefix."""
         parts = {"source": source, "prefix": prefix, "target": target}
         translation = Translation.of(hypothesis, self.target_vocabulary, positions=len(source.read), **parts)
         pieces = list(translation.pieces)
-        for i in (i for i, token in enumerate(hypothesis.tokens) if token == UNK):
+        for i, token in enumerate(hypothesis.tokens):
+            if token != UNK:
+                continue
             if prefix is not None and i < len(prefix.ids):
                 pieces[i] = prefix.all_pieces[i]
             elif replace_unknown and translation.attention is not None:
@@ -220,28 +228,31 @@ class Translator(Predictor):
         return translation if pieces == translation.pieces else replace(translation, text=joined(pieces), pieces=pieces)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """log p(target | source) of each pair in nats, EOS included."""
+        """Return log p(target | source) of each pair in nats, EOS included."""
         return [translation.log_probability for translation in self.forced(sources, targets)]
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Translation]:
         if isinstance(sources, str) or isinstance(texts, str):
             raise InputError("Sources and targets are lists of sentences: write [sentence] for a single one.")
-        sources = check_texts(sources, what="score takes", kind="source sentence")
-        texts = check_texts(texts, what="score takes", kind="target sentence")
+        sources = check_texts(sources, caller="score takes", item="source sentence")
+        texts = check_texts(texts, caller="score takes", item="target sentence")
         if len(sources) != len(texts):
-            raise InputError(f"There are {len(sources):,} sources but {len(texts):,} targets: give one for each.")
-        read = encoded(sources, self.source_vocabulary, split=self.split)
+            lengths = f"{len(sources):,} and {len(texts):,}"
+            raise InputError(
+                f"Sources and targets must have the same length, not {lengths}: give one target per source."
+            )
+        encoded_sources = encoded(sources, self.source_vocabulary, split=self.split)
         targets = encoded(texts, self.target_vocabulary, split=self.split)
-        pairs = list(zip(read, targets, strict=True))
+        pairs = list(zip(encoded_sources, targets, strict=True))
         for text in (text for pair in pairs for text in pair if not self._can_read(text.ids)):
             raise InputError(
                 f"'{text.text[:40]}…' has {len(text.ids) + 1:,} tokens with its end, but the model reads at most "
-                f"{self.longest:,}, the number of its learnt positions: shorten it."
+                f"{self.max_positions:,}, the number of its learnt positions: shorten it."
             )
         ids = [target.ids for target in targets]
-        rows = encoded_sentences([source.ids for source in read])
-        with self.own_machine():
-            forced = force_all(self.model, rows, ids, self.settings, device=self.device, likeliest=likeliest)
+        source_batches = encoded_sentences([source.ids for source in encoded_sources])
+        with self.on_device():
+            forced = force_all(self.model, source_batches, ids, self.settings, device=self.device, likeliest=likeliest)
         return [
             replace(self._translation(hypothesis, source, target=target), text=target.text)
             for hypothesis, (source, target) in zip(forced, pairs, strict=True)
@@ -252,10 +263,10 @@ class Translator(Predictor):
             raise InputError("A translation model scores pairs: name the file of their sources, sources=FILE.")
 
     def can_force(self, source: str, target: str) -> bool:
-        """Whether the model can read the pair: one with learnt positions has only so many."""
+        """Whether the model can read the pair. Models with learnt positions have a maximum length."""
         sides = (self.source_vocabulary, source), (self.target_vocabulary, target)
         return all(self._can_read(vocabulary.encode(text)) for vocabulary, text in sides)
 
     def _can_read(self, ids: Sequence[int]) -> bool:
-        """Whether the model has as many positions as a sentence has tokens, its end included."""
-        return self.longest is None or len(ids) < self.longest
+        """Whether the model has a position for every token of a sentence, EOS included."""
+        return self.max_positions is None or len(ids) < self.max_positions

@@ -1,4 +1,4 @@
-"""How the commands write their results: as text, JSON lines or COCO's results, with alignments and plots."""
+"""Write the results of `translate`, `score` and `caption`: text, JSON lines or COCO results, alignments and plots."""
 
 import json
 import re
@@ -29,53 +29,55 @@ from seqtool.settings import declarations, typed
 from seqtool.view import plots
 
 if TYPE_CHECKING:
-    from seqtool.predict.captioner import Caption  # images are not read where text is translated
+    from seqtool.predict.captioner import Caption  # not imported for translation, which needs no image libraries
 
 P = TypeVar("P", bound=Prediction)
 
 
 @dataclass
 class OutputSettings(declarations.Output):
-    """A command's settings for its output."""
+    """The settings of a command that concern its output."""
 
     @classmethod
     def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
-        """A command's settings apart from those of decoding."""
-        others = {"checkpoint", "trust", *predictor.decoding()}
-        return typed(cls, {str(name): value for name, value in config.items() if name not in others})
+        """The settings of the output in a command's configuration, which are those that the predictor does not take."""
+        predictor_settings = {"checkpoint", "trust", *predictor.default_settings()}
+        return typed(cls, {str(name): value for name, value in config.items() if name not in predictor_settings})
 
     def __post_init__(self) -> None:
         declarations.check_values(self)
         if self.weights and self.format != "jsonl":
-            raise InputError("weights=true goes with format=jsonl.")
+            raise InputError("weights=true needs format=jsonl.")
         if self.likeliest and self.format != "jsonl":
-            raise InputError("likeliest= goes with format=jsonl.")
+            raise InputError("likeliest= needs format=jsonl.")
         if self.end and self.plot is None:
-            raise InputError("end=true goes with plot=DIRECTORY.")
+            raise InputError("end=true needs plot=DIRECTORY.")
 
 
 class Writer(ABC, Generic[P]):
-    """Writes the n best of one source after another, in order, as text or JSON lines.
+    """Writes the n best predictions for each source, in order, as text or JSON lines.
 
     Output files appear when they are complete; if the work is stopped, the finished part is kept in a file beside them.
-    Of several processes only the first writes.
+    Only the first of several processes writes.
     """
 
-    unit: ClassVar[str]  # what a source is called
+    unit: ClassVar[str]  # the word for one source, in progress bars and file names
 
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
         declared = declarations.declared(type(settings))
-        asked = [name for name in declared if declared[name].attention and getattr(settings, name) not in (None, False)]
-        if asked and not predictor.attends:
-            has = "reads nothing but the text" if predictor.task == "language_modelling" else "has a fixed context"
-            raise InputError(f"{asked[0]}=… needs a model with attention over a source; this one {has}.")
+        wanted = [
+            name for name in declared if declared[name].attention and getattr(settings, name) not in (None, False)
+        ]
+        if wanted and not predictor.attends:
+            reason = "reads only the text" if predictor.task == "language_modelling" else "has a fixed context"
+            raise InputError(f"{wanted[0]}=… needs a model with attention over a source; this one {reason}.")
         self.settings, self.predictor = settings, predictor
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
         self.count = 0
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
-        """The writer, with its files open."""
+        """Within the context, the writer with its files open."""
         if self.plot is not None:
             if self.plot.is_file():
                 raise InputError(f"plot={self.plot} is a file: name a directory for the pictures.")
@@ -84,31 +86,33 @@ class Writer(ABC, Generic[P]):
             yield self
 
     def file(self, path: str | None) -> AbstractContextManager[TextIO]:
-        """An output file; standard output if it has no path."""
+        """Open an output file; standard output if `path` is None or this is not the first process."""
         if path is None or not distributed.is_first():
             return nullcontext(sys.stdout)
         if self.settings.format == "coco":
-            return replacing(Path(path))  # a part of it is of no use, since it has no lines
+            return replacing(Path(path))  # part of a JSON list cannot be used, so none is kept
         return keeping(Path(path), lambda: f"{self.count:,} {self.unit}s")
 
     def progress(self, command: str, total: Callable[[], int | None], *, wanted: bool = True) -> tqdm:
-        """A progress bar, if `wanted`; none where results are written to the same terminal."""
+        """A progress bar, which is hidden unless `wanted`, and where results are written to the same terminal."""
         shown = wanted and distributed.is_first() and not (self.settings.output is None and sys.stdout.isatty())
         return progress_bar(total=total() if shown else None, unit=self.unit, description=command, shown=shown)
 
     def write(self, source: str, n_best: Sequence[P]) -> None:
+        """Write the n best predictions for the next source."""
         self.out.write(self.text(source, n_best))
         self.count += 1
 
     @abstractmethod
     def text(self, source: str, n_best: Sequence[P]) -> str:
-        """The lines that are written for one source."""
+        """The text to write for one source, with its newlines."""
 
     def records(self, n_best: Sequence[P]) -> list[dict[str, Any]]:
+        """The records of the n best predictions, for JSON."""
         return [prediction.record(weights=self.settings.weights) for prediction in n_best]
 
     def lines(self, source: str, n_best: Sequence[P], separator: str) -> str:
-        """A line for each of the n best, which says whether one was cut off at its maximum length."""
+        """A line for each of the n best: source, text and score, and a mark if it was cut off at its maximum length."""
         fields = ((source, best.text, f"{best.score:.6f}", *([] if best.ended else [NOT_ENDED])) for best in n_best)
         return "".join(separator.join(line) + "\n" for line in fields)
 
@@ -119,12 +123,12 @@ class TranslationWriter(Writer[Translation]):
     unit = "line"
 
     def __init__(self, settings: OutputSettings, predictor: Predictor, *, alignments: str | None, words: str) -> None:
-        """alignments: a file for them; words: how links and plots split a text into words, a name of `SPLITS`."""
+        """`alignments`: the file for alignments; `words`: how links and plots split texts, a name in `SPLITS`."""
         super().__init__(settings, predictor)
         if isinstance(predictor, Translator):
             predictor.split = SPLITS[words]
         self.alignments = alignments
-        self._says_no_spaces = words == "spaces" and (alignments or settings.plot) is not None
+        self._warns_of_no_spaces = words == "spaces" and (alignments or settings.plot) is not None
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
@@ -132,10 +136,13 @@ class TranslationWriter(Writer[Translation]):
             yield self
 
     def warn_of_no_spaces(self, *columns: Iterable[str]) -> None:
-        """Say once if links and pictures show whole sentences as words, since the texts have no spaces."""
-        if self._says_no_spaces and any(writing(column).has_no_spaces for column in columns):
-            self._says_no_spaces = False
-            print("A sentence without spaces is one word of links and pictures: see words=characters.", file=sys.stderr)
+        """Warn once if links and plots treat whole sentences as words because the texts have no spaces."""
+        if self._warns_of_no_spaces and any(writing(column).has_no_spaces for column in columns):
+            self._warns_of_no_spaces = False
+            print(
+                "A sentence without spaces counts as one word in links and plots: see words=characters.",
+                file=sys.stderr,
+            )
 
     def write(self, source: str, n_best: Sequence[Translation]) -> None:
         super().write(source, n_best)
@@ -148,11 +155,12 @@ class TranslationWriter(Writer[Translation]):
                 plots.alignment(*shown, file)
 
     def flush(self) -> None:
+        """Flush the files, so that each line can be read at once."""
         for stream in filter(None, (self.out, self.links)):
             stream.flush()
 
     def text(self, source: str, n_best: Sequence[Translation]) -> str:
-        """The n best as in Moses' lists, with sentences numbered from 0."""
+        """One translation as a line; several as in Moses' n-best lists, where sentences are numbered from 0."""
         if self.settings.format == "jsonl":
             return _json({"source": source, **n_best[0].source_record(), "translations": self.records(n_best)})
         if self.predictor.settings.n_best == 1:
@@ -161,7 +169,7 @@ class TranslationWriter(Writer[Translation]):
 
 
 class ScoreWriter(TranslationWriter):
-    """Writes the log-probability of each text that was scored, a translation or not."""
+    """Writes the log-probability of each scored text, whether it is a translation or not."""
 
     def text(self, source: str, n_best: Sequence[Any]) -> str:
         (scored,) = n_best
@@ -171,14 +179,14 @@ class ScoreWriter(TranslationWriter):
 
 
 class CaptionWriter(Writer["Caption"]):
-    """Writes captions, with pictures of their attention on request."""
+    """Writes captions, with plots of their attention on request."""
 
     unit = "image"
 
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
         super().__init__(settings, predictor)
         if settings.format == "coco" and predictor.settings.n_best != 1:
-            raise InputError("format=coco has one caption an image: leave n_best out, or choose format=jsonl.")
+            raise InputError("format=coco allows one caption per image: leave n_best out, or choose format=jsonl.")
         self._results: list[dict[str, Any]] = []  # COCO's format is one JSON list
 
     @contextmanager
@@ -189,7 +197,7 @@ class CaptionWriter(Writer["Caption"]):
                 self.out.write(_json(self._results))
 
     def write_seen(self, name: str, pixels: NDArray[np.uint8], n_best: "Sequence[Caption]") -> None:
-        """Write the captions of an image, and draw what the best one attended to in the pixels that the model saw."""
+        """Write the captions of an image, and plot the attention of the best one over the pixels that the model saw."""
         self.write(name, n_best)
         caption = n_best[0]
         if self.plot is not None and caption.attention is not None and caption.words:
@@ -215,7 +223,7 @@ class CaptionWriter(Writer["Caption"]):
 
 
 def coco_id(name: str) -> int | str:
-    """The id of an image in COCO's results, by its file's name."""
+    """The id of an image in COCO's results format, from its file's name."""
     return image_id(PurePosixPath(name).name)
 
 

@@ -161,7 +161,7 @@ class Validator:
             return float(loss(batch.to(self.machine.device)).nll), batch.tokens
 
         order = np.argsort(self.split.lengths()[1], kind="stable").tolist()
-        parts = distributed.parallel_map(nll_and_tokens, list(chunks(order, self._decoding.at_once)))
+        parts = distributed.parallel_map(nll_and_tokens, list(chunks(order, self._decoding.sources_per_batch)))
         return sum(nll for nll, _ in parts) / max(sum(tokens for _, tokens in parts), 1)
 
 

@@ -1,8 +1,8 @@
-"""Show, Attend and Tell as straightforward loops, written for benchmark_captioning.py to compare `seqtool` with.
+"""Show, Attend and Tell as plain loops, with which benchmark_captioning.py compares `seqtool`.
 
-`Tutorial` has the shape of the well-known PyTorch tutorial: captions sorted by length, the batch cut as they end, the
-attention keys projected at every step, an LSTMCell, the vocabulary projected at every step, and a beam search that
-takes one image at a time. `Hoisted` projects keys once and the vocabulary once, and searches for a batch at a time.
+`Tutorial` is structured like the well-known PyTorch tutorial: captions are sorted by length, and the batch shrinks as
+they end; an LSTMCell, the attention keys and the output layer are computed at every step; beam search takes one image
+at a time. `Hoisted` computes the keys and the output layer once for all steps, and searches for a whole batch.
 """
 
 import torch
@@ -13,7 +13,11 @@ BOS, EOS = 1, 2
 
 
 class Tutorial(nn.Module):
-    """a: annotation vectors N×S×D; captions: ids N×(T+1), starting with BOS; lengths: N, up to T, on the CPU."""
+    """A captioner as a tutorial would write it.
+
+    Methods take `a`, annotation vectors N×S×D, `captions`, ids N×(T+1) that start with BOS, and `lengths`, N numbers up
+    to T, on the CPU.
+    """
 
     def __init__(self, *, D: int, embedding: int, hidden: int, attention: int, vocabulary: int) -> None:  # noqa: N803
         super().__init__()
@@ -27,15 +31,17 @@ class Tutorial(nn.Module):
         self.output = nn.Linear(hidden, vocabulary)
 
     def keys(self, a: Tensor) -> Tensor | None:
+        """The attention keys if they are computed once."""
         return None
 
     def start(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """The first (h, c)."""
         return self.h_0(a.mean(1)), self.c_0(a.mean(1))
 
-    def advance(
+    def step(
         self, a: Tensor, keys: Tensor | None, y: Tensor, state: tuple[Tensor, Tensor]
     ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """One step: the new (h, c), and α."""
+        """Decode one word: return the new (h, c), and α."""
         keys = self.image_attention(a) if keys is None else keys
         e = self.score(torch.tanh(keys + self.state_attention(state[0])[:, None])).squeeze(2)
         alpha = e.softmax(1)
@@ -50,8 +56,8 @@ class Tutorial(nn.Module):
         logits, alphas, labels = [], [], []
         for t in range(int(lengths[0])):
             n = int((lengths > t).sum())
-            here = None if keys is None else keys[:n]
-            state, alpha = self.advance(a[:n], here, y[:n, t], (state[0][:n], state[1][:n]))
+            live_keys = None if keys is None else keys[:n]
+            state, alpha = self.step(a[:n], live_keys, y[:n, t], (state[0][:n], state[1][:n]))
             logits.append(self.output(state[0]))
             labels.append(captions[:n, t + 1])
             alphas.append(F.pad(alpha, (0, 0, 0, len(a) - n)))
@@ -60,7 +66,7 @@ class Tutorial(nn.Module):
 
     @torch.no_grad()
     def beam_search(self, a: Tensor, beam: int, steps: int) -> list[list[int]]:
-        """Image by image, `steps` words each: EOS is never chosen, so that all systems' captions have one length."""
+        """Caption one image after another with `steps` words. EOS is never chosen, so that all have one length."""
         return [self._search(image[None], beam, steps)[0] for image in a]
 
     def _search(self, a: Tensor, beam: int, steps: int) -> list[list[int]]:
@@ -71,9 +77,9 @@ class Tutorial(nn.Module):
         scores = torch.full((B, beam), -torch.inf, device=a.device)
         scores[:, 0] = 0
         for _ in range(steps):
-            state, _alpha = self.advance(a, keys, self.embedding(words[:, -1]), state)
+            state, _alpha = self.step(a, keys, self.embedding(words[:, -1]), state)
             log_p = F.log_softmax(self.output(state[0]), 1)
-            log_p[:, : EOS + 1] = -torch.inf  # nor padding, UNK and BOS, whose ids are below it
+            log_p[:, : EOS + 1] = -torch.inf  # EOS, and padding, UNK and BOS, whose ids are lower
             scores, index = (scores[:, :, None] + log_p.view(B, beam, -1)).flatten(1).topk(beam)
             parents = (index // log_p.shape[1] + torch.arange(B, device=a.device)[:, None] * beam).flatten()
             words = torch.cat([words[parents], (index % log_p.shape[1]).flatten()[:, None]], 1)
@@ -82,6 +88,8 @@ class Tutorial(nn.Module):
 
 
 class Hoisted(Tutorial):
+    """The same captioner with everything that does not depend on the state computed once."""
+
     def keys(self, a: Tensor) -> Tensor | None:
         return self.image_attention(a)
 
@@ -89,7 +97,7 @@ class Hoisted(Tutorial):
         y, keys, state = self.embedding(captions), self.keys(a), self.start(a)
         states, alphas = [], []
         for t in range(captions.shape[1] - 1):
-            state, alpha = self.advance(a, keys, y[:, t], state)
+            state, alpha = self.step(a, keys, y[:, t], state)
             states.append(state[0])
             alphas.append(alpha)
         real = (torch.arange(len(alphas)) < lengths[:, None]).to(a.device)

@@ -1,7 +1,7 @@
-"""JoeyNMT and OpenNMT-py as the benchmarks run them: each in an environment of its own, with its configuration beside
-this file in two parts, of which the second is the model (`recurrent` or `transformer`).
+"""Install, configure and run JoeyNMT and OpenNMT-py for the benchmarks, each in a virtual environment of its own.
 
-Workarounds for the current versions are in the configurations and in the functions here.
+The configuration of each has two parts beside this file, of which the second is the model (`recurrent` or
+`transformer`). The configurations and the functions here contain workarounds for the current versions.
 """
 
 import subprocess
@@ -24,11 +24,11 @@ PEERS: dict[str, list[list[str]]] = {
     ],
 }
 WITH_ONEDNN = "joeynmt with oneDNN"
-BY_ONEDNN = (
+RUN_WITH_ONEDNN = (  # the code that runs JoeyNMT with oneDNN's products
     "import runpy, torch; torch.backends.mkldnn.matmul.fp32_precision = 'bf16'; "
     "runpy.run_module('joeynmt', run_name='__main__', alter_sys=True)"
 )
-SPECIAL = ["<unk>", "<pad>", "<s>", "</s>"]
+SPECIAL_TOKENS = ["<unk>", "<pad>", "<s>", "</s>"]
 
 
 def chosen(names: str) -> list[str]:
@@ -40,14 +40,14 @@ def chosen(names: str) -> list[str]:
 
 
 def systems(peers: Sequence[str], device: str) -> list[str]:
-    """The peers to be measured: where seqtool's fp32 products are oneDNN's, JoeyNMT also runs with them."""
+    """The systems to measure: the peers, and JoeyNMT with oneDNN where seqtool multiplies fp32 matrices with it."""
     with onednn() as used:
         extra = [WITH_ONEDNN] if used and device == "cpu" and "joeynmt" in peers else []
     return [*peers, *extra]
 
 
 def install(name: str, environments: Path) -> None:
-    """Once."""
+    """Install a peer, unless its environment exists."""
     python = environments / name / "bin" / "python"
     if python.exists():
         return
@@ -59,13 +59,16 @@ def install(name: str, environments: Path) -> None:
 def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None:
     """Write the words of `source` and `target`, in order, in each peer's format."""
     for side, listed in words.items():
-        (directory / f"joeynmt.{side}").write_text("\n".join([*SPECIAL, *listed]) + "\n", encoding="utf-8")
+        (directory / f"joeynmt.{side}").write_text("\n".join([*SPECIAL_TOKENS, *listed]) + "\n", encoding="utf-8")
         (directory / f"opennmt.{side}").write_text("".join(f"{word}\t1\n" for word in listed), encoding="utf-8")
 
 
 def configure(name: str, run: Path, family: str = "recurrent", **values: object) -> Path:
-    """The peer's config with its values filled in: DATA, STEPS, EVERY, RATE, BATCH; for JoeyNMT, CUDA and the sizes
-    EMBEDDING, ENCODER (per direction) and DECODER; for decoding, BEAM, SENTENCES, SHORTEST and LONGEST.
+    """Write a peer's configuration to the directory of its run, and return the file.
+
+    family: the model, `recurrent` or `transformer`
+    values: DATA, STEPS, EVERY, VALIDATE, RATE, BATCH; for decoding BEAM, SENTENCES, SHORTEST, LONGEST; for JoeyNMT also
+        CUDA, EMBEDDING, ENCODER (per direction), DECODER
     """
     peer = name.split()[0]
     search = {"BEAM": 1, "SENTENCES": 64, "SHORTEST": 1, "LONGEST": 60}
@@ -79,6 +82,7 @@ def configure(name: str, run: Path, family: str = "recurrent", **values: object)
 
 
 def train_command(name: str, environments: Path, config: Path) -> list[object]:
+    """The command that trains a system's model."""
     if name == "opennmt":
         return [environments.absolute() / name / "bin" / "onmt_train", "-config", config]
     return [*_joeynmt(name, environments), "train", config, "--skip-test"]
@@ -87,8 +91,8 @@ def train_command(name: str, environments: Path, config: Path) -> list[object]:
 def translate_command(
     name: str, environments: Path, config: Path, run: Path, source: Path, *, beam: int, sentences: int, length: int
 ) -> list[object]:
-    """The command for translations of exactly `length` words, so many sentences at once; JoeyNMT reads standard input
-    and has these settings in its config.
+    """The command that translates a file into sentences of exactly `length` words, `sentences` at once. JoeyNMT reads
+    standard input instead, and has the other arguments in its configuration.
     """
     if name != "opennmt":
         return [*_joeynmt(name, environments), "translate", config]
@@ -100,27 +104,27 @@ def translate_command(
 
 def _joeynmt(name: str, environments: Path) -> list[object]:
     python = environments.absolute() / "joeynmt" / "bin" / "python"
-    return [python, "-c", BY_ONEDNN] if name == WITH_ONEDNN else [python, "-m", "joeynmt"]
+    return [python, "-c", RUN_WITH_ONEDNN] if name == WITH_ONEDNN else [python, "-m", "joeynmt"]
 
 
 def translated(name: str, run: Path, printed: str) -> list[str]:
-    """The translations of `translate_command`."""
+    """The translations that the command of `translate_command` has made, and printed if it is JoeyNMT's."""
     text = (run / "output").read_text(encoding="utf-8") if name == "opennmt" else printed
     return text.splitlines()
 
 
 def run(command: Sequence[object], *, directory: Path, threads: int, source: Path | None = None) -> str:
-    """Run a command; returns its output, standard output first. The script ends if it fails."""
-    words = [str(word) for word in command]
+    """Run a command, with `source` as standard input. Return its standard output and error, or exit if it fails."""
+    arguments = [str(argument) for argument in command]
     environment = {
         **{name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")},
-        "PATH": f"{Path(words[0]).parent}:/usr/bin:/bin",
+        "PATH": f"{Path(arguments[0]).parent}:/usr/bin:/bin",
         "HOME": str(directory),
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",  # otherwise OpenNMT-py cannot read its own checkpoints
     }
     with (source or Path("/dev/null")).open() as stream:
-        done = subprocess.run(words, cwd=directory, env=environment, stdin=stream, capture_output=True, text=True)
+        done = subprocess.run(arguments, cwd=directory, env=environment, stdin=stream, capture_output=True, text=True)
     printed = done.stdout + done.stderr
     if done.returncode:
-        sys.exit(f"{' '.join(words)} failed:\n{printed[-3000:]}")
+        sys.exit(f"{' '.join(arguments)} failed:\n{printed[-3000:]}")
     return printed
