@@ -162,7 +162,7 @@ def test_a_prefix_of_tokens_is_not_cut_anew(server: Server) -> None:
     assert found[2]["tokens"][: len(begins) + 1] == [*begins, "</s>"]
     for bad in ([["a", 1]], ["a", "b"], [{}], "La", [["a", ""]]):
         refused = server.post("/api/translate", {"sentences": ["I have"], "prefixes": bad})
-        assert refused.status == 400 and "beginning" in refused.text
+        assert refused.status == 400 and "prefix" in refused.text
 
 
 def test_a_prefix_is_the_commands(place: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
