@@ -32,8 +32,8 @@ DECLARED = declarations.of_command("eval")
 def evaluate(config: DictConfig) -> None:
     """Score a checkpoint on a data set, or files of hypotheses. Prints a table, JSON or JSON lines."""
     with _group(config):
-        task, checkpoints = _task(config)
-        _check_useful(config, task)
+        task, checkpoints = _task_and_checkpoints(config)
+        _check_all_used(config, task)
         evaluator = _evaluator(config, task)
         decoding: dict[str, Any] = {}
         if checkpoints:
@@ -75,10 +75,10 @@ def _group(config: DictConfig) -> AbstractContextManager[None]:
     return group()
 
 
-def _task(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
-    """The name of the task, and the checkpoints, which are several for an ensemble and none if files are evaluated.
+def _task_and_checkpoints(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
+    """The name of the task, and the checkpoints: several for an ensemble, none if files are evaluated.
 
-    The task is that of the checkpoint, for files that of `task=`, which is translation by default.
+    The task of a checkpoint is its own; the task of files is that of `task=`, by default translation.
     """
     if config.task not in (None, *TASKS):
         raise InputError(f"Unknown task '{config.task}'; choose from {', '.join(TASKS)}.")
@@ -95,7 +95,7 @@ def _task(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
     return task, checkpoints
 
 
-def _check_useful(config: DictConfig, task: str) -> None:
+def _check_all_used(config: DictConfig, task: str) -> None:
     """Raise InputError for settings that only another task, or only a checkpoint, would use."""
     has_data = OmegaConf.select(config, "data") is not None
     if config.checkpoint is None:

@@ -62,9 +62,8 @@ def _describe(path: Path) -> None:
 
 
 def draw(paths: Sequence[str], folder: Path) -> None:
-    """Print a table of the runs, and draw their learning curves in one figure and their gradients in another.
-
-    The figures are files in `folder`. Raises InputError for a path without runs, and for two runs with the same name.
+    """Print a table of the runs; draw their learning curves and their gradients, in one figure each, into `folder`.
+    Raises InputError for a path without runs, and for two runs with the same name.
     """
     runs = named(paths)
     flows = {}
@@ -89,9 +88,8 @@ def draw(paths: Sequence[str], folder: Path) -> None:
 
 
 def named(paths: Sequence[str]) -> dict[str, Path]:
-    """The runs at the paths, which may be directories of runs, by name.
-
-    Raises InputError for a path without runs, and for two runs with the same name.
+    """The runs at the paths, which may be directories of runs, by name. Raises InputError for a path without runs, and
+    for two runs with the same name.
     """
     runs: dict[str, Path] = {}
     for path in map(Path, paths):
@@ -120,9 +118,8 @@ def _trained(runs: Iterable[Path]) -> list[Path]:
 
 
 def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) -> str:
-    """A table with a row for each run: its best validation scores, and its `settings` if they are given.
-
-    Damaged runs cause a warning and are left out.
+    """A table with a row for each run: its best validation scores, and its `settings` if they are given. Damaged runs
+    cause a warning and are left out.
     """
     checkpoints = {}
     for run in runs:

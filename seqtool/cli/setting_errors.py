@@ -150,10 +150,8 @@ def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sw
 
 
 def check(config: Mapping[str, Any], data: str | None, files: ConfigFiles) -> None:
-    """Raise InputError for errors that Hydra does not notice.
-
-    These are settings of other commands that were added with +, and files as the data of a corpus, chosen by
-    data=`data`, whose splits are numbers of examples.
+    """Raise InputError for errors that Hydra does not notice: settings of other commands that were added with +, and
+    file names as the splits of a corpus, `data`, whose splits are numbers of examples.
     """
     existing = files.outside_groups()
     if unexpected := [str(key) for key in config if key not in existing]:
@@ -192,10 +190,7 @@ def references(config: DictConfig) -> list[str]:
 
 
 def _failed_launch(error: Exception) -> str:
-    """A sentence that says why a launcher could not start the jobs, or why a job in another process failed.
-
-    The error of such a job is its traceback, whose last line gives the reason.
-    """
+    """Why a launcher could not start the jobs, or why a job failed: the last line of the traceback in the error."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     reason = re.sub(r"^[\w.]+: ", "", lines[-1])
     return f"A job failed: {reason}" if len(lines) > 1 else f"The launcher cannot start the jobs: {reason}"
@@ -244,13 +239,7 @@ def _choice_clauses(group: str, value: str, files: ConfigFiles) -> list[str]:
 
 
 def _unknown(key: str, existing: set[str], choices: dict[str, str | None], files: ConfigFiles) -> str:
-    """A clause about a setting that the command does not have with these choices.
-
-    key: the setting's full name
-    existing: the full names of the settings that the command has with these choices
-    choices: the choice of each group
-    files: the command's YAML files
-    """
+    """A clause about a setting, `key`, that is not among the `existing` ones, with the choice of each group given."""
     group = key.partition(".")[0]
     if group in choices and group in existing:
         with_setting = [name for name in files.choices(group) if key in files.of_choice(group, name)]

@@ -50,9 +50,8 @@ class Job:
     @classmethod
     def of(cls, config: DictConfig) -> "Job":
         """The job that a configuration describes. Raises InputError for settings that cannot be used."""
-        outside_groups = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
-        run = typed(declarations.Run, outside_groups)
-        job = cls(config, run, typed(TrainSettings, config.train), tasks.of(config))
+        top = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
+        job = cls(config, typed(declarations.Run, top), typed(TrainSettings, config.train), tasks.of(config))
         declarations.check_values(job.run)
         job.train.check()
         check_optimisation(config.optim, config.schedule)
@@ -152,10 +151,7 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
 
 
 def _data(job: Job, last: Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
-    """The cache, and the record of its contents for checkpoints.
-
-    Settings that can be checked without the cache are checked before it is made.
-    """
+    """The cache, and the record of its contents for checkpoints; settings are checked first, as far as possible."""
     job.task.check(job.config, pretrained=_is_fresh(job, last))
     if last is None:
         resuming.check_first_weights(job.config)
@@ -176,10 +172,7 @@ def _is_fresh(job: Job, last: Checkpoint | None) -> bool:
 
 
 def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts) -> Any:
-    """The model with the weights that training starts from; also seeds the random numbers of training.
-
-    `parts` are the modules that it is made of, which depend on the device.
-    """
+    """The model of these parts, with the weights that training starts from; also seeds training's random numbers."""
     config, last = job.config, handle.checkpoint
     torch.manual_seed(job.run.seed)
     fresh = _is_fresh(job, last)

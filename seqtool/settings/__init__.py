@@ -50,14 +50,10 @@ def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
 def checked(
     target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str, parts: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The arguments of `target` other than its `parts`, converted to their types.
+    """The arguments of a class or function, converted to their types; raises InputError like `typed`.
 
-    target: a class or function
-    arguments: their values
     prefix: the group of these settings, for messages
-    parts: the names of arguments that are not settings
-
-    Raises InputError like `typed`.
+    parts: the names of arguments of `target` that are not settings
     """
     fields: list[tuple[str, Any, Any]] = []
     for name, parameter in inspect.signature(target, eval_str=True).parameters.items():
@@ -106,10 +102,9 @@ def unknown(name: str, existing: Iterable[str], *, kind: str = "setting") -> str
     parent, _, last = name.rpartition(".")
 
     def similarity(other: str) -> tuple[float, float]:
-        """The similarity of the last parts, and that of the whole names."""
         other_parent, _, other_last = other.rpartition(".")
         ratio = difflib.SequenceMatcher(None, last, other_last).ratio()
-        return ratio, ratio + difflib.SequenceMatcher(None, parent, other_parent).ratio() / 2
+        return ratio, ratio + difflib.SequenceMatcher(None, parent, other_parent).ratio() / 2  # last parts, whole names
 
     choices = sorted(existing)
     nearest = sorted(choices, key=lambda other: -similarity(other)[1])[:MAX_LISTED_CHOICES]

@@ -72,10 +72,7 @@ def chosen(name: str | T, table: Mapping[str, T], *, kind: str) -> T:
 
 
 def imported(name: str, base: type[T], *, setting: str, trusted: Trust = True) -> str | type[T]:
-    """The class derived from `base` that a dotted name means; a name without dots is returned unchanged.
-
-    `setting` is the full name of the setting that holds the name, for messages.
-    """
+    """The class derived from `base` that the dotted `name`, the value of `setting`, means; other names unchanged."""
     return cast(type[T], _named(name, base, setting=setting, trusted=trusted)) if "." in name else name
 
 

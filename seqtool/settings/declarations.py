@@ -84,10 +84,10 @@ class Setting:
 
     def problem(self, name: str, value: Any) -> str | None:
         """A clause that says why the setting called `name` cannot have this value; None if it can, or if it is null."""
-        if value is None:
+        if value is None or value in self.choices:
             return None
         if self.choices:
-            return None if value in self.choices else f"Unknown {name} '{value}'; choose from {', '.join(self.choices)}"
+            return f"Unknown {name} '{value}'; choose from {', '.join(self.choices)}"
         broken = self._broken_limit(value)
         return None if broken is None else f"{name} must be {f'{broken} {self.unit}'.rstrip()}, not {value:,}"
 
