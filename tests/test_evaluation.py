@@ -362,7 +362,7 @@ def test_a_line_may_have_more_tokens_than_characters(capsys: pytest.CaptureFixtu
     """The first ▁ is one, and NFKC makes 18 letters of the last line."""
     vocabulary = train(["a b c d e f g h"], VocabularySettings("char", 13, 1, None, "nfkc", False, None))
     settings = SimpleNamespace(max_source_length=None)
-    translator: Any = SimpleNamespace(settings=settings, source_length=8, longest=None)
+    translator: Any = SimpleNamespace(settings=settings, source_length=8, max_positions=None)
     lines = ["abcdef", "abcdefg", "\ufdfa"]
     sources = [EncodedText(line, vocabulary.encode(line), vocabulary) for line in lines]
     Translator.warn_of_cut(translator, sources, 3)

@@ -186,7 +186,7 @@ def test_the_first_process_prepares_while_the_others_wait(tmp_path: Path) -> Non
     ("fails", "pattern"),
     [
         ("raise KeyError('no such thing')", r"Lost the connection to another process, which stopped with KeyError: .*"),
-        ("os._exit(1)", r"Lost the connection to another process \([^(]*Connection [^(]*\): torchrun says .*"),
+        ("os._exit(1)", r"Lost the connection to another process \([^(]*Connection [^(]*\): torchrun reports .*"),
         (
             "time.sleep(7); os._exit(1)",
             r"Another process did not answer within 3 seconds \(.*[Tt]imed out.*\): it hangs or is much slower\.",

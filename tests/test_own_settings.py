@@ -179,4 +179,4 @@ def test_nearest_runs_when_one_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     Path("runs/first/checkpoints").mkdir(parents=True)
     assert run("train", "run=frist", "train.resume=true") == 2
-    assert capsys.readouterr().err.endswith("or go to where it is. runs holds first.\n")
+    assert capsys.readouterr().err.endswith("or change to the directory it is in. runs holds first.\n")
