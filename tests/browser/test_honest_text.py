@@ -49,6 +49,7 @@ def demo(visit: Visit, run: Path, **settings: Any) -> Iterator[Any]:
         visit.page.goto(f"http://127.0.0.1:{port}/{query}")
         settled(visit.page)
         yield visit.page
+        visit.page.goto("about:blank")  # asks nothing more of a server that ends
 
 
 def settled(page: Any) -> None:
