@@ -46,6 +46,15 @@ def write(name: str, text: str, encoding: str = "utf-8") -> None:
 TRAIN = ("train", "--config-dir=mine", "experiment=own")
 
 
+def test_what_is_not_a_file_is_not_read(called: list[dict[str, Any]]) -> None:
+    """A directory, and a link to nothing, such as an editor's lock, beside a model of one's own."""
+    write("model/own.yaml", "defaults: [bahdanau, _self_]\n")
+    Path("mine/model/folder.yaml").mkdir()
+    Path("mine/model/.#own.yaml").symlink_to("someone@elsewhere")
+    assert run("train", "--config-dir=mine", "model=own", "model.embedding=128") == 0
+    assert called[0]["model"]["embedding"] == 128
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("text", [f"{HEADER}train: {{steps: 3}}\n", f"\n{HEADER}\ntrain:\r\n  steps: 3\r\n"])
 def test_a_preset_of_ones_own(text: str, encoding: str, called: list[dict[str, Any]]) -> None:

@@ -138,6 +138,14 @@ def test_read_metrics_names_the_line_it_cannot_read(tmp_path: Path, line: str) -
     assert str(error.value) == f"{place} line 2 is not a JSON object with a 'step'."
 
 
+def test_metrics_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
+    place = tmp_path / "metrics.jsonl"
+    place.write_bytes(b'{"step": 1, "note": "\xff"}\n')
+    with pytest.raises(InputError) as error:
+        plots.read_metrics(place)
+    assert str(error.value) == f"{place} is not UTF-8: it is damaged."
+
+
 def test_learning_curves(tmp_path: Path) -> None:
     place = write_metrics(
         tmp_path / "metrics.jsonl",
