@@ -9,7 +9,10 @@ from typing import Any, cast
 
 from seqtool.errors import InputError
 
-COMMANDS = ("prepare", "train", "translate", "caption", "generate", "score", "eval", "inspect", "report", "demo")
+COMMANDS = (
+    *("prepare", "train", "translate", "caption", "generate", "score", "eval"),
+    *("inspect", "report", "export", "demo"),
+)
 
 Group = dict[str, Any]
 

@@ -443,6 +443,15 @@ class Inspect:
 
 
 @dataclass
+class Export:
+    checkpoint: Annotated[Files, POSITIONAL]
+    trust: Classes
+    output: NewFile
+    precision: Annotated[str, choice("fp16", "fp32")]
+    licence: Text | None
+
+
+@dataclass
 class Report:
     runs: Annotated[Files, POSITIONAL]
 
@@ -465,6 +474,7 @@ COMMANDS: Mapping[str, Places] = {
     "eval": {"": EVAL, **DATA},
     "inspect": {"": (Inspect,)},
     "report": {"": (*EVAL, Report), **DATA},
+    "export": {"": (Export,)},
     "demo": {"": (Checkpoints, Demo)},
 }
 

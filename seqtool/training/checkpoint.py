@@ -127,6 +127,11 @@ class Checkpoint:
         """How many numbers can be learnt: without the means and deviations of images and of batch normalisation."""
         return sum(math.prod(shape) for name, shape in self.shapes.items() if name.rpartition(".")[2] not in BUFFERS)
 
+    def weights(self) -> dict[str, Tensor]:
+        """The model's tensors by name."""
+        with opened(self.path / WEIGHTS) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
     def training_tensors(self) -> dict[str, Tensor]:
         """The tensors of training.safetensors, by name. Open the checkpoint for `training` before."""
         with opened(self.path / TRAINING) as file:
@@ -289,6 +294,7 @@ def save(
     training: Mapping[str, Tensor],
     record: Mapping[str, Any],
     vocabularies: list[Path],
+    others: Mapping[str, str] | None = None,
 ) -> None:
     """Write a checkpoint at `path`, which a reader sees complete or not at all.
 
@@ -298,6 +304,7 @@ def save(
         training: the tensors of training.safetensors; empty for a checkpoint that cannot be resumed.
         record: task, config, progress, versions and data, as this module's documentation says.
         vocabularies: files to copy.
+        others: texts to write beside these, by file name; they may be edited later.
 
     Raises:
         OSError: with `path`, if the disk is full.
@@ -318,6 +325,8 @@ def save(
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for file in (*files, temporary / MANIFEST, temporary):
             _sync(file)
+        for other, text in (others or {}).items():
+            (temporary / other).write_text(text, encoding="utf-8")
         temporary.chmod(0o755)
         temporary.rename(path)
         _sync(path.parent)
