@@ -17,7 +17,7 @@ author = "the contributors of seqtool"
 version = release = __version__
 copyright = f"{author}, Apache-2.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "reference", "front_page"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "reference", "finish"]
 root_doc = "docs/index"
 include_patterns = [
     *("docs/**.md", "data/README.md", "results/README.md", "results/different_numbers.md"),
@@ -40,5 +40,3 @@ html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 highlight_language = "none"
-pygments_style = "friendly"
-pygments_dark_style = "monokai"

@@ -179,7 +179,7 @@ def table(command: str, settings: list[Row], prefix: str, declared: Mapping[str,
     """A table of settings; each has an anchor, COMMAND-NAME."""
     if not settings:
         return []
-    lines = ["", "| setting | default | |", "|---|---|---|"]
+    lines = ["", "| setting | default | what it is |", "|---|---|---|"]
     for row in settings:
         name = f"{prefix}{row.name}"
         values = kind(declared.get(name), row.value, row.help)
@@ -314,7 +314,7 @@ class Flags(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         table = "\n".join(f"| {flag} | {text} |" for flag, text in flags.EXPLAINED.items())
-        return self.parse_text_to_nodes(f"| flag | |\n|---|---|\n{table}\n")
+        return self.parse_text_to_nodes(f"| flag | what it means |\n|---|---|\n{table}\n")
 
 
 def fields(_app: Sphinx, what: str, _name: str, thing: Any, _options: Any, lines: list[str]) -> None:
