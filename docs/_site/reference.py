@@ -6,6 +6,7 @@ In a page, ```{settings} train``` becomes a heading, the examples and tables of 
 
 import inspect
 import re
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,6 +117,8 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
     """The type and range of a setting with this default and help, in words."""
     setting = NONE if declared is None else declared.setting
     if setting.choices:
+        if all(choice in help for choice in setting.choices):
+            return ""
         words = ", ".join(f"`{choice}`" for choice in setting.choices)
         return words + (" or a list of them" if setting.several else "")
     hint = None if declared is None else declared.hint
@@ -124,12 +127,14 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
     if class_in(hint) is not None:
         words = ["or a class of your own, `mine.Class`"]
     elif setting.classes:
-        words = ["names of modules or classes"]
-    elif setting.is_path:
+        words = ["modules or classes, `a,b`"]
+    elif setting.is_path and not isinstance(value, int):  # built-in data have numbers in the place of files
         words = ["a new file or directory" if setting.writes else "a file or directory"]
         if setting.several:
             words = ["files or directories"]
-    elif not words:
+    elif any(typing.get_origin(part) is list for part in alternatives):
+        words = ["a list"]
+    elif not words or setting.is_path:
         words = [KINDS[type(value)]] if type(value) in KINDS and value is not None else []
         words = ["a list"] if isinstance(value, list) else words
     text, limits = " or ".join(dict.fromkeys(words)), _limits(setting)
@@ -138,11 +143,11 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
     if limits:
         text = f"{text}, {limits}" if text else limits
     takes_null = type(None) in alternatives or (value is None and text)
-    return text + (("," if limits else "") + " or null" if takes_null else "")
+    return text + (("," if limits or setting.classes else "") + " or null" if takes_null else "")
 
 
 def _limits(setting: Setting) -> str:
-    number = "{:,}".format
+    number = "{:,.10g}".format
     parts = []
     if setting.at_least is not None and setting.at_most is not None:
         parts = [f"{number(setting.at_least)} to {number(setting.at_most)}"]
@@ -192,19 +197,39 @@ def table(command: str, settings: list[Row], prefix: str, declared: Mapping[str,
 def tables(
     command: str, file: Path, declared: Mapping[str, Declared], shown: set[str], prefix: str = ""
 ) -> Iterator[str]:
-    """The tables of a YAML file's settings, with the comments between them; settings `shown` before are left out."""
+    """The tables of a YAML file's settings, with the comments between them; settings `shown` before are left out.
+
+    The name of an optimiser or schedule is that of its file: only what is said of it is shown. In a command's file,
+    settings such as `train.steps` have a heading for what is before the dot.
+    """
     pending: list[Row] = []
+    place = ""
     for row in rows(file):
-        if isinstance(row, Row):
-            if f"{prefix}{row.name}" not in shown:
-                shown.add(f"{prefix}{row.name}")
-                pending.append(row)
-        elif not row.startswith("seqtool "):
+        if not isinstance(row, Row):
+            if row.startswith(f"seqtool {file.stem}: "):
+                continue
             yield from table(command, pending, prefix, declared)
             pending = []
-            text = f"Of {row}" if row.startswith("`") else escaped(row)
-            yield f"\n{text[0].upper()}{text[1:]}{'' if text.endswith(('.', ':')) else '.'}\n"
+            group = re.match(r"`(.+)`: ", row)  # a comment on a group of settings
+            if group is not None and not prefix:
+                place, row = group[1], row[group.end() :]
+                yield f"\n### `{place}.…`\n"
+            yield paragraph(f"Of {row}" if row.startswith("`") else escaped(row))
+            continue
+        if row.name == "name":
+            yield paragraph(escaped(row.help)) if row.help else ""
+        elif f"{prefix}{row.name}" not in shown:
+            if not prefix and row.name.rpartition(".")[0] != place:
+                yield from table(command, pending, prefix, declared)
+                pending, place = [], row.name.rpartition(".")[0]
+                yield f"\n### `{place}.…`\n"
+            shown.add(f"{prefix}{row.name}")
+            pending.append(row)
     yield from table(command, pending, prefix, declared)
+
+
+def paragraph(text: str) -> str:
+    return f"\n{text[0].upper()}{text[1:]}{'' if text.endswith(('.', ':')) else '.'}\n"
 
 
 def heading(file: Path) -> list[str]:
@@ -242,7 +267,7 @@ def of_group(command: str, files: ConfigFiles, group: str, shown: set[str]) -> I
     for file, (prefix, of) in shared.items():
         yield f"\n#### Shared settings of `{group}`: `{file.stem}`\n"
         yield f"For {', '.join(f'`{group}={choice}`' for choice in of)}.\n"
-        yield from tables(f"{command}-{file.stem}", file, declared, shown, prefix)
+        yield from tables(f"{command}-{file.stem}", file, declared, set(), prefix)
 
 
 def _slug(file: Path, group: str) -> str:
@@ -329,14 +354,16 @@ def fields(_app: Sphinx, what: str, _name: str, thing: Any, _options: Any, lines
     for line in lines:
         written = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line)
         argument = re.match(r"([\w, ]+): ", written)
+        field = ":ivar" if what == "class" else ":param"
         if argument and set(argument[1].split(", ")) <= names:
-            begins = "" if text and text[-1].startswith(":param") else "\n"
-            written = f":param {argument[1]}: {written[argument.end() :]}"
-            text += [begins] if begins else []
-        elif text and text[-1].lstrip().startswith((":param", "\t")) and line.startswith(" "):
-            written = f"\t{written.strip()}"
+            text += [] if text and text[-1].startswith(field) else [""]
+            said = written[argument.end() :]
+            text += [f"{field} {name}: {said}" for name in argument[1].split(", ")]
+            continue
+        if text and text[-1].startswith((field, "    ")) and line.startswith(" "):
+            written = f"    {written.strip()}"
         text.append(written)
-    lines[:] = "\n".join(text).replace("\t", "    ").splitlines()
+    lines[:] = text
 
 
 def signature(_app: Sphinx, what: str, _name: str, _thing: Any, _options: Any, written: str, returned: Any) -> Any:

@@ -42,8 +42,10 @@ class GenerateSettings(declarations.Generate):
 
 @dataclass(frozen=True)
 class Continuation(Prediction):
-    """A sampled continuation of a prompt, its `prefix`, or a text that was scored. ended: at a text of `stop`;
-    log_probability: of all tokens.
+    """A sampled continuation of a prompt, its `prefix`, or a text that was scored.
+
+    ended: at a text of `stop`
+    log_probability: of all tokens
     """
 
     def summary(self) -> dict[str, Any]:

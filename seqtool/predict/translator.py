@@ -105,7 +105,10 @@ class Translation(Prediction):
 
 @dataclass(eq=False, repr=False)
 class Translator(Predictor):
-    """One model or an ensemble, ready to translate. split: a text into the words that links number."""
+    """One model or an ensemble, ready to translate.
+
+    split: a text into the words that links number
+    """
 
     source_vocabulary: Vocabulary = field(kw_only=True)
     split: Callable[[str], list[str]] = field(default=str.split, kw_only=True)
