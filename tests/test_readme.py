@@ -91,7 +91,7 @@ def test_what_a_page_links_to_exists(page: str) -> None:
 @cache
 def files() -> list[str]:
     """The files of the checkout that pages may name, each after a slash."""
-    folders = ("seqtool", "configs", "scripts", "tests")
+    folders = ("seqtool", "configs", "scripts", "tests", "docs")
     return [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*")]
 
 

@@ -229,7 +229,8 @@ def tables(
 
 
 def paragraph(text: str) -> str:
-    return f"\n{text[0].upper()}{text[1:]}{'' if text.endswith(('.', ':')) else '.'}\n"
+    first = text[0] if text.startswith("seqtool ") else text[0].upper()
+    return f"\n{first}{text[1:]}{'' if text.endswith(('.', ':')) else '.'}\n"
 
 
 def heading(file: Path) -> list[str]:
