@@ -129,9 +129,7 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
     elif setting.classes:
         words = ["modules or classes, `a,b`"]
     elif setting.is_path and not isinstance(value, int):  # built-in data have numbers in the place of files
-        words = ["a new file or directory" if setting.writes else "a file or directory"]
-        if setting.several:
-            words = ["files or directories"]
+        words = ["paths, `a,b`" if setting.several else "a path to write to" if setting.writes else "a path"]
     elif any(typing.get_origin(part) is list for part in alternatives):
         words = ["a list"]
     elif not words or setting.is_path:
@@ -143,7 +141,7 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
     if limits:
         text = f"{text}, {limits}" if text else limits
     takes_null = type(None) in alternatives or (value is None and text)
-    return text + (("," if limits or setting.classes else "") + " or null" if takes_null else "")
+    return text + (("," if limits or setting.several else "") + " or null" if takes_null else "")
 
 
 def _limits(setting: Setting) -> str:
