@@ -18,10 +18,16 @@ from seqtool.runtime.files import config_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = tuple(
-    str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "extending.md"
+    str(page.relative_to(ROOT))
+    for pattern in ("*.md", "beginnings/*.md", "howto/*.md", "reference/*.md")
+    for page in sorted((ROOT / "docs").glob(pattern))
+    if page.name != "extending.md"
 )
 PAGES = ("README.md", "data/README.md", *DOCS)
-LECTURES = [page for page in DOCS if page not in ("docs/README.md", "docs/reports.md", "docs/demo.md")]
+LECTURES = [
+    page for page in DOCS if page.count("/") == 1 and Path(page).stem not in ("index", "README", "reports", "demo")
+]
+BEGINNINGS = [page for page in DOCS if page.startswith("docs/beginnings/")]
 EVERY_PAGE = sorted(
     str(page.relative_to(ROOT))
     for pattern in ("*.md", "data/*.md", "docs/**/*.md", "results/*.md")
@@ -57,8 +63,9 @@ def test_commands_are_found() -> None:
     assert sum(page == "README.md" for page, _, _ in ALL) >= 15
     assert sum(page == "data/README.md" for page, _, _ in ALL) >= 15
     assert len(LECTURES) == 9
-    for lecture in LECTURES:
-        assert sum(page == lecture for page, _, _ in ALL) >= 2, lecture
+    assert len(BEGINNINGS) == 3
+    for of_commands in (*LECTURES, *BEGINNINGS):
+        assert sum(page == of_commands for page, _, _ in ALL) >= 2, of_commands
 
 
 @cache
@@ -84,7 +91,7 @@ def test_what_a_page_links_to_exists(page: str) -> None:
 @cache
 def files() -> list[str]:
     """The files of the checkout that pages may name, each after a slash."""
-    folders = ("seqtool", "configs", "scripts", "tests")
+    folders = ("seqtool", "configs", "scripts", "tests", "docs")
     return [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*")]
 
 

@@ -464,6 +464,15 @@ class Inspect:
 
 
 @dataclass
+class Export:
+    checkpoint: Annotated[Files, POSITIONAL]
+    trust: Classes
+    output: NewFile
+    precision: Annotated[str, choice("fp16", "fp32")]
+    licence: Text | None
+
+
+@dataclass
 class Report:
     runs: Annotated[Files, POSITIONAL]
 
@@ -487,6 +496,7 @@ COMMANDS: Mapping[str, Schemas] = {
     "eval": {"": EVAL, **DATA},
     "inspect": {"": (Inspect,)},
     "report": {"": (*EVAL, Report), **DATA},
+    "export": {"": (Export,)},
     "demo": {"": (Checkpoints, Demo)},
 }
 

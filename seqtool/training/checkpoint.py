@@ -152,6 +152,11 @@ class Checkpoint:
         """The number of parameters, without buffers."""
         return sum(math.prod(shape) for name, shape in self.shapes.items() if name.rpartition(".")[2] not in BUFFERS)
 
+    def weights(self) -> dict[str, Tensor]:
+        """The model's parameters and buffers by name."""
+        with _opened(self.path / WEIGHTS) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
     def training_tensors(self) -> dict[str, Tensor]:
         """The tensors of training.safetensors, by name. The checkpoint must have been opened for `training`."""
         with _opened(self.path / TRAINING) as file:
@@ -319,6 +324,7 @@ def save(
     training: Mapping[str, Tensor],
     record: Mapping[str, Any],
     vocabularies: list[Path],
+    unlisted: Mapping[str, str] | None = None,
 ) -> None:
     """Write a checkpoint at `path`; a reader sees it complete or not at all.
 
@@ -328,6 +334,7 @@ def save(
         training: the tensors of training.safetensors; empty for a checkpoint that cannot be resumed.
         record: task, config, progress, versions and data, as in this module's docstring.
         vocabularies: vocabulary files to copy.
+        unlisted: texts of further files by name. The manifest does not list these, so they may be edited later.
 
     Raises:
         OSError: if the disk is full; it names `path`.
@@ -350,6 +357,8 @@ def save(
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         for file in (*files, temporary / MANIFEST, temporary):
             _sync(file)
+        for file_name, text in (unlisted or {}).items():
+            (temporary / file_name).write_text(text, encoding="utf-8")
         temporary.chmod(0o755)
         temporary.rename(path)
         _sync(path.parent)

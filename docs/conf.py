@@ -1,0 +1,42 @@
+"""The documentation's site: `bash scripts/make_site.sh` builds it into build/site with Sphinx.
+
+Its sources are the pages of this folder and those beside it that they link to, where they are: links and pictures work
+in the repository as they do in the site. The reference is made from the code by the extensions in _site/.
+"""
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS.parent), str(DOCS / "_site")]
+
+from seqtool.runtime.version import __version__  # noqa: E402  (found by the line above)
+
+project = "seqtool"
+author = "the contributors of seqtool"
+version = release = __version__
+copyright = f"{author}, Apache-2.0"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "reference", "finish"]
+root_doc = "docs/index"
+include_patterns = [
+    *("docs/**.md", "data/README.md", "results/README.md", "results/different_numbers.md"),
+    *("CONTRIBUTING.md", "CHANGELOG.md"),
+]
+exclude_patterns = [".*", "build", "cache", "runs", "outputs", "multirun", "dist", "data/*/**", "**/node_modules"]
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+smartquotes_action = "D"  # dashes alone: quotation marks stay as they are written
+html_math_renderer = "mathml"
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+
+html_theme = "furo"
+html_title = "seqtool"
+html_static_path = ["_site/static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}
+highlight_language = "none"
