@@ -1,7 +1,8 @@
 """The documentation's site: `bash scripts/make_site.sh` builds it into build/site with Sphinx.
 
-Its sources are the pages of this folder and those beside it that they link to, where they are: links and pictures work
-in the repository as they do in the site. The reference is made from the code by the extensions in _site/.
+Its sources are the Markdown pages in this directory, and the pages elsewhere in the repository that they link to. No
+page is copied, so links and pictures work in the repository as on the site. The extensions in _site/ make the reference
+from the code.
 """
 
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 DOCS = Path(__file__).resolve().parent
 sys.path[:0] = [str(DOCS.parent), str(DOCS / "_site")]
 
-from seqtool.runtime.version import __version__  # noqa: E402  (found by the line above)
+from seqtool.runtime.version import __version__  # noqa: E402  (needs sys.path as set above)
 
 project = "seqtool"
 author = "the contributors of seqtool"
@@ -27,7 +28,7 @@ exclude_patterns = [".*", "build", "cache", "runs", "outputs", "multirun", "dist
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
-smartquotes_action = "D"  # dashes alone: quotation marks stay as they are written
+smartquotes_action = "D"  # only dashes are replaced; quotation marks stay as they are written
 html_math_renderer = "mathml"
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the documentation's site into build/site (or another folder, its argument): open build/site/index.html.
-# Warnings are errors. Nothing is downloaded, except to install what the docs extra names if it is missing.
+# Builds the documentation's site into build/site, or the directory that is its argument; open index.html there.
+# Warnings are errors. Nothing is downloaded, except the packages of the docs extra if one of them is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -d .venv ] || export PATH="$PWD/.venv/bin:$PATH"

@@ -1,37 +1,40 @@
-"""What is left to do when the pages are written: the way from the top of the site to its front page, and what screen
-readers and the keyboard need and the theme does not have.
+"""Finishes the site after Sphinx has written its pages.
+
+- The pages get what screen readers and the keyboard need and the theme lacks.
+- index.html at the top of the site leads to the front page, docs/index.html.
 """
 
 import re
 
 from sphinx.application import Sphinx
 
-TOP = """<!doctype html>
+TOP_PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
-<meta http-equiv="refresh" content="0; url={place}">
+<meta http-equiv="refresh" content="0; url={path}">
 <title>seqtool</title>
-<a href="{place}">seqtool</a>
+<a href="{path}">seqtool</a>
 </html>
 """
-REPLACED = {
+REPLACEMENTS = {
     r'<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Site">',
     r'<aside class="(toc-drawer[^"]*)">': r'<aside class="\1" aria-label="Page">',
     r'<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
-    r"<pre>": '<pre tabindex="0">',  # it may be wider than the page, and is then scrolled
+    r"<pre>": '<pre tabindex="0">',  # lines wider than the page are scrolled, with the arrow keys if it has the focus
     r'<th class="head"><p></p></th>': "<td></td>",
 }
 
 
 def finish(app: Sphinx, error: Exception | None) -> None:
+    """Finish the site, unless an error ended the build."""
     if error is not None:
         return
     for page in app.outdir.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        for pattern, replacement in REPLACED.items():
+        for pattern, replacement in REPLACEMENTS.items():
             text = re.sub(pattern, replacement, text)
         page.write_text(text, encoding="utf-8")
-    (app.outdir / "index.html").write_text(TOP.format(place=f"{app.config.root_doc}.html"), encoding="utf-8")
+    (app.outdir / "index.html").write_text(TOP_PAGE.format(path=f"{app.config.root_doc}.html"), encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -1,7 +1,9 @@
-"""The reference, made from the code: every setting of a command, from the YAML files of configs/ and the declarations
-in seqtool/settings/, and the docstrings of the Python interface.
+"""Makes the reference from the code.
 
-In a page, ```{settings} train``` becomes a heading, the examples and tables of the command's settings.
+- ```{settings} COMMAND``` in a page becomes a heading, the command's examples and tables of its settings: names,
+  defaults and help from the YAML files in configs/, types and ranges from seqtool/settings/declarations.py.
+- ```{other-names}```, ```{verdicts}``` and ```{flags}``` become tables.
+- Docstrings of the Python interface are turned into reStructuredText for Sphinx's autodoc.
 """
 
 import inspect
@@ -27,7 +29,7 @@ from seqtool.training import verdict
 from seqtool.training.optimisation import SCHEDULES
 
 CONFIGS = config_directory()
-PAGES = {"docs/extending.md": "parts of your own", "data/README.md": "data"}  # that help names
+PAGE_TITLES = {"docs/extending.md": "parts of your own", "data/README.md": "data"}  # of the pages that help names
 TITLES = {
     "data": "The data",
     "model": "The model",
@@ -35,20 +37,28 @@ TITLES = {
     "schedule": "The schedule of the learning rate",
     "experiment": "Presets",
 }
-OPTIMISERS = declarations.Optimiser
 
 
 class Row(NamedTuple):
-    """A setting in a YAML file: its full name there, its default as it is written, the value, and its help."""
+    """A setting in a YAML file.
+
+    name: its full name in the file
+    yaml: its default as the file has it
+    value: its default
+    help: the comment on its line
+    """
 
     name: str
-    written: str
+    yaml: str
     value: Any
     help: str
 
 
 def rows(file: Path) -> Iterator[Row | str]:
-    """The settings of a YAML file in order, and between them the comments that stand on lines of their own."""
+    """Yield the settings of a YAML file in order, and between them the comments on lines of their own.
+
+    A comment keeps its line ends. The comment on the line of a group of settings is yielded as "`GROUP`: comment".
+    """
     text = file.read_text("utf-8")
     lines = text.splitlines()
     root: Any = yaml.compose(text)
@@ -58,25 +68,28 @@ def rows(file: Path) -> Iterator[Row | str]:
     comment: list[str] = []
     for number, line in enumerate([*lines, ""]):
         if line.lstrip().startswith("#") and "@package" not in line:
-            comment.append(line.lstrip("# ").rstrip())
+            comment.append(line.strip().removeprefix("#").removeprefix(" "))
             continue
         if comment:
-            yield " ".join(comment)
+            yield "\n".join(comment)
             comment = []
         settings = by_line.get(number, [])
         for name, node in settings:
             end = node.end_mark.column if node.end_mark.line == number else 0
-            said = re.search(r"(?:^|\s)# ?(.*)$", line[end:]) if (name, node) == settings[-1] else None
+            help = re.search(r"(?:^|\s)# ?(.*)$", line[end:]) if (name, node) == settings[-1] else None
             if isinstance(node, yaml.MappingNode):
-                if said is not None:
-                    yield f"`{name}`: {said[1]}"
+                if help is not None:
+                    yield f"`{name}`: {help[1]}"
                 continue
-            written = "" if end == 0 else line[node.start_mark.column : end]
-            yield Row(name, written, yaml.safe_load(written) if written else None, said[1] if said else "")
+            default = "" if end == 0 else line[node.start_mark.column : end]
+            yield Row(name, default, yaml.safe_load(default) if default else None, help[1] if help else "")
 
 
 def _nodes(mapping: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values in a mapping in YAML with their full names; of a mapping that begins below its key, also its key."""
+    """Yield the full name and the YAML node of each value in a mapping and the mappings within it.
+
+    A mapping that begins below its key, and not on the same line in braces, is yielded too, without its content.
+    """
     for key, value in mapping.value if mapping is not None else ():
         name = f"{prefix}{key.value}"
         if name in ("defaults", "_target_"):
@@ -90,14 +103,14 @@ def _nodes(mapping: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class Declared(NamedTuple):
-    """What is declared of a setting: its type hint, and the rest."""
+    """The declaration of a setting: its type hint and its other properties."""
 
     hint: Any
     setting: Setting
 
 
 def declared_in(schema: Any, prefix: str = "") -> dict[str, Declared]:
-    """What the fields of a dataclass, or the arguments of a class or function, declare, by their full names."""
+    """The declarations of a dataclass's fields, or of the arguments of a class or function, by full name."""
     try:
         parameters = inspect.signature(schema, eval_str=True).parameters
     except (NameError, TypeError, ValueError):  # such as an optimiser of torch, whose hints need not be importable
@@ -107,15 +120,16 @@ def declared_in(schema: Any, prefix: str = "") -> dict[str, Declared]:
 
 
 def declared_of(command: str) -> dict[str, Declared]:
-    found: dict[str, Declared] = {}
-    for place, schemas in declarations.COMMANDS[command].items():
+    """The declarations of a command's settings, by full name."""
+    declared: dict[str, Declared] = {}
+    for group, schemas in declarations.COMMANDS[command].items():
         for schema in schemas:
-            found |= declared_in(schema, f"{place}." if place else "")
-    return found
+            declared |= declared_in(schema, f"{group}." if group else "")
+    return declared
 
 
 def kind(declared: Declared | None, value: Any, help: str) -> str:
-    """The type and range of a setting with this default and help, in words."""
+    """The type and range of a setting with this default and help, in words; empty if the help lists its values."""
     setting = NONE if declared is None else declared.setting
     if setting.choices:
         if all(choice in help for choice in setting.choices):
@@ -129,7 +143,7 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
         words = ["or a class of your own, `mine.Class`"]
     elif setting.classes:
         words = ["modules or classes, `a,b`"]
-    elif setting.is_path and not isinstance(value, int):  # built-in data have numbers in the place of files
+    elif setting.is_path and not isinstance(value, int):  # the built-in corpora have numbers in place of files
         words = ["paths, `a,b`" if setting.several else "a path to write to" if setting.writes else "a path"]
     elif any(typing.get_origin(part) is list for part in alternatives):
         words = ["a list"]
@@ -138,7 +152,7 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
         words = ["a list"] if isinstance(value, list) else words
     text, limits = " or ".join(dict.fromkeys(words)), _limits(setting)
     if text == "text" and " | " in help:
-        return ""  # which lists what it may be
+        return ""
     if limits:
         text = f"{text}, {limits}" if text else limits
     takes_null = type(None) in alternatives or (value is None and text)
@@ -146,6 +160,7 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
 
 
 def _limits(setting: Setting) -> str:
+    """The range of a number in words, such as `at least 1`; empty if it has none."""
     number = "{:,.10g}".format
     parts = []
     if setting.at_least is not None and setting.at_most is not None:
@@ -162,92 +177,120 @@ def _limits(setting: Setting) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text of ours in Markdown: code stays code, and the pages that it names become links."""
+    """A comment of a YAML file as Markdown: code stays code, and the names of pages become links."""
     parts = text.split("`")
     parts[::2] = [re.sub(r"([\\*_<>\[\]$|])", r"\\\1", part) for part in parts[::2]]
     text = "`".join(parts)
-    for page, title in PAGES.items():
+    for page, title in PAGE_TITLES.items():
         text = text.replace(page, f"[{title}](/{page})")
     return text
 
 
 def default(row: Row) -> str:
+    """The default of a setting as Markdown."""
     if row.value == "???":
         return "*required*"
     if reference := re.fullmatch(r"\$\{([\w.]+)\}", str(row.value)):
         return f"that of `{reference[1]}`"
-    return f"`{row.written}`".replace("|", "\\|") if row.written else ""
+    return f"`{row.yaml}`".replace("|", "\\|") if row.yaml else ""
 
 
 def table(command: str, settings: list[Row], prefix: str, declared: Mapping[str, Declared]) -> list[str]:
-    """A table of settings; each has an anchor, COMMAND-NAME."""
+    """A table of settings, in which each has the anchor COMMAND-NAME; empty without settings."""
     if not settings:
         return []
     lines = ["", "| setting | default | what it is |", "|---|---|---|"]
     for row in settings:
         name = f"{prefix}{row.name}"
         values = kind(declared.get(name), row.value, row.help)
-        said = f"{escaped(row.help)}<br>" if row.help else ""
-        cells = [f'<span id="{command}-{name}"></span>`{name}`', default(row)]
-        lines.append(f'| {" | ".join(cells)} | {said}<span class="values">{values}</span> |')
+        help = "<br>".join(filter(None, [escaped(row.help), f'<span class="values">{values}</span>' if values else ""]))
+        lines.append(f'| <span id="{command}-{name}"></span>`{name}` | {default(row)} | {help} |')
     return [*lines, ""]
 
 
 def tables(
     command: str, file: Path, declared: Mapping[str, Declared], shown: set[str], prefix: str = ""
 ) -> Iterator[str]:
-    """The tables of a YAML file's settings, with the comments between them; settings `shown` before are left out.
+    """Yield the tables of a YAML file's settings, and the comments between them.
 
-    The name of an optimiser or schedule is that of its file: only what is said of it is shown. In a command's file,
-    settings such as `train.steps` have a heading for what is before the dot.
+    The setting `name` of an optimiser or schedule is its file's name, so only its help is shown. In a command's file,
+    each group of settings, such as `train`, has a heading.
+
+    command: the command, or another beginning of the anchors
+    file: the YAML file
+    declared: the declarations of the settings, by full name
+    shown: the full names of the settings shown so far, which are left out; those of the file are added
+    prefix: the beginning of the settings' full names, such as `model.`
     """
     pending: list[Row] = []
-    place = ""
+    current_group = ""
     for row in rows(file):
         if not isinstance(row, Row):
             if row.startswith(f"seqtool {file.stem}: "):
                 continue
             yield from table(command, pending, prefix, declared)
             pending = []
-            group = re.match(r"`(.+)`: ", row)  # a comment on a group of settings
-            if group is not None and not prefix:
-                place, row = group[1], row[group.end() :]
-                yield f"\n### `{place}.…`\n"
-            yield paragraph(f"Of {row}" if row.startswith("`") else escaped(row))
+            group = re.match(r"`(.+)`: ", row)
+            if group is None:
+                yield comment(row)
+                continue
+            help = row[group.end() :]
+            if prefix:
+                yield paragraph(f"`{prefix}{group[1]}`: {escaped(help)}")
+            else:
+                current_group = group[1]
+                yield f"\n### `{current_group}.…`\n{paragraph(escaped(help))}"
             continue
         if row.name == "name":
-            yield paragraph(escaped(row.help)) if row.help else ""
+            name = "" if row.value == file.stem else f"`{row.value}`: "
+            yield paragraph(f"{name}{escaped(row.help)}") if row.help else ""
         elif f"{prefix}{row.name}" not in shown:
-            if not prefix and row.name.rpartition(".")[0] != place:
+            if not prefix and row.name.rpartition(".")[0] != current_group:
                 yield from table(command, pending, prefix, declared)
-                pending, place = [], row.name.rpartition(".")[0]
-                yield f"\n### `{place}.…`\n"
+                pending, current_group = [], row.name.rpartition(".")[0]
+                yield f"\n### `{current_group}.…`\n"
             shown.add(f"{prefix}{row.name}")
             pending.append(row)
     yield from table(command, pending, prefix, declared)
 
 
+def comment(text: str) -> str:
+    """A comment on lines of its own as Markdown. Command lines at its beginning, up to a blank line, are code."""
+    usage, _, text = text.partition("\n\n") if text.startswith("seqtool ") else ("", "", text)
+    code = ""
+    if sentence := re.fullmatch(r"(seqtool [^\n]+?): ([a-z].+)", usage, re.DOTALL):  # what a single command line does
+        code = paragraph(f"`{sentence[1]}` {escaped(' '.join(sentence[2].split()))}")
+    elif usage:
+        code = f"\n```text\n{usage}\n```\n"
+    return code + (paragraph(escaped(" ".join(text.split()))) if text else "")
+
+
 def paragraph(text: str) -> str:
-    first = text[0] if text.startswith("seqtool ") else text[0].upper()
+    """The text with a capital at its beginning, unless a formula begins it, and with a full stop."""
+    first = text[0] if re.match(r"\w+ ·", text) else text[0].upper()
     return f"\n{first}{text[1:]}{'' if text.endswith(('.', ':')) else '.'}\n"
 
 
 def heading(file: Path) -> list[str]:
-    """The summary and the examples with which a command's file begins."""
+    """The lines of a command file's first comment: the summary and the examples."""
     lines = file.read_text("utf-8").splitlines()
     return [line.removeprefix("# ") for line in lines[: lines.index("")]]
 
 
-def of_group(command: str, files: ConfigFiles, group: str, shown: set[str]) -> Iterator[str]:
+def of_group(command: str, files: ConfigFiles, group: str) -> Iterator[str]:
+    """Yield the choices of a group and their settings, or a table of presets.
+
+    Settings in a file that several choices include are shown once, after the choices.
+    """
     yield f"\n### {TITLES[group]}: `{group}=`\n"
     choices = files.choices(group)
     if is_preset(files.find(f"{group}/{choices[0]}")):
-        yield "A preset sets other settings; what else is on the command line overrides it. `seqtool train --help "
-        yield "experiment=NAME` shows the values.\n"
+        yield "A preset sets other settings, which the command line may override."
+        yield "`seqtool train --help experiment=NAME` shows the values.\n"
         yield "| preset | what it is |\n|---|---|"
         for choice in choices:
-            texts = [row for row in rows(files.find(f"{group}/{choice}")) if isinstance(row, str)]
-            yield f"| `{choice}` | {escaped(texts[0])} |"
+            comments = [row for row in rows(files.find(f"{group}/{choice}")) if isinstance(row, str)]
+            yield f"| `{choice}` | {escaped(' '.join(comments[0].split()))} |"
         yield ""
         return
     if files.groups[group] is not None:
@@ -255,30 +298,32 @@ def of_group(command: str, files: ConfigFiles, group: str, shown: set[str]) -> I
     shared: dict[Path, tuple[str, list[str]]] = {}
     declared = declared_of(command)
     for choice in choices:
-        (file, _), *others = files.included(group, choice)
+        (file, _), *included = files.included(group, choice)
         of_class = declared_in(_target(file), f"{group}.")
         yield f"\n#### `{group}={choice}`\n"
-        for other, place in others:
-            shared.setdefault(other, (f"{group}.{place}", []))[1].append(choice)
+        for included_file, package in included:
+            shared.setdefault(included_file, (f"{group}.{package}", []))[1].append(choice)
         yield from tables(command, file, {**of_class, **declared}, set(), f"{group}.")
-        if others:
-            links = ", ".join(f"[below](#{_slug(other, group)})" for other, _ in others)
+        if included:
+            links = ", ".join(f"[below](#{_slug(included_file, group)})" for included_file, _ in included)
             yield f"The other settings are {links}.\n"
-    for file, (prefix, of) in shared.items():
+    for file, (prefix, of_choices) in shared.items():
         yield f"\n#### Shared settings of `{group}`: `{file.stem}`\n"
-        yield f"For {', '.join(f'`{group}={choice}`' for choice in of)}.\n"
+        yield f"For {', '.join(f'`{group}={choice}`' for choice in of_choices)}.\n"
         yield from tables(f"{command}-{file.stem}", file, declared, set(), prefix)
 
 
 def _slug(file: Path, group: str) -> str:
+    """The anchor of the heading of shared settings."""
     return f"shared-settings-of-{group}-{file.stem}"
 
 
 def _target(file: Path) -> Any:
+    """The class whose arguments a choice sets."""
     settings = yaml.safe_load(file.read_text("utf-8"))
     if "_target_" in settings:
         return located(settings, trusted=True)
-    return SCHEDULES.get(settings.get("name"), OPTIMISERS)
+    return SCHEDULES.get(settings.get("name"), declarations.Optimiser)
 
 
 def of_command(command: str) -> str:
@@ -296,7 +341,7 @@ def of_command(command: str) -> str:
         lines += tables(command, file, declared, shown)
     for group, choice in files.groups.items():
         if command == "train":
-            lines += of_group(command, files, group, shown)
+            lines += of_group(command, files, group)
         elif choice is None:
             page = "/docs/reference/training.md"
             lines += ["", f"`{group}=` and its settings are [those of training]({page}#the-{group}-{group})."]
@@ -314,18 +359,18 @@ class Settings(SphinxDirective):
 
 
 class OtherNames(SphinxDirective):
-    """```{other-names}```: what other toolkits call the settings."""
+    """```{other-names}```: the names of settings in other toolkits."""
 
     def run(self) -> list[nodes.Node]:
         table = "\n".join(
-            f"| {', '.join(f'`{other}`' for other in others)} | `{name}` |"
-            for name, others in declarations.other_names().items()
+            f"| {', '.join(f'`{name}`' for name in names)} | `{setting}` |"
+            for setting, names in declarations.other_names().items()
         )
         return self.parse_text_to_nodes(f"| elsewhere | here |\n|---|---|\n{table}\n")
 
 
 class Verdicts(SphinxDirective):
-    """```{verdicts}```: what `train` may find, with the figures and limits."""
+    """```{verdicts}```: the findings with which `train` may end, each with its limit."""
 
     def run(self) -> list[nodes.Node]:
         table = "\n".join(f"| {rule.name} | {rule.form.format(rule.threshold)} |" for rule in verdict.RULES)
@@ -333,40 +378,42 @@ class Verdicts(SphinxDirective):
 
 
 class Flags(SphinxDirective):
-    """```{flags}```: the flags of a report's sentences."""
+    """```{flags}```: the flags of sentences in a report."""
 
     def run(self) -> list[nodes.Node]:
-        table = "\n".join(f"| {flag} | {text} |" for flag, text in FLAG_MEANINGS.items())
+        table = "\n".join(f"| {flag} | {meaning} |" for flag, meaning in FLAG_MEANINGS.items())
         return self.parse_text_to_nodes(f"| flag | what it means |\n|---|---|\n{table}\n")
 
 
 def fields(_app: Sphinx, what: str, _name: str, thing: Any, _options: Any, lines: list[str]) -> None:
-    """Our docstrings as reStructuredText: `name: text` about an argument becomes a field, and code is in ``…``."""
+    """Turn a docstring into reStructuredText, in place: lines about arguments become fields, and `code` ``code``.
+
+    The arguments are those of Sphinx's event autodoc-process-docstring.
+    """
     try:
         names = set(inspect.signature(thing).parameters)
     except (TypeError, ValueError):
         names = set()
     if what == "class":
-        names |= set(dir(thing))  # its docstring describes attributes
+        names |= set(dir(thing))  # the docstring of a class describes attributes
+    field = ":ivar" if what == "class" else ":param"
     text: list[str] = []
-    for line in lines:
-        written = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line)
-        argument = re.match(r"([\w, ]+): ", written)
-        field = ":ivar" if what == "class" else ":param"
+    for original in lines:
+        line = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", original)
+        argument = re.match(r"([\w, ]+): ", line)
         if argument and set(argument[1].split(", ")) <= names:
             text += [] if text and text[-1].startswith(field) else [""]
-            said = written[argument.end() :]
-            text += [f"{field} {name}: {said}" for name in argument[1].split(", ")]
+            text += [f"{field} {name}: {line[argument.end() :]}" for name in argument[1].split(", ")]
             continue
         if text and text[-1].startswith((field, "    ")) and line.startswith(" "):
-            written = f"    {written.strip()}"
-        text.append(written)
+            line = f"    {line.strip()}"
+        text.append(line)
     lines[:] = text
 
 
-def signature(_app: Sphinx, what: str, _name: str, _thing: Any, _options: Any, written: str, returned: Any) -> Any:
-    """Classes are made by `seqtool.load`, so their arguments are not shown."""
-    return ("", None) if what == "class" else (written, returned)
+def signature(_app: Sphinx, what: str, _name: str, _thing: Any, _options: Any, arguments: str, returned: Any) -> Any:
+    """The signature to show. A class has none, since its objects are made by `seqtool.load`."""
+    return ("", None) if what == "class" else (arguments, returned)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
