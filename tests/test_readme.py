@@ -107,6 +107,18 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
         assert not [end for end in ends if not any(file.endswith(f"/{end}") for file in files())]
 
 
+def test_the_messages_that_troubleshooting_quotes_are_in_the_code() -> None:
+    """Piece by piece: … and numbers in a quotation stand for values."""
+    page = (ROOT / "docs/howto/troubleshooting.md").read_text(encoding="utf-8")
+    quoted = re.findall(r'"([^"]+)"', " ".join(re.findall(r"\*\*(.+?)\*\*", page, re.DOTALL)))
+    source = " ".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "seqtool").rglob("*.py")))
+    source = re.sub(r'"\s*\n\s*f?"', "", source).replace("{PACKAGE}", "seqtool")
+    assert len(quoted) >= 12
+    for message in quoted:
+        pieces = [piece.strip(" .;?'=") for piece in re.split(r"…|[\d,]{2,}|'first'|runs/first", message)]
+        assert all(piece.lower() in source.lower() for piece in pieces), message
+
+
 @pytest.mark.parametrize(("page", "line", "words"), ALL, ids=[f"{page}: {line}" for page, line, _ in ALL])
 def test_a_command_composes(page: str, line: str, words: list[str]) -> None:
     """No unknown setting, preset or choice, nothing left to give, and a captioner where the data are images."""
