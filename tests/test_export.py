@@ -73,6 +73,12 @@ def test_its_card_says_what_it_is_and_may_be_edited() -> None:
     checkpoint.find("words")
 
 
+def test_the_command_that_uses_it_names_trusted_modules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export runs/words output=trusting trust=mine") == 0
+    assert "(seqtool translate checkpoint=trusting trust=mine)" in capsys.readouterr().out
+    assert "    seqtool translate checkpoint=trusting trust=mine\n" in Path("trusting/card.md").read_text("utf-8")
+
+
 def test_full_precision_changes_nothing() -> None:
     assert run("export runs/words/last output=full precision=fp32") == 0
     full, last = checkpoint.find("full").weights(), checkpoint.find("runs/words/last").weights()

@@ -8,6 +8,7 @@ A checkpoint contains:
         model.safetensors      the model's parameters and buffers by name; a tied matrix only under its first name
         training.safetensors   what only resuming needs (not in averages, nor in exported models)
         source.vocabulary …    the cache's vocabularies
+        card.md                in exported models, a description; it may be edited and is not in the manifest
 
 The record:
 
