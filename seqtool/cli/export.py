@@ -38,7 +38,7 @@ def export(config: DictConfig) -> None:
     record = {
         "task": original.task,
         "config": original.config,
-        "progress": {name: value for name, value in original.progress.items() if name not in STATE},
+        "progress": {name: value for name, value in original.progress.items() if name not in (*STATE, "seconds")},
         "versions": original.versions,
         "data": original.data,
     }

@@ -147,13 +147,14 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
 def facts(opened: checkpoint.Checkpoint) -> dict[str, str]:
     """What a checkpoint contains, how it was trained and its scores, as labels and texts."""
     config, progress = opened.config, opened.progress
+    duration = f", {_minutes(progress)}" if "seconds" in progress else ""  # exported models have none
     return {
         "checkpoint": str(opened.path),
         "model": _settings(config["model"]),
         "parameters": f"{opened.parameters:,}",
         "vocabularies": _vocabularies(opened),
         "data": _settings(config.get("data", {})),
-        "trained": f"{progress['step']:,} steps, {progress.get('epoch', 0)} epochs, {_minutes(progress)}",
+        "trained": f"{progress['step']:,} steps, {progress.get('epoch', 0)} epochs{duration}",
         "optimiser": _settings(config.get("optim", {})) + "; schedule " + _settings(config.get("schedule", {})),
         "this one": _scores(progress.get("last", {})),
         "best of run": _scores(progress.get("best", {})),

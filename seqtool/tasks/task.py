@@ -21,6 +21,7 @@ from seqtool.runtime.defaults import defaults
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, names
 from seqtool.settings.classes import check_settings, located
+from seqtool.training import runs
 
 if TYPE_CHECKING:
     from seqtool.data.batches import Examples
@@ -203,9 +204,14 @@ def task_name(owner: Any, setting: str) -> str:
 
 
 def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
-    """The settings of the data, in which a run whose vocabulary is reused is replaced by its best checkpoint."""
+    """The settings of the data, in which a run or built-in model whose vocabulary is reused is replaced by its
+    checkpoint's directory.
+    """
     reuse = OmegaConf.select(data, "vocabulary.reuse")
-    if not isinstance(reuse, str) or not (Path(reuse) / "checkpoints").is_dir():
+    if not isinstance(reuse, str):
+        return data
+    is_run, is_built_in = (Path(reuse) / "checkpoints").is_dir(), runs.located(Path(reuse)) != Path(reuse)
+    if not (is_run or is_built_in):
         return data
     from seqtool.training import checkpoint  # imports torch
 

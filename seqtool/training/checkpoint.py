@@ -184,7 +184,8 @@ class Checkpoint:
 
 
 def find(checkpoint: str | Path | Checkpoint, *, trust: Sequence[str] = (), purpose: Purpose = "model") -> Checkpoint:
-    """Open the checkpoint that a path names: a checkpoint itself, `RUN` or `RUN/best` (the run's best), `RUN/last`.
+    """Open the checkpoint that a path names: a checkpoint itself, `RUN` or `RUN/best` (the run's best), `RUN/last`,
+    or a built-in model, `builtin/NAME`.
 
     Only the record and the files that the purpose needs are read and compared with the manifest. If a run's checkpoint
     is damaged, another of the run is opened instead, with a warning.
@@ -203,8 +204,8 @@ def find(checkpoint: str | Path | Checkpoint, *, trust: Sequence[str] = (), purp
 
 
 def _find(path: Path, purpose: Purpose) -> Checkpoint:
-    if (path / RECORD).exists() or (path / MANIFEST).exists():
-        return read(path, purpose)
+    if any((runs.located(path) / file).exists() for file in (RECORD, MANIFEST)):
+        return read(runs.located(path), purpose)
     run, choice = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
     if not run.exists():
         raise InputError(f"There is no run or checkpoint at {path}.{runs.nearby(run)}")

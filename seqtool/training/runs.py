@@ -7,6 +7,7 @@ from pathlib import Path
 from seqtool.errors import InputError
 
 RUNS = Path("runs")
+BUILT_IN = Path("builtin")  # checkpoint=builtin/NAME is a trained model that is part of the package
 MAX_NAMES = 12  # names of runs in a message
 
 
@@ -38,12 +39,19 @@ def check_new(name: str, *, root: Path) -> None:
         raise InputError(f"Run '{name}' already exists in {run}: choose another name with run=…, or {other}.")
 
 
+def located(path: Path) -> Path:
+    """The directory of a run or checkpoint: a built-in model's for builtin/NAME, unless such a path exists here."""
+    is_built_in = path.parts[:1] == BUILT_IN.parts and not path.exists()
+    return Path(__file__).parent.parent / path if is_built_in else path
+
+
 def nearby(missing: Path) -> str:
-    """A sentence that lists the runs or checkpoints beside a missing path, or else those in runs/, the most similar
-    names first; empty if there are none.
+    """A sentence that lists the runs or checkpoints beside a missing path, or else those in runs/, or else the built-in
+    models, the most similar names first.
     """
-    for folder in (missing.parent, RUNS):
-        names = {path.parent.name for kind in ("*/checkpoints", "*/manifest.json") for path in folder.glob(kind)}
+    for folder in (missing.parent, RUNS, BUILT_IN):
+        models = (path for kind in ("*/checkpoints", "*/manifest.json") for path in located(folder).glob(kind))
+        names = {path.parent.name for path in models}
         similarity = {name: SequenceMatcher(None, missing.name.lower(), name.lower()).ratio() for name in sorted(names)}
         nearest = sorted(similarity, key=lambda name: -similarity[name])
         if nearest:

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Makes the models of seqtool/builtin: trains each for a fixed number of epochs, and exports its best checkpoint in half
+# precision. On one machine with the same versions, two calls write the same bytes. About an hour on two cores.
+#     bash scripts/development/make_builtin.sh [DIRECTORY]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+[ ! -d .venv ] || export PATH="$PWD/.venv/bin:$PATH"
+output=$(realpath -m "${1:-seqtool/builtin}")
+mkdir -p "$output"
+cd "$(mktemp -d)" # of the runs and caches
+
+make() { # NAME SETTING…: train a run, and export it
+    seqtool train run="$1" device=cpu threads=2 train.minutes=null "${@:2}"
+    rm -rf "${output:?}/$1"
+    seqtool export "runs/$1" output="$output/$1" licence=Apache-2.0
+}
+
+make words experiment=quickstart
+make text data=text model=language_model schedule=cosine model.embedding=64 model.hidden=256 train.epochs=4 \
+    optim.lr=0.003 schedule.warmup=50
+make soft experiment=scenes_soft
+make hard experiment=scenes_hard
+sha256sum "$output"/*/manifest.json
