@@ -31,7 +31,9 @@ class CaptionSettings(declarations.Caption, OutputSettings):
 
 
 def caption(config: DictConfig) -> None:
-    """Describe images. Only captions are written to standard output."""
+    """Describe images. Only captions are written to standard output. Images that cannot be read are reported and left
+    out; InputError if all are.
+    """
     settings = CaptionSettings.of(config, Captioner)
     with distributed.group():
         images = distributed.from_first(settings.find)
@@ -40,22 +42,17 @@ def caption(config: DictConfig) -> None:
             if settings.format == "coco":
                 images = list(dict.fromkeys(images))  # the format has one caption for each image
                 _check_ids(images)
-            _caption_images(images, captioner, writer, settings.likeliest)
-
-
-def _caption_images(images: Sequence[str], captioner: Captioner, writer: CaptionWriter, likeliest: int) -> None:
-    """Write the captions of the images. Images that cannot be read are reported and left out; InputError if all are."""
-    with writer.progress("caption", lambda: len(images)) as bar:
-        for name, pixels, captions in captioner.caption_each(images, likeliest=likeliest):
-            if isinstance(captions, InputError):
-                tqdm.write(f"Left out: {captions}", file=sys.stderr)
-            else:
-                writer.write_seen(one_line(name), pixels, captions)
-            bar.update()
-    if not writer.count:
-        raise InputError("None of the images can be read.")
-    if writer.count < len(images):
-        print(f"{len(images) - writer.count:,} of {len(images):,} images were left out.", file=sys.stderr)
+            with writer.progress("caption", lambda: len(images)) as bar:
+                for name, pixels, captions in captioner.caption_each(images, likeliest=settings.likeliest):
+                    if isinstance(captions, InputError):
+                        tqdm.write(f"Left out: {captions}", file=sys.stderr)
+                    else:
+                        writer.write_seen(one_line(name), pixels, captions)
+                    bar.update()
+            if not writer.count:
+                raise InputError("None of the images can be read.")
+            if writer.count < len(images):
+                print(f"{len(images) - writer.count:,} of {len(images):,} images were left out.", file=sys.stderr)
 
 
 def _check_ids(images: Sequence[str]) -> None:

@@ -151,14 +151,14 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import open_dict, read_write
 
-    from seqtool.cli.arguments import config_files, prepared, split
-    from seqtool.cli.setting_errors import check_files, compose, explained, hydra_of
+    from seqtool.cli.arguments import check_files, config_files, prepared, split
+    from seqtool.cli.setting_errors import compose, explained, hydra_of
 
+    _log_to_stderr()
     options, given, paths = split(arguments, command)
     files = config_files(arguments, command, configs)
     check_files(given, files)
     settings = prepared(given, paths, files)
-    _log_to_stderr()
     if options.multirun:
         return _sweep(settings, files)
     if options.cfg:
@@ -219,8 +219,7 @@ def _call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) -
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from seqtool.cli.arguments import expand_names, stored_groups
-    from seqtool.cli.setting_errors import check, check_name
+    from seqtool.cli.arguments import check, check_name, expand_names, stored_groups
     from seqtool.settings import plain
 
     command = files.command

@@ -3,16 +3,14 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool.cli.arguments import OVERRIDE, ConfigFiles
-from seqtool.cli.setting_errors import check_name, references
+from seqtool.cli.arguments import OVERRIDE, ConfigFiles, check_name, references
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import expanded
 from seqtool.settings import declarations, escape, plain
@@ -31,7 +29,7 @@ class Sweep:
     def __init__(self, report_error: Callable[[InputError | OSError], None], command: str) -> None:
         self._report_error = report_error
         settings = declarations.of_command(command).items()
-        self._output_settings = [name for name, setting in settings if setting.writes and setting.is_path]
+        self._output_settings = [name for name, setting in settings if setting.writes and not setting.text]
         self._jobs: list[tuple[str, ...]] = []  # each job's overrides
         self._failed: list[int] = []  # the numbers of the jobs that failed
         self._run_names: set[str] = set()
@@ -45,8 +43,14 @@ class Sweep:
         try:
             self._name_run(config)
             outputs = self._check_outputs(config)
-            with self._recording_run(config):
+            before, name = set(RUNS.glob("*")), plain(config).get("run")
+            try:
                 finished = job()
+            finally:  # record the run: the one of the given name, or else the new one
+                if "train" in config:  # other commands make no run
+                    now = set(RUNS.glob("*"))
+                    started = sorted(now - before if name is None else now & {RUNS / str(name)})
+                    self.runs |= dict.fromkeys(started, len(self._jobs) - 1)
             self._written |= outputs
         except BrokenPipeError:
             raise
@@ -78,18 +82,6 @@ class Sweep:
         """The overrides of a job that not all jobs have."""
         shared = set(self._jobs[0]).intersection(*self._jobs)
         return " ".join(setting for setting in self._jobs[number] if setting not in shared)
-
-    @contextmanager
-    def _recording_run(self, config: DictConfig) -> Iterator[None]:
-        """Record the run of the job within the context: the run of the given name, or else the new one."""
-        before, name = set(RUNS.glob("*")), plain(config).get("run")
-        try:
-            yield
-        finally:
-            if "train" in config:  # other commands make no run
-                now = set(RUNS.glob("*"))
-                started = sorted(now - before if name is None else now & {RUNS / str(name)})
-                self.runs |= dict.fromkeys(started, len(self._jobs) - 1)
 
     def _name_run(self, config: DictConfig) -> None:
         """Append the job's number to the name of its run where another job has, or may have, the same name.
