@@ -39,7 +39,15 @@ def demo(config: DictConfig) -> None:
 
     settings = typed(declarations.Demo, {name: config[name] for name in declarations.declared(declarations.Demo)})
     check_address(settings.host, settings.port, settings.token)
-    checkpoints = find_checkpoints(names(config.checkpoint), modules(config.trust))
+    from seqtool.training.checkpoint import find  # imports torch
+
+    checkpoints = [find(path, trust=modules(config.trust)) for path in names(config.checkpoint)]
+    if not checkpoints:
+        raise InputError("demo needs checkpoint=PATH, a run or checkpoint; several, a,b, are shown side by side.")
+    first = checkpoints[0]
+    for checkpoint in checkpoints:
+        if checkpoint.model_task != first.model_task:
+            raise InputError(f"{first.path} and {checkpoint.path} are for different tasks: show them one at a time.")
     token = settings.token or (None if settings.host in LOCAL_HOSTS else secrets.token_urlsafe(16))
     listening = bound_socket(settings.host, settings.port)
     port = listening.getsockname()[1]
@@ -69,20 +77,6 @@ def demo(config: DictConfig) -> None:
         raise InputError(engine.problem)
     if not engine.ends(MODEL_STOP_SECONDS):
         os._exit(0)  # an ordinary exit would abort the process while one of its threads runs in torch
-
-
-def find_checkpoints(paths: Sequence[str], trust: Sequence[str]) -> list["Checkpoint"]:
-    """Find and verify the checkpoints. Raises InputError if their models are for different tasks."""
-    from seqtool.training.checkpoint import find
-
-    if not paths:
-        raise InputError("demo needs checkpoint=PATH, a run or checkpoint; several, a,b, are shown side by side.")
-    checkpoints = [find(path, trust=trust) for path in paths]
-    first = checkpoints[0]
-    for checkpoint in checkpoints:
-        if checkpoint.model_task != first.model_task:
-            raise InputError(f"{first.path} and {checkpoint.path} are for different tasks: show them one at a time.")
-    return checkpoints
 
 
 def load(checkpoints: Sequence["Checkpoint"], settings: declarations.Demo) -> list[Any]:

@@ -139,11 +139,7 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
 
 
 class _JobError(BaseException):
-    """Carries a job's exception past Hydra, which would print a line of its own for an Exception."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
+    """Carries a job's exception, its argument, past Hydra, which would print a line of its own for an Exception."""
 
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
@@ -205,7 +201,7 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
             with naming("multirun.yaml"):  # the only file that Hydra writes itself; a _JobError is not affected
                 hydra.multirun(files.command, job, overrides)
     except _JobError as job_error:
-        raise job_error.error from None
+        raise job_error.args[0] from None
     if len(sweep.runs) > 1 and os.environ.get("RANK", "0") == "0":
         from seqtool.cli.inspect import compare  # imports torch, which the runs have imported already
 

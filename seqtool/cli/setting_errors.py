@@ -105,41 +105,32 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
     all_groups = files.all_groups()
     clauses, chosen, names = [], [], []
     for match in filter(None, map(OVERRIDE.fullmatch, settings)):
-        key, value = match["key"], match["value"] or ""
-        if key in all_groups and match["sign"] != "~":
-            if key not in files.groups:
-                if not match["sign"] or commands_with(key, files):  # otherwise + adds a group of the user's own
-                    clauses.append(of_other_commands(key, files))
+        sign, key, value = match["sign"], match["key"], match["value"] or ""
+        if key not in all_groups or sign == "~":
+            if sign in ("", "~") and "@" not in key and not re.match(r"hydra\b", key):
+                names.append(key)
+            continue
+        if key not in files.groups:
+            if not sign or commands_with(key, files):  # otherwise + adds a group of the user's own
+                clauses.append(of_other_commands(key, files))
+            continue
+        if not sign:
+            chosen.append(_first(match[0]))
+        choices = files.choices(key)
+        allowed = [*choices, "null"] if files.groups[key] is None else choices  # the other groups cannot be left out
+        listed = [] if "(" in value else re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")
+        for name in map(str.strip, listed):  # none if the value is one of Hydra's functions, such as choice(…)
+            if name in allowed or files.find(f"{key}/{name}").exists():
                 continue
-            clauses += _choice_clauses(key, value, files)
-            if not match["sign"]:
-                chosen.append(_first(match[0]))
-        elif match["sign"] in ("", "~") and "@" not in key and not re.match(r"hydra\b", key):
-            names.append(key)
+            misnamed = files.find(f"{key}/{name}", suffix=".yml")
+            advice = f"the name of {misnamed} must end in .yaml" if misnamed.exists() else None
+            clauses.append(advice or unknown(name, choices, kind=key))
     if clauses or not names:
         return clauses
     values: Any = OmegaConf.to_container(compose(chosen, files, sweep=False))
-    choices = values.pop("hydra")["runtime"]["choices"]
+    chosen_names = values.pop("hydra")["runtime"]["choices"]
     existing = {*keys(values), *files.groups}
-    return [unknown_setting(name, existing, choices, files) for name in names if name not in existing]
-
-
-def _choice_clauses(group: str, value: str, files: ConfigFiles) -> list[str]:
-    """Clauses that say which choices in the value of a group do not exist."""
-    if "(" in value:  # one of Hydra's functions, such as choice(…)
-        return []
-    choices = files.choices(group)
-    allowed = [*choices, "null"] if files.groups[group] is None else choices  # the other groups cannot be left out
-    clauses = []
-    for name in map(str.strip, re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")):
-        if name in allowed or files.find(f"{group}/{name}").exists():
-            continue
-        misnamed = files.find(f"{group}/{name}", suffix=".yml")
-        if misnamed.exists():
-            clauses.append(f"the name of {misnamed} must end in .yaml")
-        else:
-            clauses.append(unknown(name, choices, kind=group))
-    return clauses
+    return [unknown_setting(name, existing, chosen_names, files) for name in names if name not in existing]
 
 
 def _sweep(setting: str) -> Override | None:

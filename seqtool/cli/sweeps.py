@@ -42,8 +42,18 @@ class Sweep:
         self._jobs.append(tuple(overrides))
         try:
             self._name_run(config)
-            outputs = self._check_outputs(config)
-            before, name = set(RUNS.glob("*")), plain(config).get("run")
+            values, outputs = plain(config), set[Path]()  # the files that the job writes
+            for setting, path in ((name, values.get(name)) for name in self._output_settings):
+                if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is kept
+                    continue
+                file = Path(expanded(path)).resolve()
+                if file in self._written:
+                    raise InputError(
+                        f"{setting}={path} was written by an earlier job of this sweep: name a different file for each "
+                        f"job, such as {setting}=out-${{beam}}.txt if the jobs differ in beam."
+                    )
+                outputs.add(file)
+            before, name = set(RUNS.glob("*")), values.get("run")
             try:
                 finished = job()
             finally:  # record the run: the one of the given name, or else the new one
@@ -98,21 +108,6 @@ class Sweep:
             name += number
             config.run = escape(name)
         self._run_names.add(name)
-
-    def _check_outputs(self, config: DictConfig) -> set[Path]:
-        """The files that the job writes. InputError if an earlier job has written one of them."""
-        settings, outputs = plain(config), set[Path]()
-        for name, path in ((name, settings.get(name)) for name in self._output_settings):
-            if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is not replaced
-                continue
-            file = Path(expanded(path)).resolve()
-            if file in self._written:
-                raise InputError(
-                    f"{name}={path} was written by an earlier job of this sweep: name a different file for each job, "
-                    f"such as {name}=out-${{beam}}.txt if the jobs differ in beam."
-                )
-            outputs.add(file)
-        return outputs
 
 
 def adding_swept(settings: Sequence[str], files: ConfigFiles) -> list[str]:

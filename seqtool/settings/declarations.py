@@ -389,6 +389,7 @@ class Caption(Output):
 class Eval:
     """The settings of configs/eval.yaml for all tasks."""
 
+    task: str | None
     split: Annotated[str, Setting(checkpoint=True)]
     bootstrap: Annotated[int, Setting(at_most=1_000_000)]
     format: Annotated[str, choice("table", "json", "jsonl")]
@@ -436,11 +437,6 @@ class EvalTexts(Eval):
 
 
 @dataclass
-class EvalTask:
-    task: str | None
-
-
-@dataclass
 class Demo(ReadingMachine):
     """The settings of configs/demo.yaml for the server."""
 
@@ -468,7 +464,7 @@ TRAIN: Schemas = {
     **{"": (Groups, Run), "embeddings": (Embeddings,), "optim": (Optimiser,), "schedule": (Schedule,)},
     **{"train": (Train,), "validation": (Validation,), "model": (), "model.encoder": (Encoder,), **DATA},
 }
-EVAL = (EvalTask, Checkpoints, EvalTranslations, EvalCaptions, EvalTexts, DecodeCaptions, Machine)
+EVAL = (Checkpoints, EvalTranslations, EvalCaptions, EvalTexts, DecodeCaptions, Machine)
 COMMANDS: Mapping[str, Schemas] = {
     "prepare": TRAIN,
     "train": TRAIN,
