@@ -5,19 +5,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
-
-if TYPE_CHECKING:
-    from seqtool.training.checkpoint import Checkpoint
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
 SHUTDOWN_SECONDS = 2  # after Ctrl-C, the time in which requests in progress can finish
@@ -54,7 +49,18 @@ def demo(config: DictConfig) -> None:
     host = f"[{settings.host}]" if ":" in settings.host else settings.host  # IPv6 addresses need brackets in a URL
     query = "" if token is None else f"?token={token}"
     print(f"Open http://{host}:{port}/{query}  (Ctrl-C ends it)", flush=True)
-    engine = Engine(partial(load, checkpoints, settings))
+
+    def load() -> list[Any]:
+        """The model of each checkpoint, as a translator, captioner or generator."""
+        from seqtool import tasks
+        from seqtool.runtime.devices import keep_memory, set_threads
+
+        keep_memory()
+        set_threads(settings.threads)
+        machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
+        return [tasks.of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
+
+    engine = Engine(load)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application logs its errors itself
     server = uvicorn.Server(
         uvicorn.Config(
@@ -77,17 +83,6 @@ def demo(config: DictConfig) -> None:
         raise InputError(engine.problem)
     if not engine.ends(MODEL_STOP_SECONDS):
         os._exit(0)  # an ordinary exit would abort the process while one of its threads runs in torch
-
-
-def load(checkpoints: Sequence["Checkpoint"], settings: declarations.Demo) -> list[Any]:
-    """Load the model of each checkpoint, as a translator, captioner or generator."""
-    from seqtool import tasks
-    from seqtool.runtime.devices import keep_memory, set_threads
-
-    keep_memory()
-    set_threads(settings.threads)
-    machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-    return [tasks.of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

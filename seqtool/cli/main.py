@@ -205,7 +205,7 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
     if len(sweep.runs) > 1 and os.environ.get("RANK", "0") == "0":
         from seqtool.cli.inspect import compare  # imports torch, which the runs have imported already
 
-        compare(sweep.settings_by_run())
+        compare({run: sweep.distinct_overrides(number) for run, number in sweep.runs.items()})
     return sweep.status()
 
 

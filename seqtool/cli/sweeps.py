@@ -78,17 +78,13 @@ class Sweep:
         if not self._failed:
             return 0
         if len(self._jobs) > 1:
-            distinct = {number: self._distinct_overrides(number) for number in self._failed}
+            distinct = {number: self.distinct_overrides(number) for number in self._failed}
             jobs = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in distinct.items())
             message = f"{len(self._failed)} of {len(self._jobs)} jobs failed: {jobs}."
             print(f"seqtool: {printable(message)}", file=sys.stderr)
         return 2
 
-    def settings_by_run(self) -> dict[Path, str]:
-        """The overrides that distinguish each run from the others, by the run's directory."""
-        return {run: self._distinct_overrides(number) for run, number in self.runs.items()}
-
-    def _distinct_overrides(self, number: int) -> str:
+    def distinct_overrides(self, number: int) -> str:
         """The overrides of a job that not all jobs have."""
         shared = set(self._jobs[0]).intersection(*self._jobs)
         return " ".join(setting for setting in self._jobs[number] if setting not in shared)

@@ -119,9 +119,8 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
         run = handle.make(job.run.run, suggestion=name)
         step = 0 if last is None else Progress.of(last).step
         tokens, unknown = cache.tokens()
-        trained = sum(
-            parameter.numel() for group in optimisation.optimiser.param_groups for parameter in group["params"]
-        )
+        groups = optimisation.optimiser.param_groups
+        trained = sum(parameter.numel() for group in groups for parameter in group["params"])
         # for the verdict on a run: parameters that are trained, at once or later, and tokens of training text
         sizes = {"parameters": trained, "train_tokens": tokens, "train_unknown": unknown}
         metrics = MetricsLog(run, job.train, sizes, step=step)
