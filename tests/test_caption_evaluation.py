@@ -17,9 +17,8 @@ from seqtool.cli import main as cli
 from seqtool.data.corpora.caption_files import Captions
 from seqtool.data.corpora.caption_sources import Coco
 from seqtool.errors import InputError
-from seqtool.evaluation import captions
+from seqtool.evaluation import EvaluationData, captions
 from seqtool.evaluation.captions import CaptionEvaluator, read_hypotheses, read_references
-from seqtool.evaluation.evaluation import EvaluationData
 from seqtool.metrics.captions import DocumentFrequencies
 from seqtool.predict.captioner import Captioner
 from seqtool.runtime.files import config_directory

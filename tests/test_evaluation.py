@@ -258,7 +258,7 @@ def test_a_split_without_sentences() -> None:
     data: Any = SimpleNamespace(corpus=lambda kind, predictor: corpus, check_files=lambda corpus: None)
     translator: Any = None
     with pytest.raises(InputError, match=r"^The split 'test' has no sentences: there is nothing to score\.$"):
-        translations.test_set_of(evaluation_settings(), translator, data)
+        translations.TranslationEvaluator(evaluation_settings()).test_set(translator, data)
 
 
 REFUSED = {

@@ -17,7 +17,7 @@ from PIL import Image
 
 from seqtool.cli import main as cli
 from seqtool.data.cache import Cache
-from seqtool.evaluation.evaluation import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
+from seqtool.evaluation import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
 from seqtool.metrics.words import LABELS, f1_by_count, repeats
 from seqtool.runtime.files import config_directory
 from seqtool.view.report import SIZE, Details, bundle, packed, write

@@ -11,7 +11,7 @@ import sacrebleu
 from PIL import Image
 
 from seqtool.cli import main as cli
-from seqtool.evaluation.evaluation import flags_of
+from seqtool.evaluation import flags_of
 from seqtool.metrics.words import f1_by_count
 from seqtool.runtime.files import config_directory, write_lines
 

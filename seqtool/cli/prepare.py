@@ -12,5 +12,4 @@ def prepare(config: DictConfig) -> None:
     if any(override.startswith("model=") for override in HydraConfig.get().overrides.task):
         task.check_model(config)
     cache = task.prepare(config)
-    print(cache.describe())
-    print("\n".join([f"Prepared in {cache.directory}", *cache.unknown_warning()]))
+    print("\n".join([cache.describe(), f"Prepared in {cache.directory}", *cache.unknown_warning()]))

@@ -2,7 +2,7 @@
 
 Sentences of similar length are batched together, in an order that depends only on the seed and the epoch. Plain text is
 read as contiguous streams in parallel, chunk by chunk. Training sees both through the interfaces `Examples` and
-`Epoch`. `cache.Split` reads the pairs and captions that `make_batch` puts into a batch.
+`Epoch`. `cache.Split` reads pairs and captions, and puts them into a batch.
 """
 
 import math
@@ -61,11 +61,6 @@ class Batch:
         """The batch on a device."""
         source = None if self.source is None else self.source.to(device)
         return replace(self, source=source, target=self.target.to(device, non_blocking=True))
-
-
-def make_batch(source: Source | Annotations | Pixels, targets: Sequence[Ids], indices: Indices) -> Batch:
-    """A batch of independent examples from the encoder's input and the targets' ids without special tokens."""
-    return Batch(source, make_target(targets), indices, tokens=sum(len(ids) + 1 for ids in targets))
 
 
 def make_source(sentences: Sequence[Ids]) -> Source:

@@ -23,15 +23,7 @@ from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.data.images.finding import ImageNames, image_id
 from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import (
-    Evaluation,
-    EvaluationData,
-    Evaluator,
-    Output,
-    Segment,
-    SystemsEvaluation,
-    flags_of,
-)
+from seqtool.evaluation import Evaluation, EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, flags_of
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, too_few
 from seqtool.metrics.captions import TOKENIZERS, DocumentFrequencies, brevity, fitting_tokeniser, tokenized
 from seqtool.metrics.java import java_scores

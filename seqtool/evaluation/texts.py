@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
+from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, Estimate, bootstrap, record_of, too_few
 from seqtool.models.tokens import UNK
 from seqtool.runtime.files import read_lines

@@ -25,7 +25,7 @@ from seqtool.settings.classes import check_settings, located
 if TYPE_CHECKING:
     from seqtool.data.batches import Examples
     from seqtool.data.cache import Cache
-    from seqtool.evaluation.evaluation import Evaluator
+    from seqtool.evaluation import Evaluator
     from seqtool.models.contract import EncoderDecoder
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine

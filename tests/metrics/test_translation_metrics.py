@@ -12,7 +12,7 @@ from sacrebleu.significance import PairedTest
 
 from seqtool.data.text.alignment import diagonal, parse_pharaoh
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Output, Segment
+from seqtool.evaluation import Output, Segment
 from seqtool.evaluation.translations import TranslationEvaluation
 from seqtool.metrics.alignment import AlignmentScores, alignment_error_rate, crossings
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, bootstrap
