@@ -63,6 +63,11 @@ class Batch:
         return replace(self, source=source, target=self.target.to(device, non_blocking=True))
 
 
+def make_batch(source: Source | Annotations | Pixels, targets: Sequence[Ids], indices: Indices) -> Batch:
+    """A batch of independent examples from the encoder's input and the targets' ids without special tokens."""
+    return Batch(source, make_target(targets), indices, tokens=sum(len(ids) + 1 for ids in targets))
+
+
 def make_source(sentences: Sequence[Ids]) -> Source:
     """An encoder's input from token ids without special tokens."""
     lengths = torch.tensor([len(ids) + 1 for ids in sentences], dtype=torch.int64)

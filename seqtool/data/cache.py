@@ -119,7 +119,7 @@ class Split:
 
     def collate(self, indices: ArrayLike) -> "Batch":
         """A batch of the examples with these indices, in this order."""
-        from seqtool.data.batches import Batch, make_source, make_target  # as in `epoch`
+        from seqtool.data.batches import make_batch, make_source  # as in `epoch`
 
         rows: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
         targets = [self.target(int(index)) for index in rows]
@@ -127,7 +127,7 @@ class Split:
             source: Source | Annotations | Pixels = self.pictures(self.image_of[rows])
         else:
             source = make_source([self.source(int(index)) for index in rows])
-        return Batch(source, make_target(targets), rows, tokens=sum(len(ids) + 1 for ids in targets))
+        return make_batch(source, targets, rows)
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Annotations | Pixels":
         """The encoder's input for the images with these indices in the split."""
