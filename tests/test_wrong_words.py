@@ -83,13 +83,13 @@ def test_failures_of_a_launcher_are_reported(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(FailingLauncher, "__module__", "hydra_plugins.failing")
     module = types.ModuleType("hydra_plugins.failing")
-    module.Failing = FailingLauncher  # type: ignore[attr-defined]
+    module.FailingLauncher = FailingLauncher  # type: ignore[attr-defined]
     package = types.ModuleType("hydra_plugins")
     package.failing = module  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "hydra_plugins", package)
     monkeypatch.setitem(sys.modules, "hydra_plugins.failing", module)
     Plugins.instance().register(FailingLauncher)
-    node = {"_target_": "hydra_plugins.failing.Failing", "message": message}
+    node = {"_target_": "hydra_plugins.failing.FailingLauncher", "message": message}
     ConfigStore.instance().store(group="hydra/launcher", name="failing", node=node)
     assert run("train", "-m", "hydra/launcher=failing", "seed=1,2") == 2
     assert capsys.readouterr().err == f"seqtool: {error}\n"
