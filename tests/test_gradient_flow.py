@@ -99,7 +99,7 @@ def test_the_last_state_has_the_gradient_of_the_output_layer() -> None:
 
 
 def test_sentences_that_have_ended_are_left_out_of_the_mean() -> None:
-    """The batch has a short and a long sentence. Steps that only the long one has show the norms of the long one."""
+    """The batch has a short and a long sentence. At steps that only the long one has, the mean is its norm."""
     model = make_model("sutskever-gru")
     sources, targets = [[4, 5, 6], [5, 5, 5]], [[7, 8, 9, 4], [6]]
 

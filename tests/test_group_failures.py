@@ -38,7 +38,7 @@ class Group:
         self.restarts = -1
 
     def run(self, *arguments: str, processes: int = 2, before: str = "") -> tuple[list[int | None], str]:
-        """Start all processes, once more from the second call on. Return their exit statuses and what they printed."""
+        """Start all processes, or start them again. Return their exit statuses and what they printed."""
         self.restarts += 1
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["seqtool.cli.train", "torch.distributed.nn"])

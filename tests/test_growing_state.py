@@ -124,7 +124,7 @@ def test_full_width_finds_the_best_continuation(any_model: Any, prefix_length: i
 
 
 def test_other_sentences_in_a_batch_change_nothing(any_model: Any) -> None:
-    """This holds with a different prefix for each sentence and without prefixes."""
+    """Sentences are searched with a different prefix each, and without prefixes."""
     prefixes = [[4 + i % 7, 4 + i % 3] for i in range(len(SENTENCES))]
     for prefix in (None, prefixes):
         together = search(any_model, SENTENCES, prefix)
@@ -135,7 +135,7 @@ def test_other_sentences_in_a_batch_change_nothing(any_model: Any) -> None:
 
 
 def test_attention_matches_forced_decoding(any_model: Any) -> None:
-    """It also matches over prefixes, and after rows have been reordered or have left the batch."""
+    """The attention over a prefix is included, and rows are reordered or leave the batch on the way."""
     lengths = set()
     for prefix in (None, [[5, 9]] * len(SENTENCES)):
         hypotheses = [n_best[0] for n_best in search(any_model, SENTENCES, prefix)]

@@ -14,7 +14,7 @@ FILES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8")
 MAY_ASK = ("tasks/", "models/fast/")  # modules that may ask for the class of a model or of data
 DEFINING = ("models/", "data/cache.py")  # the modules whose classes are models, caches and splits
 INPUTS = "models/inputs.py"  # its classes are the inputs of models, which any module may ask for
-PLATFORM = {("runtime/precision.py", "hasattr"), ("runtime/workers.py", "hasattr")}  # ask what torch or Linux offers
+PLATFORM = {("runtime/precision.py", "hasattr"), ("runtime/workers.py", "hasattr")}  # what torch or Linux offers
 
 
 def classes(prefixes: tuple[str, ...]) -> set[str]:

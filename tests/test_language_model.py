@@ -249,7 +249,7 @@ def test_generated_texts_continue_their_prompts(
 def test_a_transformers_window_is_as_long_as_train_bptt(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All its positions are learnt. It is evaluated, generates and scores like other language models."""
+    """So all positions are learnt. Evaluation, generation and scores work as with other language models."""
     monkeypatch.chdir(workspace)
     sizes = ["model.width=8", "model.heads=2", "model.layers=1", "model.feed_forward=8"]
     sizes += ["train.steps=2", "train.show=1"]
@@ -434,7 +434,7 @@ def test_vocabularies_learn_from_long_lines(kind: str) -> None:
 
 
 def test_streams_that_have_ended_give_an_empty_batch() -> None:
-    """A process may need one: if its streams are shorter than those of the others by a multiple of the steps."""
+    """A process needs such a batch if its streams are shorter than those of the others by a multiple of the steps."""
     streams = Streams(np.arange(4, 101), rows=4, steps=12)
     batch = streams.collate(streams.chunk(len(streams) - 1)[0::2])
     assert batch.target.shape == (2, 2) and batch.tokens == 0

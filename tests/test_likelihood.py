@@ -48,7 +48,7 @@ def test_the_estimate_rises_with_the_draws_from_the_bound_to_log_p() -> None:
 
 
 def test_soft_attention_gives_the_exact_log_p() -> None:
-    """It is the log p of teacher forcing, whatever other captions are in the batch."""
+    """The log p is that of teacher forcing, whatever other captions are in the batch."""
     model, captions = make_captioner("show_attend_tell-soft"), random_sentences(40, seed=2)
     a = model.annotations(random_images(40, seed=1))
     together = [likelihood["log_p"] for likelihood in caption_likelihoods(model, a, range(40), captions, None)]

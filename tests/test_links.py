@@ -109,7 +109,7 @@ def test_scored_pairs_have_word_links(
 
 
 def test_gold_links_are_checked_against_the_words(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Links between equal words are right; links beyond the last word are refused unless words=marks has more words."""
+    """Links between equal words are right. A link beyond the last word is refused, unless words=marks has more."""
     gold = [" ".join(f"{i}-{i}" for i in range(len(line.split()))) for line in LINES]
     Path("gold").write_text("\n".join(gold) + "\n")
     files = ["hypotheses=lines", "references=lines", "sources=lines", "bootstrap=2", "format=json", "ter=false"]
@@ -134,7 +134,7 @@ def test_gold_links_are_checked_against_the_words(workspace: Path, capsys: pytes
 
 
 def test_gold_links_of_the_built_in_corpus_number_marks(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They link words and punctuation marks, and must be read as such if they come from files."""
+    """Links of the corpus are between words and punctuation marks, so eval of its files needs words=marks."""
     sizes = [*SIZES, "data.train=60", "data.valid=5", "data.test=20", "data.vocabulary.size=120", "data.processes=1"]
     assert run("train", *sizes, *MACHINE, "train.steps=1", "train.minutes=null", "run=toy") == 0
     arguments = ["eval", "checkpoint=runs/toy", "format=json", "bootstrap=2", "ter=false", "max_length=20", *MACHINE]
@@ -186,7 +186,7 @@ CHARACTERS = {
 
 
 def test_characters_can_be_words_in_scripts_without_spaces(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With words=characters they are words. Otherwise a warning says, once, that whole sentences count as words."""
+    """Without words=characters, a warning says once that whole sentences count as words."""
     for text, parts in CHARACTERS.items():
         assert [unicodedata.normalize("NFC", part) for part in SPLITS["characters"](text)] == parts
     Path("chinese").write_text("你好世界再见\n再见世界你好\n", encoding="utf-8")
@@ -201,7 +201,7 @@ def test_characters_can_be_words_in_scripts_without_spaces(workspace: Path, caps
 
 
 def test_gold_links_may_number_characters(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """This works in any script without spaces. Between white space, the same links are out of range."""
+    """Words are characters in any script without spaces. With words at white space, the same links are out of range."""
     for name, text in {"s": "我爱你", "h": "ខ្ញុំស្រឡាញ់", "a": "0-0 1-1 2-2", "g": "0-0 1-1 2-3"}.items():
         Path(name).write_text(f"{text}\n", encoding="utf-8")
     command = "eval hypotheses=h references=h sources=s alignments=a gold=g ter=false bootstrap=0"

@@ -171,7 +171,7 @@ def test_a_batch_without_draws_has_no_reward() -> None:
 
 @pytest.mark.parametrize("name", ["show_attend_tell-soft", "show_attend_tell-hard", "show_tell-every_step"])
 def test_padded_steps_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows the end of a caption changes neither −log p nor any penalty."""
+    """Padding after a caption changes neither −log p nor any penalty."""
     model = make_captioner(name).train()
     loss = TrainingLoss(model, 0.1)
     target = make_target(random_sentences(4, seed=5))
@@ -216,7 +216,7 @@ def test_the_mean_gradient_of_hard_attention_is_the_enumerated_one(baseline: str
 
 
 def test_the_baseline_and_more_samples_lower_the_variance() -> None:
-    """The variance of the gradient's estimate, summed over its coordinates."""
+    """Compare the variances of gradient estimates, each summed over the coordinates."""
     torch.manual_seed(13)
     single, several = (Enumerable.make(samples=samples) for samples in (1, 8))
     with torch.no_grad():

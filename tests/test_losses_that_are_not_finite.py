@@ -103,7 +103,7 @@ def test_a_run_whose_best_is_not_finite_can_be_resumed(
 def test_a_score_that_is_not_a_number_is_never_the_best(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """This holds even if the loss is finite, before and after the first finite score, and it counts for patience."""
+    """The loss is finite. Scores that are not come before and after the first finite score, and count for patience."""
     scores = iter([math.nan, 1.0, math.nan, 0.5, math.inf])
     monkeypatch.setattr(Validator, "__call__", lambda *_: {"loss": 2.0, "bleu": next(scores)})
     settings = [*SMALL["translation"], *COMMON, "train.validate_every=1", "train.patience=3"]

@@ -121,7 +121,7 @@ def test_a_deleted_test_set_is_read_from_the_cache(
 def test_a_run_resumes_only_where_it_was_started(
     parent: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A setting that is different from now on is logged."""
+    """A setting that changes when a run resumes is logged."""
     train(*TRANSLATION)
     monkeypatch.chdir(parent / "there")
     assert run("train", f"run={parent}/here/runs/x", "train.resume=true") == 2

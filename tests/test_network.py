@@ -93,7 +93,7 @@ def unused_address() -> str:
 
 
 def test_failed_downloads_of_libraries_are_reported_in_one_message() -> None:
-    """A probe finds out in advance that the library would fail. The time-out of sockets is restored afterwards."""
+    """A library is not called if a probe gets no answer. The time-out of sockets is restored afterwards."""
 
     def fetch() -> str:
         timeouts.append(socket.getdefaulttimeout())

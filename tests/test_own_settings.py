@@ -47,7 +47,7 @@ TRAIN = ("train", "--config-dir=mine", "experiment=own")
 
 
 def test_directories_and_broken_links_are_not_read(configs: list[dict[str, Any]]) -> None:
-    """They are beside a user's model; an editor's lock, for example, is a link to nothing."""
+    """A user's model has a directory and a broken link, such as an editor's lock, beside it."""
     write("model/own.yaml", "defaults: [bahdanau, _self_]\n")
     Path("mine/model/folder.yaml").mkdir()
     Path("mine/model/.#own.yaml").symlink_to("someone@elsewhere")
@@ -58,12 +58,12 @@ def test_directories_and_broken_links_are_not_read(configs: list[dict[str, Any]]
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("text", [f"{HEADER}train: {{steps: 3}}\n", f"\n{HEADER}\ntrain:\r\n  steps: 3\r\n"])
 def test_a_users_preset_is_read(text: str, encoding: str, configs: list[dict[str, Any]]) -> None:
-    """It may have a byte order mark and any line ends, and another file may be broken."""
+    """The file may have a byte order mark and any line ends, and another file may be broken."""
     write("experiment/own.yaml", text, encoding)
     write("experiment/broken.yaml", "a: {\n")
     assert run(*TRAIN, "seed=3") == 0
     assert configs[0]["train"]["steps"] == 3 and configs[0]["seed"] == 3
-    assert run(*TRAIN, "epochs=3") == 2  # this looks through all files for a setting of the name
+    assert run(*TRAIN, "epochs=3") == 2  # all files are searched for a setting of this name
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_a_thread_changes_neither_training_nor_resuming(
 def test_out_of_memory_names_the_batch_that_was_computed(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It does not name the batch that the thread has made in the meantime."""
+    """The error does not name the batch that the thread has made in the meantime."""
     batches: list[Batch] = []
 
     def fail(self: TrainingLoss, batch: Batch, state: object) -> None:

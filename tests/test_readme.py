@@ -70,7 +70,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
 def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
-    """They may lead to pictures, to other pages and to their headings."""
+    """Links lead to pictures, to other pages and to their headings."""
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     assert links or page not in DOCS

@@ -77,7 +77,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_a_report_needs_no_other_file_and_runs_no_text(tmp_path: Path) -> None:
-    """It has no address; the policy allows one script and one style, by their hashes; and no text can end its block."""
+    """A page has no address, its policy allows one script and one style by their hashes, and no text ends its block."""
     report = {"title": HOSTILE[0], "sections": [{"lines": HOSTILE}]}
     write(tmp_path / "a.html", report, [packed(HOSTILE)])
     page = (tmp_path / "a.html").read_text()
@@ -102,7 +102,7 @@ def test_modules_are_bundled_once_after_the_modules_they_import() -> None:
 
 
 def test_details_are_packed() -> None:
-    """They come in chunks, with as many digits as the page shows."""
+    """Details come in chunks, with as many digits as the page shows."""
     details, generator = Details(), np.random.default_rng(0)
     weights = generator.random((2, 3)).astype(np.float32)
     predicted = [
@@ -172,7 +172,7 @@ def test_words_are_counted_when_data_are_prepared(workspace: Path) -> None:
 
 
 def test_a_report_of_runs_shows_settings_and_curves(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It also shows gradients, samples and the scores of checkpoints. Two runs stand beside each other in one file."""
+    """Gradients, samples and the scores of checkpoints are shown as well. Two runs stand side by side in one file."""
     assert run("report", "runs/attend") == 0
     assert capsys.readouterr().out == "Report: runs/attend/report.html\n"
     first = Path("runs/attend/report.html").read_bytes()
@@ -222,7 +222,7 @@ def test_an_evaluation_report_shows_scores_and_sentences(workspace: Path, capsys
 
 
 def test_a_report_compares_several_systems(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has the differences of every score, by paired bootstrap, and the sentences of all systems."""
+    """The differences of every score, by paired bootstrap, and the sentences of all systems are shown."""
     lines = {"a": ["the cat sat here", "x y"], "b": ["the cat sat there", "x"], "c": ["no", HOSTILE[1]]}
     for name, sentences in lines.items():
         Path(f"{name}.txt").write_text("".join(f"{line}\n" for line in sentences))
@@ -317,7 +317,7 @@ def test_unfit_arguments_of_report_are_refused(
 
 
 def test_damaged_samples_are_refused(workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Only a last line that was cut short is left out."""
+    """A last line that was cut short is left out instead."""
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     samples = tmp_path / "samples.jsonl"
     samples.write_text('{"step": 1, "samples": [{"text": "a"}]}\n{"step": 2, "sam')

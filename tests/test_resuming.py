@@ -122,7 +122,7 @@ SAVING = [*VOCABULARIES["word"], *COMMON, "schedule=plateau", "schedule.patience
 def test_timed_checkpoints_are_exact(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Each replaces the previous one, and resuming from it is exact. None is left at the end."""
+    """Each timed checkpoint replaces the previous one, and none is left at the end."""
     common = [*SAVING, "train.validate_every=4", "train.keep_last=2", "train.average_last=2", "train.steps=11"]
     assert train(*common, "run=whole", "train.save_minutes=null") == 0
     begin_update = Trainer._begin_update
@@ -208,7 +208,7 @@ def start_training(workspace: Path, *settings: str, **options: Any) -> subproces
 
 
 def test_a_run_is_saved_when_its_terminal_is_closed(workspace: Path) -> None:
-    """From then on, writing to the terminal is an error."""
+    """Writing to a terminal that has been closed is an error."""
     outer, inner = pty.openpty()
     settings = ["train.validate_every=5", "train.log_every=1"]
     process = start_training(workspace, *settings, stdin=inner, stdout=inner, stderr=inner, preexec_fn=take_terminal)

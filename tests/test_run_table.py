@@ -22,7 +22,7 @@ def test_a_sweep_ends_with_a_table_of_its_runs(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`inspect` prints it for any directory of runs. It leaves other directories out, and reports damaged runs."""
+    """`inspect` prints the table of any directory of runs, without other directories. Damaged runs are reported."""
     monkeypatch.chdir(tmp_path)
     sweep = ["train", "-m", *DATA, *SIZES, "train.steps=1,2"]
     assert cli.run([*sweep, "run=a"], config_directory()) == 0

@@ -41,7 +41,7 @@ def pairs(workspace: Path) -> str:
 
 
 def test_translations_are_shown_and_kept(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are of the same two sentences each time, also after the run is resumed."""
+    """The same two sentences are translated each time, also after the run is resumed."""
     records = read_samples(pairs)
     assert [record["step"] for record in records] == [2, 4]
     (cache,) = Path("cache").glob("toy-*/")
@@ -110,7 +110,7 @@ def test_eval_gives_the_most_probable_symbols(workspace: Path, capsys: pytest.Ca
 
 
 def test_alignments_of_a_few_sentences_are_drawn(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The seed draws them from the test sentences of 10 to 20 words."""
+    """The seed chooses among the test sentences of 10 to 20 words."""
     common = ["eval", f"checkpoint=runs/{pairs}", "bootstrap=2", "beam=1", "device=cpu", "max_length=20"]
     for directory in ("figures", "repeated"):
         assert run(*common, f"plot={directory}", "samples=3") == 0

@@ -57,7 +57,7 @@ CHECKPOINTS = ["runs/attend", "runs/fixed", "runs/transformer", "runs/attend,run
 def test_scores_of_pairs_match_forced_decoding(
     workspace: Path, checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They match for each line and each token, for a single model and for an ensemble."""
+    """Each line and each token has the same log-probability, with a single model and with an ensemble."""
     translator = seqtool.load(checkpoint.split(","), device="cpu")
     assert isinstance(translator, Translator)
     expected = translator.score(SOURCES, TARGETS)
@@ -98,7 +98,7 @@ def test_continued_prefixes_match_forced_decoding(workspace: Path, checkpoint: s
 
 
 def test_unknown_words_of_a_prefix_are_kept_and_reported(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are kept as they are written, whatever replaces other unknown words."""
+    """Unknown words of the prefix stay as they are written, even if other unknown words are replaced."""
     Path("one.txt").write_text("I have a cat.\n")
     Path("begins.txt").write_text("Tengo ☃☃\n")
     command = ("translate", "checkpoint=runs/attend", "input=one.txt", "prefix=begins.txt", "device=cpu")
@@ -128,7 +128,7 @@ def test_a_long_prefix_is_continued_by_the_same_length(workspace: Path) -> None:
 def test_likeliest_matches_forced_decoding(
     workspace: Path, checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """This holds for given texts and for translations. A translation that was cut off has no prediction of its end."""
+    """Given texts and translations are compared. A translation that was cut off has no prediction of its end."""
     Path("source.txt").write_text("".join(f"{line}\n" for line in SOURCES))
     search = ("translate", f"checkpoint={checkpoint}", "input=source.txt", "beam=3", "n_best=2", "max_length=5")
     assert run(*search, "format=jsonl", "likeliest=4") == 0
@@ -162,7 +162,7 @@ def test_likeliest_matches_forced_decoding(
 def test_weights_of_pairs_include_the_end(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They have a row for each token and <end>, and a column for each source token and <end>; rows sum to 1."""
+    """Weights have a row for each token and <end>, and a column for each source token and <end>. Rows sum to 1."""
     drawn: list[Any] = []
     monkeypatch.setattr(plots, "alignment", lambda matrix, source, target, path: drawn.append((matrix, source, target)))
     for name in ("attend", "transformer"):
@@ -214,7 +214,7 @@ def test_texts_are_scored_by_a_language_model(workspace: Path, capsys: pytest.Ca
 
 
 def test_no_text_may_be_longer_than_the_learnt_positions(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Longer training data and given texts are refused, and translations end."""
+    """Training data and given texts that are longer are refused, and translations end in time."""
     settings = [*COMMON, "data.train=200", "data.valid=5", "data.test=5", "data.vocabulary.size=200", *TRANSFORMER]
     settings += ["model.positions=learnt", "run=learnt"]
     assert run("train", *settings, "model.longest=20") == 2

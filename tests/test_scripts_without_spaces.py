@@ -15,7 +15,7 @@ from seqtool.evaluation.evaluation import flags_of
 from seqtool.metrics.words import f1_by_count
 from seqtool.runtime.files import config_directory, write_lines
 
-TEXTS = {  # the tokeniser for BLEU, and two sentences
+TEXTS = {  # BLEU's tokeniser, and two sentences
     "Chinese": ("zh", ["我喜欢红色的苹果，他住在北京。", "小狗在Google的草地上跑。"]),
     "Chinese, with a Japanese name": ("zh", ["我喜欢红色的苹果，也喜欢绿色的梨，还有黄色的香蕉和西瓜。", "の是日文。"]),
     "Japanese": ("char", ["私は赤いりんごが好きです。", "犬が公園を走っている。"]),
@@ -79,7 +79,7 @@ def bleu(
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_bleu_chooses_the_tokeniser_of_the_script(name: str, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """It equals sacreBLEU's score with that tokeniser, which is logged and stands in the signature."""
+    """BLEU equals sacreBLEU's score with that tokeniser, which is logged and stands in the signature."""
     tokenize, texts = TEXTS[name]
     worse = [texts[0], texts[1][1:]]
     score = bleu(capsys, worse, texts)
@@ -99,7 +99,7 @@ def test_the_tokeniser_depends_on_all_references(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("name", SPACED)
 def test_spaced_text_keeps_the_default_tokeniser(name: str, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """For Korean a better tokeniser is recommended; other segmented text gets a warning about its spaces."""
+    """For Korean, a better tokeniser is recommended. Text that was cut into words is reported as segmented."""
     texts = SPACED[name]
     worse = [texts[0], texts[1][3:]]
     score = bleu(capsys, worse, texts)
@@ -117,7 +117,7 @@ CAPTIONS = {name: TEXTS[name][1] for name in (*UNSPACED, "Latin words in Chinese
 
 @pytest.mark.parametrize("name", CAPTIONS)
 def test_captions_are_scored_by_characters(name: str, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """A caption that lacks its last character is nearly right. Document frequencies keep the tokenisation."""
+    """A caption that lacks its last two characters is nearly right. Document frequencies keep the tokenisation."""
     texts = CAPTIONS[name]
     Path("r.json").write_text(json.dumps({str(number): [text] for number, text in enumerate(texts)}))
     Path("h.json").write_text(json.dumps({str(number): text[:-2] for number, text in enumerate(texts)}))
@@ -170,7 +170,7 @@ def parallel() -> None:
 
 @pytest.mark.usefixtures("parallel")
 def test_validation_chooses_and_keeps_a_tokeniser(caplog: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The references determine it. A resumed run keeps it, and refuses another."""
+    """The references determine the tokeniser. A resumed run keeps it, and refuses another."""
     assert train("zh", "Chinese") == 0
     assert recorded_tokenisers("zh") == ("zh", "zh") and "Validation: tokenize=zh: " in caplog.text
     caplog.clear()
@@ -192,7 +192,7 @@ def test_validation_uses_the_tokeniser_of_its_references(target: str, settings: 
 
 @pytest.mark.usefixtures("parallel")
 def test_perfect_translations_score_100(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the default tokeniser it would be 0."""
+    """With the default tokeniser, BLEU would be 0."""
     from seqtool.data.text.vocabulary import SentencePieceVocabulary
 
     texts = iter(TEXTS["Chinese"][1] * 4)
@@ -244,7 +244,7 @@ def test_validation_of_captions_chooses_a_tokeniser(texts: list[str], tokeniser:
     ],
 )
 def test_word_vocabularies_of_unspaced_text_give_a_warning(data: list[str], warning: str, caplog: Any) -> None:
-    """It is logged when data are prepared and when they are read from the cache. Other kinds give none."""
+    """The warning is logged when data are prepared and when they are read from the cache. Characters give none."""
     for _ in range(2):
         caplog.clear()
         assert run("prepare", *data, "data.vocabulary.kind=word", "data.processes=1") == 0
@@ -309,7 +309,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_tokenisers_of_test_sets(pair: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """They depend on the language pair, as in sacreBLEU; those that need a package are used where it is installed."""
+    """The language pair determines the tokeniser, as in sacreBLEU, if the package that it needs is installed."""
     language, tokenize = PAIRS[pair]
     texts = TEXTS[language][1] if language in TEXTS else SPACED[language]
     monkeypatch.setitem(sys.modules, "MeCab", None)

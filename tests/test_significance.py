@@ -99,7 +99,7 @@ def test_bootstrap_0_gives_no_intervals_or_p_values(capsys: pytest.CaptureFixtur
 
 
 LINES = [f"well, prince {n}" for n in range(200)]
-TEXTS = {  # a text, if it is resampled by blocks, and if these or its lines are few
+TEXTS = {  # a text, whether it is resampled by blocks, and whether its blocks or lines are few
     "lines": ("\n".join(LINES), False, False),
     "only carriage returns": ("\r".join(LINES), True, False),
     "one line": ("".join(LINES) * 3, True, False),
@@ -114,7 +114,7 @@ TEXTS = {  # a text, if it is resampled by blocks, and if these or its lines are
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a run of a language model."""
-    directory = tmp_path_factory.mktemp("reader")
+    directory = tmp_path_factory.mktemp("model")
     sizes = ["model.embedding=8", "model.hidden=8", "train.steps=1", "device=cpu", "threads=1", "train.bptt=20"]
     data = ["data=text", "data.train=text", "data.valid=text", "train.batch_size=4"]
     with contextlib.chdir(directory):
@@ -150,7 +150,7 @@ RETURNS = {
 
 @pytest.mark.parametrize("content", RETURNS)
 def test_carriage_returns_end_lines(content: bytes, caplog: Any) -> None:
-    """They do so in a file that has no other line ends, and nothing is logged."""
+    """The file has no other line ends. Nothing is logged."""
     Path("lines").write_bytes(content)
     expected = list(RETURNS[content])
     assert list(read_lines(Path("lines"))) == expected and not caplog.messages
@@ -190,7 +190,7 @@ def jars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("jars")
 def test_meteor_is_computed_for_both_systems(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is in the table, the JSON and the report. Scores of single captions are refused."""
+    """METEOR is in the table, the JSON and the report. Scores of single captions are refused."""
     settings = ["eval", *captioning_settings(), "java=true", "bootstrap=2"]
     assert run(*settings, "format=json", "report=page.html") == 0
     report = json.loads(capsys.readouterr().out)

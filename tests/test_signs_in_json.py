@@ -83,7 +83,7 @@ def length_divisor(settings: str, length: int) -> float:
 
 
 def test_unknown_pieces_of_given_texts_are_in_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """`score` gives those of pairs and texts, and `generate` those of a prompt."""
+    """`score` gives the unknown pieces of pairs and texts, and `generate` those of a prompt."""
     references = ["Tengo 🐈 un gato.", "", "Quizás.", "La 猫."]
     pairs = [f"sources={write('sources.txt', SOURCES)}", f"references={write('references.txt', references)}"]
     scored = run_json("score", "checkpoint=runs/attend", *pairs, "format=jsonl", capsys=capsys)
@@ -140,7 +140,7 @@ def title() -> str:
 
 
 def test_names_of_pictures_and_counts_keep_their_dots(capsys: pytest.CaptureFixture[str]) -> None:
-    """They name the figures of captions, and the document frequencies in a signature."""
+    """The names are those of the figures of captions and of the document frequencies in a signature."""
     for name in ("IMG.0001", "IMG.0002"):
         Image.new("RGB", (64, 64), "red").save(name, "PNG")
     assert run("caption", "checkpoint=runs/scenes", "images=IMG.0001,IMG.0002", "plot=drawn", *MACHINE) == 0

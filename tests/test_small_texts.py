@@ -45,7 +45,7 @@ def test_hello_is_learnt_by_what_precedes_each_l(tmp_path: Path, monkeypatch: py
     ("symbols", "rows", "steps", "updates", "message"),
     [
         (600, 6, 100, 1, None),  # as many streams as train.batch_size, each of train.bptt symbols
-        (1300, 6, 100, 3, None),  # a larger text is read in as many
+        (1300, 6, 100, 3, None),  # a larger text has as many streams
         (599, 6, 100, 2, "599 tokens and is read in 5 streams"),
         (250, 64, 100, 2, "250 tokens and is read in 2 streams"),
         (60, 64, 100, 1, "60 tokens and is read in one stream"),
@@ -63,7 +63,7 @@ def test_no_stream_is_shorter_than_bptt(
     updates: int,
     message: str | None,
 ) -> None:
-    """The log tells the number of streams of both splits. Also check how many updates an epoch has."""
+    """The log tells the number of streams of both splits, and an epoch has the expected number of updates."""
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("the cat sees a dog. "[: symbols % 20] + "the cat sees a dog. " * (symbols // 20))
     settings = ["data.train=a.txt", "data.valid=a.txt", f"train.batch_size={rows}", f"train.bptt={steps}"]
@@ -79,7 +79,7 @@ def test_no_stream_is_shorter_than_bptt(
 def test_validation_of_a_short_text_matches_eval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
-    """It is read in one stream. The training text is long enough for all of its streams."""
+    """The validation text is read in one stream. The training text is long enough for all of its streams."""
     monkeypatch.chdir(tmp_path)
     Path("train.txt").write_text("the cat sees a dog. " * 100)
     Path("valid.txt").write_text("a dog sees the cat. " * 3)
@@ -100,7 +100,7 @@ def timeless_records(run: str) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("fewer", ["true", "false"])
 def test_a_resumed_run_keeps_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fewer: str) -> None:
-    """It also does so if its data have moved."""
+    """The data have moved before the run is resumed."""
     monkeypatch.chdir(tmp_path)
     for folder in ("before", "after"):
         Path(folder).mkdir()

@@ -92,7 +92,7 @@ def test_a_checkpoint_determines_the_task() -> None:
 
 
 def test_the_table_has_every_task() -> None:
-    """Each is there under its name, with the command that uses its models."""
+    """Each task stands under its name, with the command that uses its models."""
     for name, entry in TASKS.items():
         task = tasks.named(name)
         assert task.name == name == task.corpus.task
@@ -160,7 +160,7 @@ CONFIGS = {
 def test_a_users_task_can_be_used_like_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It can be prepared, trained, resumed, fine-tuned, used and scored, and is kept apart from other tasks."""
+    """A run can be prepared, trained, resumed, fine-tuned, used and scored. Models of other tasks are refused."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(TASKS, "copying", TaskEntry("copying:TASK", "a copier", "translate"))

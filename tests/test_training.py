@@ -83,7 +83,7 @@ def read_records(run: str) -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("model", [BAHDANAU, SUTSKEVER], ids=["bahdanau", "sutskever"])
 def test_a_model_learns_to_reverse_sentences(workspace: Path, model: list[str]) -> None:
-    """It does so perfectly in free-running decoding: a lower loss is not enough."""
+    """Free-running decoding must be perfect: a lower loss is not enough."""
     settings = ["model.dropout=0", "optim.lr=0.01", "train.batch_size=32", "schedule=plateau", "schedule.patience=1"]
     assert train(*model, *settings, "train.epochs=14", "train.minutes=null", "run=r") == 0
     assert checkpoint.find("runs/r").progress["best"]["bleu"] == pytest.approx(100)
@@ -91,7 +91,7 @@ def test_a_model_learns_to_reverse_sentences(workspace: Path, model: list[str]) 
 
 @pytest.mark.parametrize("model", [BAHDANAU, SUTSKEVER, LUONG], ids=["bahdanau", "sutskever", "luong"])
 def test_a_resumed_run_equals_an_uninterrupted_run(workspace: Path, model: list[str]) -> None:
-    """It does so bit for bit, in the middle of an epoch, with dropout and a schedule that counts validations."""
+    """The runs are equal bit for bit, with a stop in mid-epoch, dropout and a schedule that counts validations."""
     common = [*model, "schedule=plateau", "schedule.patience=1", "train.validate_every=10", "train.minutes=null"]
     assert train(*common, "run=whole", "train.steps=37") == 0
     assert train(*common, "run=parts", "train.steps=23") == 0
@@ -165,7 +165,7 @@ def test_a_signal_is_obeyed_at_any_time(
 def test_a_second_sigint_stops_at_once(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It interrupts a save, of which nothing is left."""
+    """The signal interrupts a save, and nothing of the save is left."""
 
     def interrupt_twice(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -242,7 +242,7 @@ def test_patience_stops_a_run(workspace: Path) -> None:
 
 
 def test_patience_stops_a_run_whose_losses_are_not_finite(workspace: Path) -> None:
-    """No such loss is an improvement, or the best."""
+    """A loss that is not finite is neither an improvement nor the best."""
     settings = ["train.validate_every=1", "train.patience=3", "train.minutes=null", "run=r"]
     assert train(*SUTSKEVER, *settings, *DIVERGING) == 0
     progress = checkpoint.newest(Path("runs/r")).progress
@@ -275,7 +275,7 @@ def test_an_average_of_checkpoints_is_kept_if_it_is_better(workspace: Path, monk
     assert best.progress["best"] == {"checkpoint": "average-3", "step": 60, "loss": 1.0, "bleu": 0.0}
     assert checkpoint.find("runs/r/last").progress["best"]["checkpoint"] == "step-0000040"
     assert train("run=r", "train.resume=true", "train.steps=61", "train.average_last=0") == 0
-    assert checkpoint.find("runs/r").path.name == "step-0000040"  # the average is out of date
+    assert checkpoint.find("runs/r").path.name == "step-0000040"  # the average is outdated
 
 
 def test_a_run_whose_average_was_not_kept_is_finished(
@@ -488,7 +488,7 @@ def test_bf16_lowers_the_loss(workspace: Path) -> None:
 def test_gradient_flow_is_drawn_at_the_end_of_every_run(
     workspace: Path, curves: None, steps: int, measured_steps: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A short run has it as well, and the closing lines name the figures."""
+    """A short run has a figure as well, and the closing lines name the figures."""
     settings = [f"train.steps={steps}", "train.validate_every=2", "train.gradient_flow=true", "train.minutes=null"]
     assert train(*SUTSKEVER, *settings, "run=r") == 0
     assert "Figures: runs/r/learning_curves.png, runs/r/gradient_flow.png\n" in capsys.readouterr().out

@@ -161,7 +161,7 @@ def test_prefixes_are_read_from_a_file(workspace: Path, stdin: Any, capsys: pyte
 
 
 def test_each_line_and_each_prefix_is_tokenised_once(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts, warnings and output use the same tokens."""
+    """The tokens also serve for counts, warnings and output."""
     tokenised_texts: list[str] = []
     kind = type(seqtool.load("runs/attend", device="cpu").source_vocabulary)
     encode = kind.encode_batch
@@ -175,7 +175,7 @@ def test_each_line_and_each_prefix_is_tokenised_once(workspace: Path, monkeypatc
 
 
 def test_a_checkpoint_is_read_once(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for each command and for notebooks."""
+    """Each command and a notebook read it once."""
     read, paths = checkpoint.read, []
 
     def record_and_read(path: Path, purpose: str) -> checkpoint.Checkpoint:
@@ -339,7 +339,7 @@ def test_a_log_has_little_progress(workspace: Path, sentences: list[str], capsys
 
 
 def test_output_may_be_the_name_of_a_pipe(workspace: Path, tmp_path: Path) -> None:
-    """Such a name is /dev/stdout, for example."""
+    """/dev/stdout is the name of a pipe, for example."""
     read, write = os.pipe()
     link = tmp_path / "stdout"
     link.symlink_to(f"/proc/self/fd/{write}")
@@ -502,7 +502,7 @@ def test_n_best_lists_are_written_as_text(workspace: Path, stdin: Any, capsys: p
 
 
 def test_unended_translations_are_marked(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """They have a fourth field in a list of the n best and a field in JSON, and are as long as max_length allows."""
+    """An n-best list has a fourth field for them, and JSON a field. Their length is max_length."""
     settings = [*TRANSLATE, "n_best=5", "min_length=3", "max_length=3"]
     stdin(b"I have.\nThe dog and the cat.\n")
     assert run(*settings) == 0
@@ -571,7 +571,7 @@ def test_the_python_api_scores_its_own_translations(workspace: Path, sentences: 
     for sentence, n_best in zip(sentences, translator.hypotheses(sentences[:5]), strict=False):
         scores = translator.score([sentence] * 3, [hypothesis.text for hypothesis in n_best])
         for hypothesis, score in zip(n_best, scores, strict=True):
-            if translator.target_vocabulary.pieces(hypothesis.text) == hypothesis.pieces:  # the text is tokenised so
+            if translator.target_vocabulary.pieces(hypothesis.text) == hypothesis.pieces:  # as tokenised by score
                 assert score == pytest.approx(hypothesis.log_probability, rel=1e-3)
     with pytest.raises(InputError, match=r"must have the same length, not 2 and 1: give one target per source\."):
         translator.score(["a", "b"], ["c"])
@@ -817,7 +817,7 @@ def test_the_source_is_not_overwritten(
     setting: str,
     name: str,
 ) -> None:
-    """No name of it is accepted, whether it is read by its name or as standard input."""
+    """No name of the source is accepted as output, whether it is read by name or as standard input."""
     command = [f"checkpoint={workspace / 'runs/attend'}", f"{setting}={name}"]
     monkeypatch.chdir(tmp_path)
     Path("source.txt").write_text("I have a cat.\n")

@@ -76,7 +76,7 @@ def test_a_line_of_any_length_is_learnt(kind: str, character: str) -> None:
 def test_prepare_names_unknown_symbols(
     data: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It names them for each split and side if they are more than one token in a hundred, and otherwise not."""
+    """Symbols are named for each split and side in which more than one token in a hundred is unknown."""
     monkeypatch.chdir(tmp_path)
     known_lines, unknown_lines = lines("the {} ▅ <unk>"), lines("{} Ж漢", 40)
     for name, texts in (("train", known_lines), ("other", unknown_lines)):

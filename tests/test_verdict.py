@@ -71,7 +71,7 @@ def test_a_warm_up_longer_than_the_run_is_refused(
 def test_a_warm_up_longer_than_train_steps_is_refused_at_once(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is refused before data are prepared, whatever the number of epochs."""
+    """The run is refused before data are prepared, whatever the number of epochs."""
     for task, settings in TASKS.items():
         limits = ["train.steps=20", "train.epochs=9", "schedule.warmup=1000"]
         assert run("train", *settings, *COMMON, *WORDS, *limits) == 2, task

@@ -114,7 +114,7 @@ def test_a_missing_plugin_is_reported_with_its_package(
 def test_a_directory_of_runs_stands_for_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It does so for a figure and for a report."""
+    """A figure and a report are made of all the runs in a directory."""
     monkeypatch.chdir(tmp_path)
     for directory in ("runs/a", "runs/b", "other/c", "runs/no-run"):
         Path(directory).mkdir(parents=True)
@@ -133,7 +133,7 @@ def test_a_directory_of_runs_stands_for_its_runs(
 def test_missing_initial_weights_are_reported_at_once(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are reported before any data are prepared."""
+    """The error comes before any data are prepared."""
     monkeypatch.chdir(tmp_path)
     assert run("train", setting, "device=cpu") == 2
     assert "none" in capsys.readouterr().err and not list(tmp_path.iterdir())
