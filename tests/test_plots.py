@@ -116,7 +116,7 @@ def write_metrics(path: Path, *lines: object) -> Path:
     return path
 
 
-def test_metrics_are_sorted_by_step_and_read_without_a_cut_last_line(tmp_path: Path) -> None:
+def test_metrics_are_sorted_and_read_without_a_cut_last_line(tmp_path: Path) -> None:
     path = write_metrics(
         tmp_path / "metrics.jsonl",
         {"step": 1, "loss": 5.0, "note": "text", "best": True},

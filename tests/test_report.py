@@ -188,13 +188,13 @@ def test_a_report_of_runs_shows_settings_and_curves(workspace: Path, capsys: pyt
     assert any("BLEU" in row[3] for row in report["Checkpoints of attend"]["rows"])
     assert run("report", "runs/attend") == 0 and Path("runs/attend/report.html").read_bytes() == first
     assert run("report", "runs/attend", "runs/fixed", "output=both.html") == 0
-    both_reports = sections(Path("both.html"))
-    names = [line["name"] for line in both_reports["Learning curves"]["panels"][0]["series"]]
+    joint_report = sections(Path("both.html"))
+    names = [line["name"] for line in joint_report["Learning curves"]["panels"][0]["series"]]
     assert "attend: validation loss" in names and "fixed: validation loss" in names
-    differing = {row[0]: row[1:] for row in both_reports["Settings that differ"]["rows"]}
+    differing = {row[0]: row[1:] for row in joint_report["Settings that differ"]["rows"]}
     assert differing["model.encoder_hidden"] == ["8", "–"] and differing["run"] == ['"attend"', '"fixed"']
-    assert both_reports["Settings"]["columns"] == ["setting", "attend", "fixed"]
-    assert {"seed", *differing} <= {row[0] for row in both_reports["Settings"]["rows"]} and "seed" not in differing
+    assert joint_report["Settings"]["columns"] == ["setting", "attend", "fixed"]
+    assert {"seed", *differing} <= {row[0] for row in joint_report["Settings"]["rows"]} and "seed" not in differing
 
 
 def test_an_evaluation_report_shows_scores_and_sentences(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,9 +268,9 @@ def test_a_report_of_captions_shows_pictures_and_attention(workspace: Path) -> N
     assert run("caption", *decoding, *images) == 0
     common = [*decoding, "split=test", "bootstrap=2", "baseline=hard.jsonl"]
     assert run("eval", *common, "report=captions.html") == 0
-    report = sections(Path("captions.html"))["Pictures"]
-    assert report["systems"] == ["photos", "hard"] and set(report["orders"]) >= {"best twelve", "worst twelve"}
-    for card in report["pictures"]:
+    section = sections(Path("captions.html"))["Pictures"]
+    assert section["systems"] == ["photos", "hard"] and set(section["orders"]) >= {"best twelve", "worst twelve"}
+    for card in section["pictures"]:
         assert card["picture"].startswith("data:image/png;base64,") and len(card["captions"]) == 2
         for caption in card["captions"]:
             rows, columns = caption["grid"]
