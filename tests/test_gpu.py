@@ -31,7 +31,7 @@ from seqtool.decoding.common import Hypothesis
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
-from seqtool.models.hard_attention import Rows, Sampled
+from seqtool.models.hard_attention import DrawnLocations, Rows
 from seqtool.models.inputs import Annotations
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.runtime.defaults import defaults
@@ -155,7 +155,7 @@ def test_hard_attention_draws_the_cpus_locations_by_the_same_numbers(device: tor
     images, target = random_images(4, seed=1), make_target(random_sentences(4, seed=2))[:, :-1]
     noise = torch.rand(12, target.shape[1], generator=torch.Generator().manual_seed(3))
 
-    def sampled(place: torch.device) -> Sampled | None:
+    def sampled(place: torch.device) -> DrawnLocations | None:
         model, rows = hard(place), Rows.with_noise(4, noise.to(place))
         return model.forward_rows(model.annotations(images.to(place)), target.to(place), rows).sampled
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.models.contract import EncoderDecoder, Output
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
-from seqtool.models.hard_attention import Penalties, Sampled
+from seqtool.models.hard_attention import DrawnLocations, Penalties
 from seqtool.models.inputs import Annotations
 from seqtool.models.parts import PLAIN, CrossEntropy, cross_entropy
 from seqtool.training.losses import TrainingLoss
@@ -97,7 +97,7 @@ def given_rows(rows: int, steps: int, labels: Tensor, penalties: Penalties, **sa
     torch.manual_seed(3)
     logits = torch.randn(rows, steps, 7)
     alpha = torch.randn(rows, steps, 4).softmax(-1)
-    output = Output(logits, alpha, None, sampled=Sampled(**sampled) if sampled else None)
+    output = Output(logits, alpha, None, sampled=DrawnLocations(**sampled) if sampled else None)
     target = torch.cat([torch.full((len(labels), 1), 1), labels], 1)
     batch = Batch(Annotations(torch.zeros(0, 0, 0)), target, np.arange(len(labels)), int((labels != 0).sum()))
     return TrainingLoss(Given(output, penalties), 0.0), batch  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqtool.models.contract import Step, stacked
+from seqtool.models.contract import Step, stack
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
 PREFILL_TOKENS = 1000  # tokens of a prefix that are read at once, which bounds the memory for long prefixes
@@ -148,7 +148,7 @@ def force(
             expected.append((torch.special.entr(log_p.exp()).sum(-1), best.indices, best.values))
         alphas.append(alpha)
     log_p = torch.stack(all_log_p, 1).cpu()
-    forced = hypotheses(targets[:, 1:].tolist(), stacked(alphas), None, log_p.sum(1))
+    forced = hypotheses(targets[:, 1:].tolist(), stack(alphas), None, log_p.sum(1))
     forced = [h._replace(log_p=row[: len(h.tokens) + h.ended]) for h, row in zip(forced, log_p, strict=True)]
     if not likeliest:
         return forced

@@ -14,7 +14,7 @@ from torch import Tensor
 from seqtool.decoding.common import Hypothesis, Prefix, StepFunction, hypotheses, impossible, log_probabilities
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
-from seqtool.models.contract import stacked
+from seqtool.models.contract import stack
 from seqtool.models.tokens import BOS, EOS, PAD
 
 MAX_VOCABULARY_IN_PYTHON = 128  # symbols; from a larger vocabulary torch draws a token faster than Python
@@ -87,7 +87,7 @@ def sample(
             if bool(ended.all()):
                 break
     ids = torch.cat([prefix_tokens, *(tokens[:, None] for tokens in sampled)], 1)[:, 1:].tolist()
-    attention, chosen = (stacked(steps) if keep_attention else None for steps in (alphas, locations))
+    attention, chosen = (stack(steps) if keep_attention else None for steps in (alphas, locations))
     all_samples = hypotheses(ids, attention, chosen, log_p)
     return [all_samples[i * samples : (i + 1) * samples] for i in range(n)]
 

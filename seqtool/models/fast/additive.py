@@ -16,13 +16,13 @@ from seqtool.models.attention import Additive
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import GRU, Layers
 from seqtool.models.contract import Memory
-from seqtool.models.fast.gathering import Ledger, in_this_pass
+from seqtool.models.fast.gathering import Ledger, once_per_pass
 from seqtool.models.fast.private import through_sigmoid, through_softmax
 from seqtool.models.fast.recurrences import add_product, gru_back, gru_step, room_after, weight_and_bias_gradients
 from seqtool.models.parts import at_least_single, product_dtype
 from seqtool.models.recurrent_decoder import StepOutput
 
-MAX_NUMBERS_IN_CACHE = 2**20  # in an intermediate result on a CPU: 4 MB, which fit into the cache shared by the cores
+MAX_NUMBERS_IN_CACHE = 2**20  # the size of an intermediate result on a CPU: 4 MB fit into the cores' shared cache
 
 
 class ExponentialAdditive(Additive):
@@ -33,7 +33,7 @@ class ExponentialAdditive(Additive):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         v = self.v.weight.squeeze(0)
-        shared = in_this_pass(keys, lambda ledger: (_SharedKeys.apply(keys, v.detach(), ledger), ledger))
+        shared = once_per_pass(keys, lambda ledger: (_SharedKeys.apply(keys, v.detach(), ledger), ledger))
         keys, ledger = (keys, None) if shared is None else shared
         return _Score.apply(self.W(query), keys, v, ledger)
 

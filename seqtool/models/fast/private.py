@@ -28,7 +28,7 @@ def supports_packed(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def packed(weight: Tensor, rows: int) -> Tensor:
+def pack(weight: Tensor, rows: int) -> Tensor:
     """Return W, J×K, in oneDNN's own layout, chosen for products with this number of rows."""
     return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
 
