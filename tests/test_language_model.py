@@ -422,10 +422,10 @@ def test_a_text_in_chunks_is_that_in_one_piece(place: Path, monkeypatch: pytest.
     monkeypatch.chdir(place)
     generator = seqtool.load("runs/a", device="cpu")
     ids = generator.target_vocabulary.encode(TEXT[:333])
-    whole, _ = generator.predicted(ids, lambda more: None, likeliest=0)
+    whole, _ = generator.predict_tokens(ids, lambda more: None, likeliest=0)
     monkeypatch.setattr("seqtool.predict.generator.SCORED_TOKENS", 50)
     told: list[int] = []
-    chunks, _ = generator.predicted(ids, told.append, likeliest=0)
+    chunks, _ = generator.predict_tokens(ids, told.append, likeliest=0)
     np.testing.assert_allclose(chunks, whole, rtol=1e-4, atol=1e-6)
     assert told == [50] * 6 + [33]
 

@@ -25,7 +25,7 @@ def test_alignment_shows_each_weight_in_its_place(tmp_path: Path) -> None:
     attention = generator.dirichlet(np.ones(4) * 0.3, size=3)
     place = tmp_path / "alignment.png"
     plots.alignment(attention, ["I", "have", "cats", "."], ["Tengo", "gatos", "."], place)
-    cell = plots.CELL * plots.DPI
+    cell = plots.CELL_INCHES * plots.DPI
     margin = 0.1 * plots.DPI
     picture = grey(place)
     height, width = picture.shape
@@ -79,8 +79,8 @@ def test_a_second_font_helps_where_the_first_lacks_a_character() -> None:
 def test_alignment_sizes(tmp_path: Path, rows: int, columns: int) -> None:
     plots.alignment(np.ones((rows, columns)), ["wort"] * columns, ["palabra"] * rows, tmp_path / "a.png")
     height, width = grey(tmp_path / "a.png").shape
-    assert width > columns * plots.CELL * plots.DPI
-    assert height > rows * plots.CELL * plots.DPI
+    assert width > columns * plots.CELL_INCHES * plots.DPI
+    assert height > rows * plots.CELL_INCHES * plots.DPI
 
 
 def test_alignment_refuses_another_shape_and_no_words(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from seqtool.data.cache import Cache
 from seqtool.evaluation.evaluation import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
 from seqtool.metrics.words import LABELS, f1_by_count, repeats
 from seqtool.runtime.files import config_directory
-from seqtool.view.report import SIZE, Details, bundle, packed, write
+from seqtool.view.report import SIZE, Details, bundle, write
 
 COMMON = [
     "data.processes=1",
@@ -79,7 +79,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_report_holds_all_it_needs_and_nothing_runs_in_it(tmp_path: Path) -> None:
     """No address, one script and one style, which the policy names by their hashes; texts cannot end their block."""
     report = {"title": HOSTILE[0], "sections": [{"lines": HOSTILE}]}
-    write(tmp_path / "a.html", report, [packed(HOSTILE)])
+    write(tmp_path / "a.html", report, [pack(HOSTILE)])
     text = (tmp_path / "a.html").read_text()
     assert addresses(text) == []
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "") and "https://" not in text
@@ -90,7 +90,7 @@ def test_a_report_holds_all_it_needs_and_nothing_runs_in_it(tmp_path: Path) -> N
     found = blocks(tmp_path / "a.html")
     assert found["report"] == report and found["details-0"] == HOSTILE
     assert "<img" not in text and text.count("</script>") == 3
-    write(tmp_path / "b.html", report, [packed(HOSTILE)])
+    write(tmp_path / "b.html", report, [pack(HOSTILE)])
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 

@@ -207,7 +207,7 @@ def test_texts_of_a_language_model(place: Path, capsys: pytest.CaptureFixture[st
     generator = seqtool.load("runs/text", device="cpu")
     assert isinstance(generator, Generator)
     ids = [generator.target_vocabulary.encode(text) for text in texts]
-    expected = [-generator.predicted(tokens, lambda _: None, likeliest=0)[0] for tokens in ids]
+    expected = [-generator.predict_tokens(tokens, lambda _: None, likeliest=0)[0] for tokens in ids]
     assert run("score", "checkpoint=runs/text", "references=texts.txt", "format=jsonl", "device=cpu") == 0
     captured = capsys.readouterr()
     records = [json.loads(line) for line in captured.out.splitlines()]

@@ -69,7 +69,7 @@ def main() -> None:
     overrides += [] if arguments.text is None else [f"data.train={arguments.text}"]
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         config = compose("train", overrides)
-    cache = tasks.of(config).prepare(config)
+    cache = tasks.task_of_data(config).prepare(config)
     rows: dict[str, Any] = {}
     with onednn():
         for precision in ("fp32", "bf16"):
@@ -102,7 +102,7 @@ class Quiet(Trainer):
 
 def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     """Characters per second of updates as `seqtool train` makes them."""
-    task, settings = tasks.of(config), typed(TrainSettings, config.train)
+    task, settings = tasks.task_of_data(config), typed(TrainSettings, config.train)
     settings.minutes = settings.epochs = None
     torch.manual_seed(1)
     model = task.make_model(config, cache, pretrained=False, parts=parts_for(CPU))
@@ -132,7 +132,7 @@ def plain(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     torch.manual_seed(1)
     model = PlainModel(len(cache.target_vocabulary), **sizes).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=config.optim.lr, fused=True)
-    streams: Streams = tasks.of(config).examples(cache, typed(TrainSettings, config.train))
+    streams: Streams = tasks.task_of_data(config).examples(cache, typed(TrainSettings, config.train))
     chunks = cycle(range(len(streams) - 1))
     state: Any = None  # carried over from chunk to chunk
 

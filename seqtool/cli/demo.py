@@ -93,7 +93,7 @@ def load(checkpoints: Sequence["Checkpoint"], settings: declarations.Demo) -> li
     keep_memory()
     set_threads(settings.threads)
     machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-    return [tasks.of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
+    return [tasks.task_of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

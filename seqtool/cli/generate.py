@@ -13,7 +13,7 @@ from omegaconf import DictConfig, open_dict
 from seqtool.data.text.vocabulary import unknown_sentence
 from seqtool.errors import InputError
 from seqtool.predict.generator import Generator
-from seqtool.predict.predictor import encoded
+from seqtool.predict.predictor import encode
 from seqtool.runtime import distributed
 from seqtool.runtime.files import check_outputs, keeping, read_lines
 from seqtool.settings import declarations, escape, typed
@@ -66,7 +66,7 @@ def _continue_prompts(settings: GenerateOutput, generator: Generator) -> None:
             out.flush()
 
         for line in settings.prompts():
-            (prompt,) = encoded([line], generator.target_vocabulary)
+            (prompt,) = encode([line], generator.target_vocabulary)
             if prompt.unknown:
                 message = f"The prompt has {len(prompt.unknown):,} symbols that the model does not know."
                 print(f"{message} {unknown_sentence(Counter(prompt.unknown))}", file=sys.stderr)

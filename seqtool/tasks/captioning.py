@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
-from seqtool.metrics.captions import NAMES, fitting_tokeniser, tokenized
+from seqtool.metrics.captions import NAMES, fitting_tokeniser, tokenize_captions
 from seqtool.metrics.scores import System, scorers
 from seqtool.settings import declarations, typed
 from seqtool.tasks.task import Task, with_vocabulary_of_run
@@ -101,7 +101,7 @@ class Captioning(Task):
         )
 
     def check_tokenizer(self, tokenize: str) -> None:
-        tokenized([], tokenize)
+        tokenize_captions([], tokenize)
 
     def tokenizer(self, cache: Cache) -> tuple[str | None, str]:
         return fitting_tokeniser(chain.from_iterable(cache.split("valid").references()))

@@ -38,7 +38,7 @@ class Loss(NamedTuple):
     state: Any = None
 
     def sums(self) -> Float[Tensor, "3"]:
-        """−log p, the reward and the number of rewards; the last two are 0 unless the reward is finite."""
+        """−log p, the reward and the number of rewards; reward and number are 0 unless the reward is finite."""
         reward = torch.full_like(self.nll, math.nan) if self.reward is None else self.reward
         finite = reward.isfinite()
         return torch.stack([self.nll, reward.where(finite, torch.zeros_like(reward)), finite.to(reward.dtype)])
@@ -66,7 +66,7 @@ class TrainingLoss(nn.Module):
         if output.sampled is not None:
             return self._sampled_loss(output, output.sampled, labels)
         loss = self._expected_loss(output.features, output.attention, labels)
-        return loss if batch.continues is None else loss._replace(state=tree.each(Tensor.detach, output.state))
+        return loss if batch.continues is None else loss._replace(state=tree.map_tensors(Tensor.detach, output.state))
 
     @torch.no_grad()
     def observe(self, reward: Scalar) -> None:
