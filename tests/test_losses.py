@@ -125,7 +125,7 @@ def test_hard_attentions_loss_by_hand(baseline: str) -> None:
     log_p = torch.tensor([[-1.0, -2.0, -50.0], [-0.5, -0.25, -70.0]])
     entropy = torch.tensor([[1.0, 0.5, 30.0], [0.75, 0.25, 40.0]])
     image = torch.tensor([1, 0, 0])
-    rows = {"image": image, "expected": 1, "samples": 2, "log_probability": log_p, "entropy": entropy}
+    rows = {"image": image, "expected_rows": 1, "samples": 2, "log_probability": log_p, "entropy": entropy}
     loss, batch = given_rows(3, 3, labels, penalties, **rows)
     loss.baseline.fill_(-3.0)
     nll = F.cross_entropy(
@@ -151,7 +151,7 @@ def test_the_baseline_starts_at_the_first_reward_and_moves() -> None:
 
 def test_a_first_batchs_baseline_is_its_own_mean() -> None:
     labels, log_p = torch.tensor([[5, 2], [4, 2]]), torch.tensor([[-1.0, -2.0], [-3.0, -0.5]])
-    rows = {"image": torch.arange(2), "expected": 0, "samples": 1}
+    rows = {"image": torch.arange(2), "expected_rows": 0, "samples": 1}
     sampled = {"log_probability": log_p, "entropy": torch.zeros(2, 2)}
     loss, batch = given_rows(2, 2, labels, Penalties(reward=1.0), **rows, **sampled)
     first = loss(batch)
@@ -161,7 +161,7 @@ def test_a_first_batchs_baseline_is_its_own_mean() -> None:
 
 
 def test_a_batch_without_a_draw_has_no_reward() -> None:
-    rows = {"image": torch.arange(2), "expected": 2, "samples": 3}
+    rows = {"image": torch.arange(2), "expected_rows": 2, "samples": 3}
     sampled = {"log_probability": torch.zeros(0, 2), "entropy": torch.zeros(0, 2)}
     penalties = Penalties(reward=1.0, entropy=1.0, doubly_stochastic=0.0)
     loss, batch = given_rows(2, 2, torch.tensor([[5, 2], [4, 2]]), penalties, **rows, **sampled)

@@ -108,7 +108,7 @@ def test_beams_share_their_images_noise() -> None:
 
 def test_choices() -> None:
     alpha = torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.4, 0.6]])
-    assert expected(alpha, torch.zeros(2)) is alpha
+    assert expectation(alpha, torch.zeros(2)) is alpha
     assert argmax(alpha, torch.zeros(2)).tolist() == [[0, 1, 0], [0, 0, 1]]
     assert draw(alpha, torch.tensor([0.19, 0.0])).argmax(1).tolist() == [0, 1]
     assert draw(alpha, torch.tensor([0.21, 0.39])).argmax(1).tolist() == [1, 1]
