@@ -72,7 +72,7 @@ def beam_search(
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     limit = torch.tensor(maximum)
     divisor = torch.tensor([penalty(length) for length in maximum], dtype=torch.float64)
-    score_to_beat = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # of each sentence's n best
+    score_to_beat = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # −∞: there are no n best
     real = mask.cpu() if coverage and mask is not None else None
 
     def set_aside(sentences: Int[Tensor, "n"], length: int, last: Continuations) -> None:
@@ -252,7 +252,7 @@ class Lattice:
         self._beams: dict[int, list[int]] = {}  # the indices of the last step's beams among its candidates
 
     def add(self, sentences: Tensor, best: Continuations, kept: Tensor) -> None:
-        """Add a step of n sentences: the continuations considered, n×W, and the indices of those kept, n×beam."""
+        """Add a step of n sentences: the continuations considered, n×W, and the indices of the kept ones, n×beam."""
         beam = kept.shape[1]
         columns = (column.tolist() for column in (sentences, *best, kept))
         for sentence, rows, tokens, log_p, kept_indices in zip(*columns, strict=True):

@@ -54,7 +54,7 @@ class Whole(NamedTuple):
 class Hypothesis(NamedTuple):
     """A decoded sequence.
 
-    tokens: its ids, those of a prefix included, without BOS and EOS
+    tokens: its ids, including a prefix, without BOS and EOS
     log_probability: the sum over its tokens in nats, EOS included, without a prefix
     score: the number by which it was ranked, without a prefix
     attention: a row for each token and, if it ended, one for EOS; None if attention was not kept

@@ -301,7 +301,7 @@ def search_tree(
     log_probability, score (with the length penalty), fate (`kept`, `ended`, `pruned`) and, at the last token of one of
     the n best, rank (from 0).
 
-    n_best: the pieces of the n best, without those of a prefix
+    n_best: the pieces of the n best, without a prefix
     """
     steps, ranks = lattice.steps[0], {tuple(pieces): rank for rank, pieces in enumerate(n_best)}
     records = []

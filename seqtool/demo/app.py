@@ -35,7 +35,7 @@ DISCONNECT_SECONDS = 0.5  # the time between two checks whether a client is stil
 MAX_MESSAGE_LENGTH = 300  # the number of characters in an error message to a client
 MAX_NAME_LENGTH = 200  # the number of characters in a picture's name
 REQUEST_CLASSES = answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next, answers.Caption
-KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in REQUEST_CLASSES}  # by their paths in /api/
+KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in REQUEST_CLASSES}  # by path in /api/
 REFUSED_ERRORS = HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError, RuntimeError
 log = logging.getLogger("seqtool")
 mimetypes.add_type("text/javascript", ".js")  # Windows may have another type, with which browsers do not run scripts

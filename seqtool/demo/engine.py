@@ -72,7 +72,7 @@ class Engine:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop after the request that is being answered, and cancel those that wait."""
+        """Stop after the request that is being answered, and cancel the requests that wait."""
         with self._changed:
             self._stopped = True
             for _, answer in self._waiting:
@@ -101,7 +101,7 @@ class Engine:
             self._answer(batch)
 
     def _next_batch(self) -> list[Waiting]:
-        """Wait for the next item; return it with those to answer together. The list is empty once the engine stops."""
+        """Wait for the next item; return it with items to answer together. The list is empty once the engine stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopped)
             if self._stopped:

@@ -119,8 +119,8 @@ class Bodies:
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 with timeouts: uvicorn waits for ever for a request, and for the client to read an answer.
 
-    It checks every connection each `IDLE_SECONDS`. It closes those on which, since the last check, no request was begun
-    or in progress, or of whose answer the client has read nothing.
+    It checks every connection each `IDLE_SECONDS`. It closes a connection if since the last check no request
+    was begun or in progress, or if the client has read nothing of an answer.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -135,7 +135,7 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _check(self, request: Any, unread: int) -> None:
-        """Close the connection if it is idle. The newest request and the unread bytes are those of the last check."""
+        """Close the connection if it is idle. `request` and `unread` are from the last check."""
         is_idle = self.cycle is request and (request is None or request.response_complete)
         now_unread = self.transport.get_write_buffer_size()
         if unread and now_unread == unread:

@@ -56,7 +56,7 @@ TYPE_NAMES = {
 class Request(WorkItem):
     """The fields that all requests have. A subclass declares its own; fields without a default are required.
 
-    model: the index of the model among those of the server
+    model: the index of the model in the server's list
     settings: settings of decoding that replace the server's
     """
 

@@ -1,6 +1,7 @@
 """Metrics, and the scores of systems.
 
-- `SCORES` lists the built-in metrics; a new one is a line there and a `Scorer`. `Metric` is for user-defined ones.
+- `SCORES` lists the built-in metrics; a new metric is a line in it and a `Scorer`. `Metric` is the base class of
+  user-defined metrics.
 - `System` holds the scores of a system, with intervals, and of each segment.
 - `Comparison` compares a system with its baseline.
 """
@@ -202,7 +203,7 @@ class System:
             self._scorer_by_score |= dict.fromkeys(values, scorer)
 
     def signature(self, name: str, *, samples: int | None = None) -> str:
-        """The signature of a score. samples: the number of resamples of a paired bootstrap, if there was one"""
+        """The signature of a score. `samples` is the number of resamples of a paired bootstrap, if there was one."""
         return self._scorer_by_score[name].signature(samples=samples)
 
     @cached_property

@@ -110,7 +110,7 @@ class Penalties:
     entropy: λ_e, the weight of Σ_t H[s_t]
     baseline: b, which is moving_average (of R), leave_one_out (the mean R of the image's other samples) or none (0)
     decay: the decay of the moving average
-    credit: caption, R for every draw, or future, for each draw the log p of its own word and those after it
+    credit: caption (R for every draw) or future (for each draw the log p of its own word and of later words)
     """
 
     doubly_stochastic: float = 0.0

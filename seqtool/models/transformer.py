@@ -70,8 +70,8 @@ class SelfAttention(nn.Module):
         return self._output(*self._project(x), mask[:, None, None])
 
     def causal(self, x: Vectors, past: PastKeysValues) -> tuple[Vectors, KeysValues]:
-        """Attend from each token to those of `past` and to those of `x` up to itself; return the output, and the keys
-        and values of all tokens so far.
+        """Attend from each token to the tokens of `past` and to the tokens of `x` up to itself; return the output, and
+        the keys and values of all tokens so far.
         """
         q, keys_values = self._project(x)
         if not past.shape[1]:
@@ -181,8 +181,8 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
-        """Read tokens that follow those of `past`; return the output, the keys and values of all tokens so far and, if
-        `weights`, the weights of cross-attention.
+        """Read tokens that follow the tokens of `past`; return the output, the keys and values of all tokens so far
+        and, if `weights`, the weights of cross-attention.
         """
         y, past = self.attention.causal(self.around_attention.input(x), past)
         x, alpha = self.around_attention.add(x, y), None
@@ -293,7 +293,7 @@ class TransformerDecoder(nn.Module):
         cache: KeyValueCache,
         source: SourceMemory | None = None,
     ) -> Output:
-        """Read t tokens after those of `cache`. No attention is returned in training."""
+        """Read t tokens after the tokens of `cache`. No attention is returned in training."""
         x = self.words(tokens, embedding, cache.length)
         layers, attention = [], None
         for i, layer in enumerate(self.layers):

@@ -66,8 +66,8 @@ class Caption(Prediction):
         return [piece.replace(SPACE, "") for piece in self.pieces]
 
     def summary(self) -> dict[str, Any]:
-        """The fields of every record. `attended` has the row and column of each word's location: the one that hard
-        attention chose, or the one with the most attention.
+        """The fields of every record. `attended` has the row and column of each word's location: the location that
+        hard attention chose, or the location with the most attention.
         """
         record = {**super().summary(), "words": self.words, "ended": self.ended}
         if self.attention is not None:

@@ -430,7 +430,7 @@ class Predictor(ABC):
     def _with_expectations(
         self, sources: Sources, n_best_lists: Sequence[Sequence[Hypothesis]], likeliest: int
     ) -> list[list[Hypothesis]]:
-        """Add to the hypotheses what the model expected at each token, those of a prefix included."""
+        """Add to the hypotheses what the model expected at each token, including a prefix."""
         owned = [(row, hypothesis) for row, n_best in enumerate(n_best_lists) for hypothesis in n_best]
         owners, hypotheses = zip(*owned, strict=True)
         targets = [hypothesis.tokens for hypothesis in hypotheses]

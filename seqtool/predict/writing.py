@@ -93,7 +93,7 @@ class Writer(ABC, Generic[P]):
         return keeping(Path(path), lambda: f"{self.count:,} {self.unit}s")
 
     def progress(self, command: str, total: Callable[[], int | None], *, wanted: bool = True) -> tqdm:
-        """A progress bar, which is hidden unless `wanted`, and where results are written to the same terminal."""
+        """Make a progress bar. It is hidden unless `wanted`, and if results are written to the same terminal."""
         shown = wanted and distributed.is_first() and not (self.settings.output is None and sys.stdout.isatty())
         return progress_bar(total=total() if shown else None, unit=self.unit, description=command, shown=shown)
 

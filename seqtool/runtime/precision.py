@@ -110,7 +110,7 @@ def restore(switch: Any, precision: str) -> None:
 def without_tf32() -> Iterator[None]:
     """Compute in full fp32, without TF32, within the context, so that results on a GPU and a CPU agree.
 
-    Afterwards torch's switches, the older ones and those of torch 2.9, are restored.
+    Afterwards torch's switches, both the older switches and the switches of torch 2.9, are restored.
     """
     before = [(switch, switch.fp32_precision) for switch in fp32_switches()]
     convolutions_tf32 = product_precision = None

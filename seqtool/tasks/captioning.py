@@ -87,8 +87,8 @@ class Captioning(Task):
         return groups
 
     def check_weights(self, model: "ImageCaptioner[Any]", config: DictConfig, cache: Cache, path: Path) -> None:
-        """Raise InputError unless a frozen backbone is the one whose annotation vectors are stored: otherwise the model
-        would be trained with one backbone and describe images with another.
+        """Raise InputError if the stored annotation vectors were computed by another backbone than this frozen one: the
+        model would be trained with one backbone and describe images with another.
         """
         if cache.store.fits(model.backbone):
             return

@@ -2,7 +2,7 @@
 
 A checkpoint records the settings of its data and the digests of the files. New settings may give other paths. A
 relative path is looked up in the working directory, then in the directory where the run was started. The digests tell
-whether the files are the same.
+whether the files have changed.
 """
 
 import hashlib

@@ -54,7 +54,7 @@ class ValidationSettings(declarations.Validation):
         declarations.check_values(self, "validation.")
 
     def decoding(self, precision: str) -> DecodeSettings:
-        """The decoding settings: those of configs/decoding.yaml, overridden by these."""
+        """The decoding settings: the defaults of configs/decoding.yaml, overridden by these settings."""
         overrides = {"beam": self.beam, "max_length": self.max_length, "batch_size": BATCH_SIZE, "precision": precision}
         settings = {**defaults("decoding"), **overrides}
         return ValidationDecoding(**{field.name: settings[field.name] for field in fields(DecodeSettings)})

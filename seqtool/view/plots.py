@@ -43,7 +43,7 @@ PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over
 SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # for the steps of one run, light to dark
 NORM = "‖gradient‖"
 SINGULAR = "singular values"
-LINE_STYLES = ("-", "--")  # for the first and the second curve of each of several runs in one panel
+LINE_STYLES = ("-", "--")  # the styles of the first and the second curve of each of several runs in one panel
 
 Series = Mapping[str, tuple[list[int], list[float]]]  # steps and values, by their names in metrics.jsonl
 
@@ -295,7 +295,7 @@ def _stack(layer: str) -> str:
 def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: bool = False) -> None:
     """Draw the `gradient_panels` on logarithmic scales, with a column for each stack.
 
-    measurements: by name, those of several steps of one run, drawn from light to dark, or of several runs
+    measurements: the measurements, by name: of several steps of one run, drawn from light to dark, or of several runs
     runs: whether they are of several runs, each of which has its own colour
 
     A gradient that is 0 or not finite leaves a gap. Raises NothingToDrawError if all of them are.

@@ -32,7 +32,7 @@ SIZE = 100  # the number of sentences in a chunk of details
 
 
 def page(title: str, subtitle: str, sections: Iterable[Section | None]) -> dict[str, Any]:
-    """A report of these sections, without those that are None."""
+    """A report of these sections; None is left out."""
     return {"title": title, "subtitle": subtitle, "sections": [section for section in sections if section is not None]}
 
 

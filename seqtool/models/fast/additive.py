@@ -118,8 +118,8 @@ def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
 def additive_back(
     gradient: Tensor, q: Tensor, keys: Tensor, *, q_gradient: Tensor, k_gradient: Tensor, v_gradient: Tensor
 ) -> None:
-    """Write the gradient of q, and add to those of k and v. The caller multiplies the gradients of q and k by their
-    factor, 4 v, and adds the sum of `gradient`, due to Σ_a v_a, to that of v.
+    """Write the gradient of q, and add to the gradients of k and v. The caller multiplies the gradients of q and k by
+    their factor, 4 v, and adds the sum of `gradient`, due to Σ_a v_a, to that of v.
     """
     for rows in _few_rows(q, keys):
         r, e = _divisor(q[rows], keys[rows]).reciprocal_(), gradient[rows]
@@ -136,7 +136,7 @@ def _divisor(q: Tensor, keys: Tensor) -> Tensor:
 
 
 def _few_rows(q: Tensor, k: Tensor) -> list[slice]:
-    """Return slices of the B rows that are computed together: on a CPU those that fit into its cache, otherwise all."""
+    """Return slices of the B rows that are computed together: on a CPU as many as fit into its cache, otherwise all."""
     rows = max(1, MAX_NUMBERS_IN_CACHE // (q.shape[1] * k[0].numel())) if k.device.type == "cpu" else len(k)
     return [slice(start, start + rows) for start in range(0, len(k), rows)]
 

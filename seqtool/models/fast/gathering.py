@@ -57,7 +57,7 @@ class Ledger:
         self._pass, self._entries = -1, list[Any]()
 
     def entries(self) -> list[Any]:
-        """Return the entries of the backward pass that is running, after dropping those of an earlier one."""
+        """Return the entries of the backward pass that is running, after dropping the entries of an earlier pass."""
         if self._pass != (current := backward_pass()):
             self._pass = current
             self._entries.clear()

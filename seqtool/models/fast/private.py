@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# aten functions of the output's gradient and the output; the first two write the input's gradient to `grad_input`.
+# aten functions of the output's gradient and the output; `through_sigmoid` and `through_tanh` write to `grad_input`.
 through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 through_tanh = torch.ops.aten.tanh_backward.grad_input
 tanh_backward = torch.ops.aten.tanh_backward.default
