@@ -829,7 +829,7 @@ def test_help_of_a_preset_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
         "    encoder:\n",
         "      backbone: small  # small (for the built-in images) | ",
         "      minimum_count: 1  # for kind=word, how often a word must occur to be known",
-        "    epochs: ${train.epochs}  # over which it falls to 0\n",
+        "    epochs: ${train.epochs}  # epochs over which the rate falls to 0\n",
     ):
         assert f"\n{line}" in text
     config = config_directory()

@@ -11,7 +11,7 @@ from small_models import VOCABULARY, make_model, random_sentences
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.batching import Ensemble
 from seqtool.decoding.beam_search import beam_search, highest, length_penalty
-from seqtool.decoding.common import Hypothesis, force, impossible
+from seqtool.decoding.common import Hypothesis, excluded_ids, force
 from seqtool.decoding.sampling import TokenSampler, sample
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
@@ -235,7 +235,7 @@ def test_one_row_is_drawn_from_as_several_are(temperature: float, may: dict[str,
     logits[::3, 10:] = -math.inf
     noise = torch.cat([torch.tensor([0.0, 1.0, 1 - 2**-24]), torch.rand(197, generator=generator)])
     one, several = (TokenSampler(noise[None].expand(n, -1), temperature, 0, 1.0) for n in (1, 2))
-    barred = {token for some in impossible(**may) for token in range(some.start, some.stop)}
+    barred = {token for some in excluded_ids(**may) for token in range(some.start, some.stop)}
     for place, row in enumerate(logits):
         token, log_p = one.draw(row[None].clone(), place, **may)
         tokens, all_log_p = several.draw(row.repeat(2, 1), place, **may)

@@ -350,9 +350,9 @@ BAD_SCENES = [
 
 def test_scenes_are_drawn_as_they_were_invented() -> None:
     for scene in requests.offered_scenes()["scenes"]:
-        assert requests.drawn_scene(scene).size == (64, 64)
+        assert requests.draw_scene(scene).size == (64, 64)
     with pytest.raises(InputError, match="Unknown colour"):
-        requests.drawn_scene({"items": [{**ITEM, "colour": "pink"}]})
+        requests.draw_scene({"items": [{**ITEM, "colour": "pink"}]})
 
 
 def test_a_language_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

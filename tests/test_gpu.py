@@ -31,7 +31,7 @@ from seqtool.decoding.common import Hypothesis
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
-from seqtool.models.hard_attention import Rows, Sampled
+from seqtool.models.hard_attention import DrawnLocations, Rows
 from seqtool.models.inputs import Annotations
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.runtime.defaults import defaults
@@ -156,7 +156,7 @@ def test_hard_attention_draws_the_same_locations_as_the_cpu(device: torch.device
     images, target = random_images(4, seed=1), make_target(random_sentences(4, seed=2))[:, :-1]
     noise = torch.rand(12, target.shape[1], generator=torch.Generator().manual_seed(3))
 
-    def draw_locations(device: torch.device) -> Sampled | None:
+    def draw_locations(device: torch.device) -> DrawnLocations | None:
         model, rows = hard_attention_model(device), Rows.with_noise(4, noise.to(device))
         return model.forward_rows(model.annotations(images.to(device)), target.to(device), rows).sampled
 

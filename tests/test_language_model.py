@@ -419,10 +419,10 @@ def test_scoring_in_chunks_equals_scoring_at_once(workspace: Path, monkeypatch: 
     monkeypatch.chdir(workspace)
     generator = seqtool.load("runs/a", device="cpu")
     ids = generator.target_vocabulary.encode(TEXT[:333])
-    whole, _ = generator.predicted(ids, lambda size: None, likeliest=0)
+    whole, _ = generator.predict_tokens(ids, lambda size: None, likeliest=0)
     monkeypatch.setattr("seqtool.predict.generator.SCORED_TOKENS", 50)
     chunk_sizes: list[int] = []
-    chunks, _ = generator.predicted(ids, chunk_sizes.append, likeliest=0)
+    chunks, _ = generator.predict_tokens(ids, chunk_sizes.append, likeliest=0)
     np.testing.assert_allclose(chunks, whole, rtol=1e-4, atol=1e-6)
     assert chunk_sizes == [50] * 6 + [33]
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.models.contract import EncoderDecoder, Output
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
-from seqtool.models.hard_attention import Penalties, Sampled
+from seqtool.models.hard_attention import DrawnLocations, Penalties
 from seqtool.models.inputs import Annotations
 from seqtool.models.parts import PLAIN, CrossEntropy, cross_entropy
 from seqtool.training.losses import TrainingLoss
@@ -97,7 +97,7 @@ def make_loss(rows: int, steps: int, labels: Tensor, penalties: Penalties, **sam
     torch.manual_seed(3)
     logits = torch.randn(rows, steps, 7)
     alpha = torch.randn(rows, steps, 4).softmax(-1)
-    output = Output(logits, alpha, None, sampled=Sampled(**sampled) if sampled else None)
+    output = Output(logits, alpha, None, sampled=DrawnLocations(**sampled) if sampled else None)
     target = torch.cat([torch.full((len(labels), 1), 1), labels], 1)
     batch = Batch(Annotations(torch.zeros(0, 0, 0)), target, np.arange(len(labels)), int((labels != 0).sum()))
     return TrainingLoss(FixedOutput(output, penalties), 0.0), batch  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ def test_the_loss_of_hard_attention_equals_its_formula(baseline: str) -> None:
     log_p = torch.tensor([[-1.0, -2.0, -50.0], [-0.5, -0.25, -70.0]])
     entropy = torch.tensor([[1.0, 0.5, 30.0], [0.75, 0.25, 40.0]])
     image = torch.tensor([1, 0, 0])
-    rows = {"image": image, "expected": 1, "samples": 2, "log_probability": log_p, "entropy": entropy}
+    rows = {"image": image, "expected_rows": 1, "samples": 2, "log_probability": log_p, "entropy": entropy}
     loss, batch = make_loss(3, 3, labels, penalties, **rows)
     loss.baseline.fill_(-3.0)
     nll = F.cross_entropy(
@@ -151,7 +151,7 @@ def test_the_baseline_starts_at_the_first_reward_and_moves() -> None:
 
 def test_the_first_batch_takes_its_mean_reward_as_baseline() -> None:
     labels, log_p = torch.tensor([[5, 2], [4, 2]]), torch.tensor([[-1.0, -2.0], [-3.0, -0.5]])
-    rows = {"image": torch.arange(2), "expected": 0, "samples": 1}
+    rows = {"image": torch.arange(2), "expected_rows": 0, "samples": 1}
     sampled = {"log_probability": log_p, "entropy": torch.zeros(2, 2)}
     loss, batch = make_loss(2, 2, labels, Penalties(reward=1.0), **rows, **sampled)
     first = loss(batch)
@@ -161,7 +161,7 @@ def test_the_first_batch_takes_its_mean_reward_as_baseline() -> None:
 
 
 def test_a_batch_without_draws_has_no_reward() -> None:
-    rows = {"image": torch.arange(2), "expected": 2, "samples": 3}
+    rows = {"image": torch.arange(2), "expected_rows": 2, "samples": 3}
     sampled = {"log_probability": torch.zeros(0, 2), "entropy": torch.zeros(0, 2)}
     penalties = Penalties(reward=1.0, entropy=1.0, doubly_stochastic=0.0)
     loss, batch = make_loss(2, 2, torch.tensor([[5, 2], [4, 2]]), penalties, **rows, **sampled)

@@ -27,7 +27,7 @@ def test_an_alignment_shows_each_weight_in_its_cell(tmp_path: Path) -> None:
     attention = generator.dirichlet(np.ones(4) * 0.3, size=3)
     path = tmp_path / "alignment.png"
     plots.alignment(attention, ["I", "have", "cats", "."], ["Tengo", "gatos", "."], path)
-    cell = plots.CELL * plots.DPI
+    cell = plots.CELL_INCHES * plots.DPI
     margin = 0.1 * plots.DPI
     picture = read_grey(path)
     height, width = picture.shape
@@ -81,8 +81,8 @@ def test_a_second_font_draws_what_the_first_font_lacks() -> None:
 def test_an_alignment_grows_with_its_words(tmp_path: Path, rows: int, columns: int) -> None:
     plots.alignment(np.ones((rows, columns)), ["wort"] * columns, ["palabra"] * rows, tmp_path / "a.png")
     height, width = read_grey(tmp_path / "a.png").shape
-    assert width > columns * plots.CELL * plots.DPI
-    assert height > rows * plots.CELL * plots.DPI
+    assert width > columns * plots.CELL_INCHES * plots.DPI
+    assert height > rows * plots.CELL_INCHES * plots.DPI
 
 
 def test_an_alignment_refuses_a_wrong_shape_and_empty_texts(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from seqtool.data.cache import Cache
 from seqtool.evaluation import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
 from seqtool.metrics.words import LABELS, f1_by_count, repeats
 from seqtool.runtime.files import config_directory
-from seqtool.view.report import SIZE, Details, bundle, packed, write
+from seqtool.view.report import SIZE, Details, bundle, pack, write
 
 COMMON = [
     "data.processes=1",
@@ -79,7 +79,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_report_needs_no_other_file_and_runs_no_text(tmp_path: Path) -> None:
     """A page has no address, its policy allows one script and one style by their hashes, and no text ends its block."""
     report = {"title": HOSTILE[0], "sections": [{"lines": HOSTILE}]}
-    write(tmp_path / "a.html", report, [packed(HOSTILE)])
+    write(tmp_path / "a.html", report, [pack(HOSTILE)])
     page = (tmp_path / "a.html").read_text()
     assert addresses(page) == []
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "") and "https://" not in page
@@ -90,7 +90,7 @@ def test_a_report_needs_no_other_file_and_runs_no_text(tmp_path: Path) -> None:
     data = blocks(tmp_path / "a.html")
     assert data["report"] == report and data["details-0"] == HOSTILE
     assert "<img" not in page and page.count("</script>") == 3
-    write(tmp_path / "b.html", report, [packed(HOSTILE)])
+    write(tmp_path / "b.html", report, [pack(HOSTILE)])
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 

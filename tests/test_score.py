@@ -201,7 +201,7 @@ def test_texts_are_scored_by_a_language_model(workspace: Path, capsys: pytest.Ca
     generator = seqtool.load("runs/text", device="cpu")
     assert isinstance(generator, Generator)
     ids = [generator.target_vocabulary.encode(text) for text in texts]
-    expected = [-generator.predicted(tokens, lambda _: None, likeliest=0)[0] for tokens in ids]
+    expected = [-generator.predict_tokens(tokens, lambda _: None, likeliest=0)[0] for tokens in ids]
     assert run("score", "checkpoint=runs/text", "references=texts.txt", "format=jsonl", "device=cpu") == 0
     captured = capsys.readouterr()
     records = [json.loads(line) for line in captured.out.splitlines()]

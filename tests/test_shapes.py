@@ -9,7 +9,7 @@ import torch
 from jaxtyping import TypeCheckError
 
 from seqtool.decoding.beam_search import highest
-from seqtool.models.attention import Attended, Attention
+from seqtool.models.attention import Attention, AttentionOutput
 from seqtool.models.contract import Memory
 from seqtool.models.inputs import Source
 
@@ -38,7 +38,7 @@ def test_a_wrong_shape_is_refused(call: Callable[[], object], message: str) -> N
 def test_named_tuples_are_checked_by_their_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     attention = Attention("general", query=6, value=4, size=5)
     result = attention(torch.zeros(4, 6), make_memory())  # two queries for each of two rows
-    assert isinstance(result, Attended) and result.alpha.shape == (4, 3)
+    assert isinstance(result, AttentionOutput) and result.alpha.shape == (4, 3)
     monkeypatch.setattr(attention, "weighted_sum", lambda weights, values: torch.zeros(5, 4))
     with pytest.raises(TypeCheckError, match="return value"):
         attention(torch.zeros(4, 6), make_memory())

@@ -33,7 +33,7 @@ class Unnamed(Toy):
 
 @pytest.mark.parametrize(("data", "model", "name"), [(TOY, LUONG, "translation"), (SCENES, SHOW_TELL, "captioning")])
 def test_the_data_determine_the_task(data: Any, model: Any, name: str) -> None:
-    task = tasks.of(OmegaConf.create({"data": data}))
+    task = tasks.task_of_data(OmegaConf.create({"data": data}))
     assert task.name == name and {*task.scores, "loss"} <= SCORES.keys()
     task.check_model(OmegaConf.create({"data": data, "model": model}))
 
@@ -76,7 +76,7 @@ def test_the_data_determine_the_task(data: Any, model: Any, name: str) -> None:
 def test_data_and_models_of_different_tasks_are_refused(data: Any, model: Any, message: str) -> None:
     config = OmegaConf.create({"data": data, "model": model})
     with pytest.raises(InputError) as error:
-        tasks.of(config).check_model(config)
+        tasks.task_of_data(config).check_model(config)
     assert str(error.value) == message
 
 
@@ -84,17 +84,17 @@ def test_a_checkpoint_determines_the_task() -> None:
     def checkpoint(task: str) -> Any:
         return SimpleNamespace(path=Path("c"), task=task)
 
-    assert tasks.of_checkpoint(checkpoint("captioning")).name == "captioning"
+    assert tasks.task_of_checkpoint(checkpoint("captioning")).name == "captioning"
     with pytest.raises(
         InputError, match=r"^c is for the task 'singing', which this version of seqtool does not have\.$"
     ):
-        tasks.of_checkpoint(checkpoint("singing"))
+        tasks.task_of_checkpoint(checkpoint("singing"))
 
 
 def test_the_table_has_every_task() -> None:
     """Each task stands under its name, with the command that uses its models."""
     for name, entry in TASKS.items():
-        task = tasks.named(name)
+        task = tasks.task_by_name(name)
         assert task.name == name == task.corpus.task
         assert task.usage.format(checkpoint="PATH").startswith(f"seqtool {entry.command} checkpoint=PATH")
 

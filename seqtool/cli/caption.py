@@ -52,7 +52,7 @@ def caption(config: DictConfig) -> None:
                     if isinstance(captions, InputError):
                         tqdm.write(f"Left out: {captions}", file=sys.stderr)
                     else:
-                        writer.write_seen(one_line(name), pixels, captions)
+                        writer.write_image(one_line(name), pixels, captions)
                     bar.update()
             if not writer.count:
                 raise InputError("None of the images can be read.")

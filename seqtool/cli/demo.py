@@ -58,7 +58,7 @@ def demo(config: DictConfig) -> None:
         keep_memory()
         set_threads(settings.threads)
         machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-        return [tasks.of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
+        return [tasks.task_of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
 
     engine = Engine(load)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application logs its errors itself

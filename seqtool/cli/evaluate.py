@@ -85,7 +85,7 @@ def _task_and_checkpoints(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
     from seqtool.training.checkpoint import find  # imports torch, which scoring files does not need
 
     checkpoints = [find(path, trust=modules(config.trust)) for path in paths]
-    task = tasks.of_checkpoint(checkpoints[0]).name
+    task = tasks.task_of_checkpoint(checkpoints[0]).name
     if config.task not in (None, task):
         raise InputError(f"{paths[0]} is for {task}: leave task={config.task} out.")
     return task, checkpoints
@@ -103,10 +103,10 @@ def _check_all_used(config: DictConfig, task: str) -> None:
     for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding_settings()):
         if name not in used and _changed(config, name):
             if task != TRANSLATION:
-                raise InputError(f"{name}= means nothing for {tasks.named(task).outputs}.")
+                raise InputError(f"{name}= means nothing for {tasks.task_by_name(task).outputs}.")
             other_task = next(other for other in TASKS if name in _used_settings(tasks.evaluator(other)))
             advice = f": add task={other_task}." if config.checkpoint is None else "."
-            raise InputError(f"{name}= is for {tasks.named(other_task).outputs}{advice}")
+            raise InputError(f"{name}= is for {tasks.task_by_name(other_task).outputs}{advice}")
     scored_files = [name for name in ("testset", "sources", "text") if _changed(config, name)]
     unused = [*(["data="] if has_data else []), *(["split="] if _changed(config, "split") else [])]
     if scored_files and unused:
@@ -162,7 +162,7 @@ def _of_checkpoints(
         for name in evaluator.settings.outputs().keys() - {"report"}:  # a report decides what all processes compute
             setattr(evaluator.settings, name, None)
     checkpoint = checkpoints[0]
-    task = tasks.of_checkpoint(checkpoint)
+    task = tasks.task_of_checkpoint(checkpoint)
     used = _used_settings(type(evaluator))
     names_used = [name for name in _decoding_settings() if name in used]
     # The predictor gets only the settings that were given: captioners have other defaults than configs/eval.yaml.

@@ -170,7 +170,7 @@ def _prepared(kind: Any, path: Path) -> str:
 
 def _vocabularies(opened: checkpoint.Checkpoint) -> str:
     """The kinds and sizes of a checkpoint's vocabularies."""
-    if "source" not in tasks.of_checkpoint(opened).corpus.sides:
+    if "source" not in tasks.task_of_checkpoint(opened).corpus.sides:
         target = vocabulary.load(opened.path / vocabulary.TARGET)
         return f"{target.form.kind} {len(target):,}"
     source, target = vocabulary.load_all(opened.path, ("source", "target")).values()

@@ -8,7 +8,7 @@ from seqtool import tasks
 
 def prepare(config: DictConfig) -> None:
     """Make the cache of `config.data`, or find the existing one, and describe it."""
-    task = tasks.of(config)
+    task = tasks.task_of_data(config)
     if any(override.startswith("model=") for override in HydraConfig.get().overrides.task):
         task.check_model(config)
     cache = task.prepare(config)

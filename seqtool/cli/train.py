@@ -23,7 +23,7 @@ from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, gradient_flow, moved_data, resuming
 from seqtool.training.optimisation import check_optimisation, check_warmup, make_optimisation
-from seqtool.training.recording import MetricsLog, closing
+from seqtool.training.recording import MetricsLog, summary
 from seqtool.training.saving import Checkpoints, Progress, TrainSettings
 from seqtool.training.trainer import Stop, Trainer, epoch_of, expected_steps, noting_signals
 from seqtool.training.validation import ValidationSettings
@@ -50,7 +50,7 @@ class Job:
     def of(cls, config: DictConfig) -> "Job":
         """The job that a configuration describes. Raises InputError for settings that cannot be used."""
         top = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
-        job = cls(config, typed(declarations.Run, top), typed(TrainSettings, config.train), tasks.of(config))
+        job = cls(config, typed(declarations.Run, top), typed(TrainSettings, config.train), tasks.task_of_data(config))
         declarations.check_values(job.run)
         job.train.check()
         check_optimisation(config.optim, config.schedule)
@@ -65,13 +65,13 @@ def train(config: DictConfig) -> bool:
         run, last = handle.run, handle.checkpoint
         if run is None or last is None:
             return _train(Job.of(config), handle)
-        job = Job.of(resuming.resumed(config, last))
+        job = Job.of(resuming.resumed_config(config, last))
         if not distributed.from_first(partial(resuming.is_finished, last, job.train)):
             return _train(job, handle)
         limits = "train.epochs, steps, minutes or patience"
         print(f"Run {run} is finished: to continue, raise the limit that ended it ({limits}).")
         best = checkpoint.find(run, purpose="record").progress["best"]
-        print("\n".join(closing(run, job.config, Progress.of(last), best, job.task.usage)))
+        print("\n".join(summary(run, job.config, Progress.of(last), best, job.task.usage)))
         return True
 
 
@@ -155,13 +155,13 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
     with onednn() as by_onednn:
         library = " with oneDNN" if by_onednn and device.type == "cpu" else ""
         size = sum(parameter.numel() for parameter in trainer.model.parameters())
-        devices, examples = f"{distributed.described(device)}{library}", job.task.counted(trainer.examples)
+        devices, examples = f"{distributed.describe(device)}{library}", job.task.format_size(trainer.examples)
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", devices, examples)
         finished = trainer.train(stop)
     if finished:
-        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
+        print("\n".join([*summary(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
     else:
-        command = f"{resuming.resume_command(run)}{resuming.trusting(job.config, resuming=True)}"
+        command = f"{resuming.resume_command(run)}{resuming.trust_option(job.config, resuming=True)}"
         print(f"Stopped at step {progress.step:,}. Resume with: {command}")
     return finished
 
@@ -175,7 +175,7 @@ def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts, *, 
     if fresh:
         resuming.initialise_fresh(model, config, cache)
     else:
-        origin = last or resuming.open_other(model, config)
+        origin = last or resuming.open_initial_checkpoint(model, config)
         description = f"{handle.run} was started with" if last else f"init_from={origin.path} was trained with"
         resuming.load_weights(model, origin, cache, description)
         job.task.check_weights(model, config, cache, origin.path)

@@ -29,8 +29,8 @@ from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, too_few
-from seqtool.metrics.scores import Comparison, System, metric, score, scored_in, scorers
-from seqtool.metrics.words import LONGEST_REPEAT, f1_by_count, is_repeated, unit_of, units
+from seqtool.metrics.scores import Comparison, System, metric, score, score_names, scorers
+from seqtool.metrics.words import MAX_REPEAT_LENGTH, f1_by_count, is_repeated, unit_of, units
 from seqtool.runtime.files import check_file, check_outputs, without_suffix
 from seqtool.settings import declarations, names
 from seqtool.view import report
@@ -48,8 +48,8 @@ MIN_ATTENTION = 0.02  # a source word's attention summed over all target words; 
 
 FLAG_MEANINGS = {
     EMPTY: "the hypothesis has no words",
-    REPEATED: f"2 to {LONGEST_REPEAT} words occur twice in a row, or one word three times; in text without spaces, "
-    f"4 to {LONGEST_REPEAT} characters twice, or 1 to 3 four times",
+    REPEATED: f"2 to {MAX_REPEAT_LENGTH} words occur twice in a row, or one word three times; in text without spaces, "
+    f"4 to {MAX_REPEAT_LENGTH} characters twice, or 1 to 3 four times",
     CUT: "cut off at the maximum length",
     COPIED: "the translation equals its source",
     UNKNOWN: "words or subwords of the source are not in the model's vocabulary",
@@ -180,7 +180,7 @@ class SystemsEvaluation(Evaluation):
         """Every system with its scores, by title; the evaluated system comes first."""
         settings = self.settings
         systems: dict[str, System] = {}
-        metrics = [name for name in scored_in(self.task) if settings.ter or name != "ter"]
+        metrics = [name for name in score_names(self.task) if settings.ter or name != "ter"]
         references = [segment.references for segment in self.segments]
         used_scorers = scorers((*metrics, *settings.scores), references, **self.options)
         compared = 1 if settings.baseline is None else 2  # the evaluated system and its baseline
@@ -372,7 +372,7 @@ class EvaluationData(NamedTuple):
         """How often each word occurs in the data that the model was trained with; None if their cache is gone."""
         from seqtool.training import moved_data  # imports torch, which scoring files does without
 
-        cache = None if self.checkpoint is None else moved_data.trained_on(self.checkpoint, predictor.config["data"])
+        cache = None if self.checkpoint is None else moved_data.find_cache(self.checkpoint, predictor.config["data"])
         return None if cache is None else cache.word_counts()
 
 

@@ -288,7 +288,9 @@ class TranslationEvaluator(Evaluator):
             data_config = translator.config["data"]
             cached = moved_data.texts(data.checkpoint, data_config, split)
             if cached is None:
-                raise InputError(f"{error} {moved_data.how_to_find(data.checkpoint, data_config, [split])}") from error
+                raise InputError(
+                    f"{error} {moved_data.missing_data_advice(data.checkpoint, data_config, [split])}"
+                ) from error
             pairs = list(zip(cached.texts("source"), cached.texts("target"), strict=True))
             alignments = cached.alignments()
         if not pairs:
@@ -333,7 +335,7 @@ class TranslationEvaluator(Evaluator):
                 n_best = translator.hypotheses(window, attention=attention, likeliest=likeliest, first_line=start + 1)
                 for line, (best, *_) in enumerate(n_best, start + 1):
                     if details is not None:
-                        weights, words, target = best.shown(end=True) or (None, (), ())
+                        weights, words, target = best.plot_data(end=True) or (None, (), ())
                         details.add(source=words, target=target, weights=weights, predicted=best.predicted)
                         flags = flags_of(
                             best.text,
@@ -343,9 +345,9 @@ class TranslationEvaluator(Evaluator):
                             attention=None if weights is None else (weights, best.source_words),
                         )
                         output.flags.append(flags)
-                    if line in samples and (alignment := best.shown(end=False)) is not None:
+                    if line in samples and (alignment := best.plot_data(end=False)) is not None:
                         figure = Path(str(settings.plot)) / f"alignment-{line:04d}.png"
-                        with plots.or_left_out(figure):
+                        with plots.optional_figure(figure):
                             plots.alignment(*alignment, figure)
                     if file is not None:
                         file.write(f"{best.text}\n")
@@ -391,7 +393,7 @@ class TranslationEvaluator(Evaluator):
             figure = Path(settings.plot) / "bleu_by_length.png"
             figure.parent.mkdir(parents=True, exist_ok=True)
             lengths = {title: evaluation.by_length_of(system) for title, system in evaluation.systems.items()}
-            with plots.or_left_out(figure):
+            with plots.optional_figure(figure):
                 plots.bleu_by_length(lengths, figure, unit=str(evaluation.unit))
         return evaluation
 

@@ -14,7 +14,7 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
     """Make the directory of a new run and return its path.
 
     Without a name, the run gets the first of `suggestion`, `suggestion-2`, … that no other run has. Creating the
-    directory claims the name, so two processes never get the same one. Raises InputError for a name that another run
+    directory claims the name, so two processes never get the same name. Raises InputError for a name that another run
     has, or that does not name a directory directly inside `root`.
     """
     root.mkdir(parents=True, exist_ok=True)
@@ -39,8 +39,8 @@ def check_new(name: str, *, root: Path) -> None:
 
 
 def nearby(missing: Path) -> str:
-    """A sentence that lists the runs or checkpoints beside a missing path, or else those in runs/, the most similar
-    names first; empty if there are none.
+    """A sentence that lists the runs or checkpoints beside a missing path, or else in runs/, the most similar names
+    first; empty if there are none.
     """
     for folder in (missing.parent, RUNS):
         names = {path.parent.name for kind in ("*/checkpoints", "*/manifest.json") for path in folder.glob(kind)}

@@ -42,7 +42,7 @@ def corpus() -> dict[str, list[Described]]:
 
 
 @pytest.fixture(scope="module")
-def described(corpus: dict[str, list[Described]]) -> list[Described]:
+def describe(corpus: dict[str, list[Described]]) -> list[Described]:
     return [one for split in corpus.values() for one in split]
 
 

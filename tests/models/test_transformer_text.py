@@ -125,7 +125,7 @@ def test_two_threads_may_continue_one_state(models: Models) -> None:
     """A place that has been taken, and not filled yet, is nobody else's."""
     _, quick = models
     first = quick.step((), quick.encode(None)[1], torch.tensor([5])).state
-    one, other = (PreallocatedCache.after(first.cache, SIZES["context"]) for _ in range(2))
+    one, other = (PreallocatedCache.claim_next(first.cache, SIZES["context"]) for _ in range(2))
     assert one.storage.data_ptr() == first.cache.layers[0].untyped_storage().data_ptr() != other.storage.data_ptr()
 
 
