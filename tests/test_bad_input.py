@@ -32,6 +32,7 @@ from seqtool.settings import declarations
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import weights
 
+Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parent.parent
 LINES = b"the cat\n\nthe dog\n"
 SCORES = {"step": 3, "loss": 1.5, "bleu": 2.5}
@@ -82,7 +83,7 @@ def directory(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
     """Run a command, and return its status, its standard output and the last line of its standard error."""
     capsys.readouterr()
     status = cli.run(arguments, config_directory())
@@ -91,7 +92,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return status, captured.out, captured.err.rstrip("\n").rpartition("\n")[2]
 
 
-def refusal(capsys: pytest.CaptureFixture[str], command: str) -> str:
+def refusal(capsys: Capture, command: str) -> str:
     """Run a command that must end with status 2, and return its message."""
     status, _, message = run(capsys, *command.split())
     assert status == 2 and message.startswith("seqtool: "), message
@@ -114,7 +115,7 @@ UNUSUAL_TEXTS = {
 
 
 @pytest.mark.parametrize("content", UNUSUAL_TEXTS.values(), ids=UNUSUAL_TEXTS)
-def test_unusual_text_is_accepted(content: bytes, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusual_text_is_accepted(content: bytes, directory: Path, capsys: Capture) -> None:
     """`translate` writes one line for each line that it reads, and `eval` accepts the file too."""
     (directory / "lines").write_bytes(content)
     status, output, _ = run(capsys, *TRANSLATE.split())
@@ -124,9 +125,7 @@ def test_unusual_text_is_accepted(content: bytes, directory: Path, capsys: pytes
         assert status == 0, message
 
 
-def test_byte_order_mark_and_line_ends_change_no_translation(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_byte_order_mark_and_line_ends_change_no_translation(directory: Path, capsys: Capture) -> None:
     outputs = []
     for content in (b"the cat\nthe dog\n", UNUSUAL_TEXTS["a byte order mark"], UNUSUAL_TEXTS["Windows line ends"]):
         (directory / "lines").write_bytes(content)
@@ -134,7 +133,7 @@ def test_byte_order_mark_and_line_ends_change_no_translation(
     assert len(set(outputs)) == 1
 
 
-def test_a_line_that_is_shortened_is_reported(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_is_shortened_is_reported(directory: Path, capsys: Capture) -> None:
     (directory / "lines").write_bytes(UNUSUAL_TEXTS["a line of a megabyte"])
     cli.run(TRANSLATE.split(), config_directory())
     expected = "Line 1 has 262,144 tokens: only the first 7 are translated (max_length=8)."
@@ -222,7 +221,7 @@ for setting, other_setting in (("gold", "alignments"), ("alignments", "gold")):
 
 @pytest.mark.parametrize(("files", "command", "message"), BAD_TEXTS.values(), ids=BAD_TEXTS)
 def test_bad_text_is_refused_with_its_file_and_line(
-    files: dict[str, bytes], command: str, message: str, directory: Path, capsys: pytest.CaptureFixture[str]
+    files: dict[str, bytes], command: str, message: str, directory: Path, capsys: Capture
 ) -> None:
     for name, content in {"lines2": b"a\nb\n", **files}.items():
         (directory / name).write_bytes(content)
@@ -230,7 +229,7 @@ def test_bad_text_is_refused_with_its_file_and_line(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_files_without_read_permission_are_refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_without_read_permission_are_refused(directory: Path, capsys: Capture) -> None:
     (directory / "lines").chmod(0)
     assert refusal(capsys, TRANSLATE) == "'lines' cannot be used: permission denied."
     (directory / "red.png").chmod(0)
@@ -306,7 +305,7 @@ BAD_JSON: dict[str, tuple[str, str, str, str]] = {
 
 @pytest.mark.parametrize(("file", "content", "command", "message"), BAD_JSON.values(), ids=BAD_JSON)
 def test_bad_json_is_refused_with_its_file_and_line(
-    file: str, content: str, command: str, message: str, directory: Path, capsys: pytest.CaptureFixture[str]
+    file: str, content: str, command: str, message: str, directory: Path, capsys: Capture
 ) -> None:
     (directory / "coco.json").write_text('{"1": ["the cat"]}')
     (directory / "results.json").write_text('{"1": "the dog"}')
@@ -336,9 +335,7 @@ BAD_SETTINGS = {
 
 
 @pytest.mark.parametrize("command", BAD_SETTINGS)
-def test_settings_of_wrong_types_or_sizes_are_refused(
-    command: str, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_of_wrong_types_or_sizes_are_refused(command: str, directory: Path, capsys: Capture) -> None:
     assert refusal(capsys, command).lower() == BAD_SETTINGS[command].lower()
 
 
@@ -373,28 +370,21 @@ def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat_settings
 
 
-SETTINGS_OF_COMMANDS = {
-    command: read_settings(CONFIGS / f"{command}.yaml")
-    for command in ("prepare", "train", "translate", "caption", "eval")
-}
-GROUPS = {
-    key: value for key, value in SETTINGS_OF_COMMANDS["train"].items() if "." not in key and isinstance(value, list)
-}
+COMMANDS = ("prepare", "train", "translate", "caption", "eval")
+COMMAND_SETTINGS = {command: read_settings(CONFIGS / f"{command}.yaml") for command in COMMANDS}
+GROUPS = {key: value for key, value in COMMAND_SETTINGS["train"].items() if "." not in key and isinstance(value, list)}
 
 
-@pytest.mark.parametrize("command", SETTINGS_OF_COMMANDS)
-def test_settings_of_other_commands_are_refused(
-    command: str, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_settings_of_other_commands_are_refused(command: str, directory: Path, capsys: Capture) -> None:
     """All settings are reported together, each in a clause that names it and the command; no files are written."""
-    all_settings = {key for settings in SETTINGS_OF_COMMANDS.values() for key in settings}
-    foreign = sorted(all_settings - SETTINGS_OF_COMMANDS[command].keys() - GROUPS.keys())
+    all_settings = {key for settings in COMMAND_SETTINGS.values() for key in settings}
+    foreign = sorted(all_settings - COMMAND_SETTINGS[command].keys() - GROUPS.keys())
     status, output, message = run(capsys, command, *(f"{key}=1" for key in foreign))
     assert (status, output) == (2, "")
     clauses = message.removeprefix("seqtool: ").removesuffix(".").split("; ")
-    assert [clause.partition(", but of ")[0] for clause in clauses] == [
-        f"'{key}' is not a setting of {command}" for key in foreign
-    ]
+    expected = [f"'{key}' is not a setting of {command}" for key in foreign]
+    assert [clause.partition(", but of ")[0] for clause in clauses] == expected
     assert all(" but of " in clause for clause in clauses)
     first_name = foreign[0].partition(".")[0]
     required = {"translate": ["checkpoint=c"], "caption": ["checkpoint=c", "images=i"]}.get(command, [])
@@ -404,20 +394,17 @@ def test_settings_of_other_commands_are_refused(
     assert not (directory / "cache").exists() and not (directory / "runs").exists()
 
 
-@pytest.mark.parametrize("command", SETTINGS_OF_COMMANDS)
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("group", GROUPS)
-def test_groups_of_other_commands_are_refused(
-    command: str, group: str, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if group in SETTINGS_OF_COMMANDS[command]:
+def test_groups_of_other_commands_are_refused(command: str, group: str, directory: Path, capsys: Capture) -> None:
+    if group in COMMAND_SETTINGS[command]:
         message = refusal(capsys, f"{command} {group}=none")
         assert message.startswith(f"Unknown {group} 'none'")
         return
     for choice in [*GROUPS[group], "null", "[a]"]:
         message = refusal(capsys, f"{command} {group}={choice}")
-        assert re.fullmatch(
-            rf"'{group}' is not a setting of {command}, but of prepare(,| and) train( and eval)?\.", message
-        )
+        expected = rf"'{group}' is not a setting of {command}, but of prepare(,| and) train( and eval)?\."
+        assert re.fullmatch(expected, message)
 
 
 def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
@@ -468,9 +455,7 @@ def values_of_wrong_type(settings: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("section", sections())
-def test_values_of_wrong_types_are_reported_together(
-    section: str, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_of_wrong_types_are_reported_together(section: str, directory: Path, capsys: Capture) -> None:
     """All settings of a section are wrong: one message names them all, before any data are prepared."""
     overrides, settings = sections()[section]
     names = {key: value for key, value in settings.items() if key.endswith(".name")}
@@ -501,7 +486,7 @@ EVAL_FILES = "eval hypotheses=lines references=lines"
     ],
 )
 def test_values_of_wrong_types_are_refused_when_decoding(
-    command: str, settings: str, directory: Path, capsys: pytest.CaptureFixture[str]
+    command: str, settings: str, directory: Path, capsys: Capture
 ) -> None:
     """The values are reported together, except those of `eval`, `caption` and the machine, which are checked singly."""
     defaults = yaml.safe_load((CONFIGS / f"{settings}.yaml").read_text("utf-8"))
@@ -515,22 +500,18 @@ def test_values_of_wrong_types_are_refused_when_decoding(
 
 
 @pytest.mark.parametrize("group", ["train", "validation", "embeddings", "data.vocabulary", "data.limits"])
-def test_a_single_value_for_a_group_of_settings_is_refused(
-    group: str, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_single_value_for_a_group_of_settings_is_refused(group: str, directory: Path, capsys: Capture) -> None:
     for value in ("3", "[1]", "null"):
         assert f"etting '{group}' " in refusal(capsys, f"train {group}={value}")
 
 
 @pytest.mark.parametrize("group", ["data", "model", "optim", "schedule"])
-def test_values_that_are_not_choices_of_a_group_are_refused(
-    group: str, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_that_are_not_choices_of_a_group_are_refused(group: str, directory: Path, capsys: Capture) -> None:
     for value in ("3", "[1]", "{a:1}", "null", "", f"[{GROUPS[group][0]},3]"):
         assert refusal(capsys, f"train {group}={value}").startswith(f"Unknown {group} '")
 
 
-def test_files_for_a_built_in_corpus_are_refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_for_a_built_in_corpus_are_refused(directory: Path, capsys: Capture) -> None:
     for value in ("lines,lines", "[lines,lines]", "lines", "lines.tsv"):
         message = refusal(capsys, f"train data.train={value}")
         assert message.startswith("data.train is a number with data=toy, not ")
@@ -541,7 +522,7 @@ def test_files_for_a_built_in_corpus_are_refused(directory: Path, capsys: pytest
 
 @pytest.mark.parametrize("resume", ["train.resume=True", "train.resume='true'", "++train.resume=true"])
 def test_data_settings_of_a_resumed_run_are_not_those_of_the_toy_corpus(
-    resume: str, directory: Path, capsys: pytest.CaptureFixture[str]
+    resume: str, directory: Path, capsys: Capture
 ) -> None:
     """In every spelling of train.resume=true, data settings are compared with the run, not with the default corpus."""
     for data in ("data.train=lines,lines", "data.directory=moved"):
@@ -552,7 +533,7 @@ def test_data_settings_of_a_resumed_run_are_not_those_of_the_toy_corpus(
         )
 
 
-def test_resume_auto_checks_the_data_of_a_new_run(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_auto_checks_the_data_of_a_new_run(directory: Path, capsys: Capture) -> None:
     """A run that does not exist is new, so its data settings are checked for the default corpus."""
     for name in ("new", "new_${seed}"):
         message = refusal(capsys, f"train run={name} train.resume=auto data.train=lines,lines")
@@ -560,7 +541,7 @@ def test_resume_auto_checks_the_data_of_a_new_run(directory: Path, capsys: pytes
     assert not (directory / "runs").exists()
 
 
-def test_several_values_without_multirun_are_refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_values_without_multirun_are_refused(directory: Path, capsys: Capture) -> None:
     for setting in ("seed=1,2", "model=luong,bahdanau", "seed=range(1,3)", "seed=choice(1,2)"):
         message = refusal(capsys, f"train {setting}")
         assert message.startswith(f"Setting {setting} has several values: add -m to run a job with each of them")
@@ -573,9 +554,7 @@ def test_several_values_without_multirun_are_refused(directory: Path, capsys: py
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x7f\x9b31m\u202eabc\u2066"
 
 
-def test_inspect_escapes_control_characters_of_a_checkpoint(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_escapes_control_characters_of_a_checkpoint(directory: Path, capsys: Capture) -> None:
     """Control characters in the texts of an untrusted checkpoint are escaped, and its line ends add no lines."""
 
     def change(record: dict[str, Any]) -> None:
@@ -593,7 +572,7 @@ def test_inspect_escapes_control_characters_of_a_checkpoint(
         assert output.count("\n") == lines
 
 
-def test_error_messages_escape_control_characters(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_messages_escape_control_characters(directory: Path, capsys: Capture) -> None:
     """A message that quotes file names or settings is a single line without control characters."""
     for command in (f"eval hypotheses={ESCAPES}\n references=lines", f"inspect {ESCAPES}", f"train {ESCAPES}=1"):
         assert cli.run(command.split(" "), config_directory()) == 2
@@ -603,7 +582,7 @@ def test_error_messages_escape_control_characters(directory: Path, capsys: pytes
         assert not set("\x1b\x07\x7f\x9b\u202e\u2066") & set(error)
 
 
-def test_a_run_outside_of_runs_is_refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_outside_of_runs_is_refused(directory: Path, capsys: Capture) -> None:
     message = refusal(capsys, "train run=../escaped data.train=20 data.valid=5 data.test=5 data.vocabulary.kind=word")
     assert message == "Run name '../escaped' is not a plain directory name: a run lives directly in runs."
 
@@ -679,13 +658,13 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 @pytest.mark.parametrize(("change", "message"), BAD_MODELS.values(), ids=BAD_MODELS)
 def test_bad_model_settings_in_a_checkpoint_are_refused(
-    change: dict[str, Any], message: str, directory: Path, capsys: pytest.CaptureFixture[str]
+    change: dict[str, Any], message: str, directory: Path, capsys: Capture
 ) -> None:
     rewrite(directory / "translator", lambda record: record["config"]["model"].update(change))
     assert refusal(capsys, TRANSLATE).lower() == message.lower()
 
 
-def test_an_oversized_encoder_in_a_checkpoint_is_refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_oversized_encoder_in_a_checkpoint_is_refused(directory: Path, capsys: Capture) -> None:
     rewrite(directory / "captioner", lambda record: record["config"]["model"]["encoder"].update(size=10**6))
     message = refusal(capsys, "caption checkpoint=captioner images=red.png device=cpu")
     assert message == "model.encoder.size must be at most 1,024 pixels, not 1,000,000."
@@ -718,9 +697,7 @@ UNREADABLE = "its record cannot be read; use another one."
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json", "manifest.json", JOINT])
-def test_a_checkpoint_with_a_truncated_file_is_refused(
-    name: str, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_with_a_truncated_file_is_refused(name: str, directory: Path, capsys: Capture) -> None:
     """The file is refused whether or not the manifest matches it; the message names it unless it is the record."""
     path = directory / "translator"
     content = (path / name).read_bytes()
@@ -766,7 +743,7 @@ BAD_RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("change", BAD_RECORDS.values(), ids=BAD_RECORDS)
 def test_a_checkpoint_with_a_bad_record_is_refused(
-    change: Callable[[dict[str, Any]], Any], directory: Path, capsys: pytest.CaptureFixture[str]
+    change: Callable[[dict[str, Any]], Any], directory: Path, capsys: Capture
 ) -> None:
     rewrite(directory / "translator", change)
     assert refusal(capsys, "inspect translator") == f"Checkpoint translator is damaged: {UNREADABLE}"
@@ -775,7 +752,7 @@ def test_a_checkpoint_with_a_bad_record_is_refused(
 NOT_LISTED = "Checkpoint translator is damaged: manifest.json does not list"
 
 
-def test_special_files_in_a_checkpoint_are_refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_special_files_in_a_checkpoint_are_refused(directory: Path, capsys: Capture) -> None:
     """Commands do not wait for pipes or endless devices, and a manifest must not name files of other directories."""
     path = directory / "translator"
     weights = (path / "model.safetensors").read_bytes()
@@ -805,7 +782,7 @@ def test_special_files_in_a_checkpoint_are_refused(directory: Path, capsys: pyte
     assert refusal(capsys, TRANSLATE) == f"{NOT_LISTED} {JOINT}; use another one."
 
 
-def test_tensors_of_another_type_are_refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensors_of_another_type_are_refused(directory: Path, capsys: Capture) -> None:
     path = directory / "translator" / "model.safetensors"
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
@@ -825,9 +802,7 @@ def test_tensors_of_another_type_are_refused(directory: Path, capsys: pytest.Cap
     "name", ["model.safetensors", "training.safetensors", "checkpoint.json", "manifest.json", JOINT]
 )
 @pytest.mark.parametrize("repaired", [False, True])
-def test_a_pickle_in_a_checkpoint_is_not_executed(
-    name: str, repaired: bool, directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pickle_in_a_checkpoint_is_not_executed(name: str, repaired: bool, directory: Path, capsys: Capture) -> None:
     for seed in range(4):
         (directory / "translator" / name).write_bytes(bomb(directory / "canary", Random(seed)))
         if repaired and name != "manifest.json":
@@ -839,7 +814,7 @@ def test_a_pickle_in_a_checkpoint_is_not_executed(
     assert not (directory / "canary").exists()
 
 
-def test_a_pickle_in_other_files_is_not_executed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pickle_in_other_files_is_not_executed(directory: Path, capsys: Capture) -> None:
     """The pickle takes the place of an encoder's weights and of the files of a prepared corpus."""
     prepare = "prepare data.train=50 data.valid=5 data.test=5 data.vocabulary.kind=word data.processes=1"
     run(capsys, *prepare.split())
@@ -869,7 +844,7 @@ def test_unpickling_the_bomb_makes_the_canary(tmp_path: Path) -> None:
     assert (tmp_path / "canary").exists()
 
 
-def test_resuming_a_run_builds_only_seqtool_classes(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_a_run_builds_only_seqtool_classes(directory: Path, capsys: Capture) -> None:
     settings = ["data.train=20", "data.valid=5", "data.test=5", "data.vocabulary.kind=word", "data.processes=1"]
     sizes = ["model=sutskever", "model.hidden=4", "model.embedding=4", "train.steps=1", "device=cpu", "run=theirs"]
     assert run(capsys, "train", *settings, *sizes)[0] == 0
@@ -884,11 +859,7 @@ def test_resuming_a_run_builds_only_seqtool_classes(directory: Path, capsys: pyt
 
 def test_the_fuzzer_finds_no_failures(tmp_path: Path) -> None:
     """A few cases of each kind are run; `python scripts/development/fuzz.py --help` explains how to run many."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     arguments = ["--seed", "0", "--checkpoints", "24", "--inputs", "12", "--place", str(tmp_path / "fuzz")]
     process = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "development" / "fuzz.py"), *arguments],

@@ -27,6 +27,7 @@ from seqtool.predict.captioner import Captioner
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
 
+Capture = pytest.CaptureFixture[str]
 RESULTS = [{"image_id": 1, "caption": "A dog runs."}, {"image_id": 2, "caption": "Two cats."}]
 ANNOTATIONS = {
     "images": [{"id": 1}, {"id": 2}],
@@ -189,7 +190,7 @@ def write_coco(directory: Path) -> Any:
     )
 
 
-def test_coco_tools_read_the_output_of_eval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_coco_tools_read_the_output_of_eval(tmp_path: Path, capsys: Capture) -> None:
     data = write_coco(tmp_path / "coco")
     captioner: Any = StubCaptioner()
     evaluator(output=str(tmp_path / "results.json")).of_checkpoint(captioner, EvaluationData(data))
@@ -225,9 +226,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 FILES = ("task=captioning", "hypotheses=h.json", "references=r.json", "format=json")
 
 
-def test_java_scores_are_added_on_request(
-    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_java_scores_are_added_on_request(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """With java=true, Java's scores are added to the others, and a warning names the scores that are missing."""
 
     def scores(hypotheses: Any, references: Any, *, tokenize: str) -> tuple[dict[str, float], list[str]]:
@@ -245,7 +244,7 @@ def test_java_scores_are_added_on_request(
     assert "meteor       0.2500\n" in table and "Warning: SPICE is not there." in table
 
 
-def test_saved_document_frequencies_give_the_same_scores(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_saved_document_frequencies_give_the_same_scores(files: Path, capsys: Capture) -> None:
     """Document frequencies that were saved from the scored references change no score."""
     assert run(*FILES) == 0
     expected = json.loads(capsys.readouterr().out)
@@ -294,9 +293,7 @@ def test_saved_document_frequencies_give_the_same_scores(files: Path, capsys: py
         ),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(
-    files: Path, settings: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_that_do_not_fit_are_refused(files: Path, settings: str, message: str, capsys: Capture) -> None:
     write(files / "empty.json", {"1": []})
     assert run(*settings.split()) == 2
     assert capsys.readouterr() == ("", f"seqtool: {message}\n")
@@ -349,9 +346,7 @@ def test_eval_and_caption_write_the_same_captions(
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonl", "coco"])
-def test_output_of_caption_is_scored_against_user_captions(
-    directory: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_of_caption_is_scored_against_user_captions(directory: Path, kind: str, capsys: Capture) -> None:
     file = {"text": "a.txt", "jsonl": "a.jsonl", "coco": "a.json"}[kind]
     images = "images=photos/3.png,photos/7.png"
     arguments = ["caption", "checkpoint=runs/noise", images, "max_length=5", "device=cpu"]
@@ -364,7 +359,7 @@ def test_output_of_caption_is_scored_against_user_captions(
 
 
 def test_hard_attention_is_accepted_for_captions_only(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert run("checkpoint=runs/noise", "split=test", "hard_attention=most") == 2
     assert "Unknown hard_attention 'most'; choose from expected, argmax, sample." in capsys.readouterr().err
@@ -373,12 +368,8 @@ def test_hard_attention_is_accepted_for_captions_only(
     assert capsys.readouterr().err == "seqtool: hard_attention= is for captions.\n"
 
 
-USER_CAPTIONS = [
-    ("a.jpg", "A dog runs."),
-    ("a.jpg", "A dog is running."),
-    ("sub/b.jpg", "Two cats"),
-    ("c.jpg", "An old house"),
-]
+USER_CAPTIONS = [("a.jpg", "A dog runs."), ("a.jpg", "A dog is running."), ("sub/b.jpg", "Two cats")]
+USER_CAPTIONS += [("c.jpg", "An old house")]
 
 
 @pytest.fixture
@@ -390,25 +381,19 @@ def user_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(Path("own.csv"), "file,caption\n" + "".join(f'{file},"{text}"\n' for file, text in USER_CAPTIONS))
     hypotheses = {"photos/a.jpg": ["a dog runs", "a dog"], "photos/sub/b.jpg": ["two cats run", "a cat"]}
     best = {name: captions[0] for name, captions in hypotheses.items()}
-    lists = [
-        {"image": name, "captions": [{"text": text} for text in captions]} for name, captions in hypotheses.items()
-    ]
+    records = [{"image": name, "captions": [{"text": text} for text in texts]} for name, texts in hypotheses.items()]
     write(Path("out.txt"), "".join(f"{name}\t{text}\n" for name, text in best.items()))
     marks = "", "\tnot ended"
-    ranked = (
-        f"{name}\t{text}\t-{i}.5{marks[i]}\n"
-        for name, captions in hypotheses.items()
-        for i, text in enumerate(captions)
-    )
-    write(Path("n-best"), "".join(ranked))
-    write(Path("out.jsonl"), "".join(json.dumps(record) + "\n" for record in lists))
+    ranked = [(name, i, text) for name, texts in hypotheses.items() for i, text in enumerate(texts)]
+    write(Path("n-best"), "".join(f"{name}\t{text}\t-{i}.5{marks[i]}\n" for name, i, text in ranked))
+    write(Path("out.jsonl"), "".join(json.dumps(record) + "\n" for record in records))
     write(Path("coco.json"), [{"image_id": Path(name).name, "caption": text} for name, text in best.items()])
     return tmp_path
 
 
 @pytest.mark.parametrize("references", ["own.jsonl", "own.csv"])
 def test_user_captions_are_scored_in_every_format(
-    user_files: Path, references: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    user_files: Path, references: str, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
     """References are in formats that `prepare` reads, and hypotheses in formats that `caption` writes."""
     records = []
@@ -445,7 +430,7 @@ def test_user_captions_are_scored_in_every_format(
     ],
 )
 def test_hypotheses_that_do_not_match_the_references_are_refused(
-    user_files: Path, content: str, message: str, capsys: pytest.CaptureFixture[str]
+    user_files: Path, content: str, message: str, capsys: Capture
 ) -> None:
     write(user_files / "h", content)
     assert run("task=captioning", "hypotheses=h", "references=own.jsonl") == 2
@@ -461,15 +446,13 @@ def test_hypotheses_that_do_not_match_the_references_are_refused(
         ('{"image": "a.jpg", "captions": [3]}', "h.jsonl line 1: a caption must be text, not 3."),
     ],
 )
-def test_json_lines_without_captions_are_refused(
-    user_files: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_lines_without_captions_are_refused(user_files: Path, line: str, message: str, capsys: Capture) -> None:
     write(user_files / "h.jsonl", line + "\n")
     assert run("task=captioning", "hypotheses=h.jsonl", "references=own.jsonl") == 2
     assert message in capsys.readouterr().err
 
 
-def test_captions_are_compared_with_a_baseline(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_captions_are_compared_with_a_baseline(files: Path, capsys: Capture) -> None:
     """Both systems have intervals, and their difference has a p-value; a baseline may describe additional images."""
     generator = np.random.default_rng(0)
 
@@ -489,12 +472,8 @@ def test_captions_are_compared_with_a_baseline(files: Path, capsys: pytest.Captu
     assert list(differences) == SCORE_NAMES
     for name, difference in differences.items():
         assert difference["system"] == record["intervals"][name] and difference["system"]["value"] == record[name]
-        assert (
-            difference["baseline"]["low"]
-            < difference["baseline"]["value"]
-            < difference["baseline"]["high"]
-            < difference["system"]["low"]
-        )
+        baseline = difference["baseline"]
+        assert baseline["low"] < baseline["value"] < baseline["high"] < difference["system"]["low"]
         assert difference["p_value"] < 0.01
         assert difference["signature"].startswith("nrefs:2|bs:200|seed:12345|tok:ptb")
     assert run(*FILES[:3], "baseline=b.json", "bootstrap=200") == 0
@@ -506,7 +485,7 @@ def test_captions_are_compared_with_a_baseline(files: Path, capsys: pytest.Captu
     assert "b.json has no caption for 59 images, such as 1, of the references" in capsys.readouterr().err
 
 
-def test_jsonl_lists_the_scores_of_each_image(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jsonl_lists_the_scores_of_each_image(files: Path, capsys: Capture) -> None:
     write(files / "b.json", {"1": "A dog", "2": "No cats"})
     write(files / "half.json", {"1": "\ud83d dog", "2": "é"})
     assert run("task=captioning", "hypotheses=half.json", "references=r.json", "format=jsonl") == 0

@@ -29,6 +29,7 @@ from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
 from seqtool.training.trainer import Trainer
 
+Capture = pytest.CaptureFixture[str]
 COLOURS = {"red": (200, 30, 30), "green": (30, 180, 40), "blue": (40, 60, 210), "yellow": (220, 210, 40)}
 DATA = ["data=photos", "data.vocabulary.minimum_count=1", "data.processes=1", "device=cpu", "train.minutes=null"]
 TRAIN = "data.train=data/photos/captions.jsonl"
@@ -78,7 +79,7 @@ def test_checkpoints_and_training_count_the_same_parameters(directory: Path, cap
     assert f"runs/counted: {checkpoint.find('runs/counted').parameters:,} parameters on cpu" in caplog.text
 
 
-def test_a_captioner_learns_to_name_colours_and_sides(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_captioner_learns_to_name_colours_and_sides(directory: Path, capsys: Capture) -> None:
     assert run("caption", "checkpoint=runs/soft", "images=data/photos", "device=cpu") == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [Path(name).name for name, _ in lines] == [f"{number:03d}.png" for number in range(96)]
@@ -119,7 +120,7 @@ def test_the_backbone_is_trained_from_the_configured_step(
     assert changed == [False, False, True]
 
 
-def test_output_formats_of_caption(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_formats_of_caption(directory: Path, capsys: Capture) -> None:
     images = "images=data/photos/000.png,data/photos/001.png"
     assert run("caption", "checkpoint=runs/soft", images, "format=jsonl", "n_best=2", "device=cpu") == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -138,7 +139,7 @@ def test_output_formats_of_caption(directory: Path, capsys: pytest.CaptureFixtur
     assert results[0]["caption"] == records[0]["captions"][0]["text"]
 
 
-def test_attended_locations_are_those_that_were_drawn(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_attended_locations_are_those_that_were_drawn(directory: Path, capsys: Capture) -> None:
     """With hard_attention=sample, these differ from the locations with the largest weights."""
     images = [f"data/photos/{number:03d}.png" for number in range(20)]
     settings = ["format=jsonl", "hard_attention=sample", "device=cpu"]
@@ -152,7 +153,7 @@ def test_attended_locations_are_those_that_were_drawn(directory: Path, capsys: p
     assert largest != [best.chosen for best in captions]
 
 
-def test_captions_that_do_not_end_are_marked(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_captions_that_do_not_end_are_marked(directory: Path, capsys: Capture) -> None:
     """They have a fourth column in n-best lists, and `ended` is false in JSON."""
     settings = ["checkpoint=runs/soft", "images=data/photos/000.png,data/photos/001.png", "device=cpu", "n_best=5"]
     settings += ["min_length=3", "max_length=3"]
@@ -169,7 +170,7 @@ def test_captions_that_do_not_end_are_marked(directory: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("output", ["photo.png", "link.png", "list.txt"])
-def test_caption_does_not_overwrite_its_input(directory: Path, capsys: pytest.CaptureFixture[str], output: str) -> None:
+def test_caption_does_not_overwrite_its_input(directory: Path, capsys: Capture, output: str) -> None:
     content = Path("data/photos/000.png").read_bytes()
     Path("photo.png").write_bytes(content)
     Path("list.txt").write_text("photo.png\n")
@@ -213,7 +214,7 @@ def test_finished_captions_are_kept_after_a_signal(
         assert f"{partial} has what is finished, {count} images; {tmp_path / 'out'} is unchanged." in error
 
 
-def test_bad_images_are_reported_and_left_out(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_images_are_reported_and_left_out(directory: Path, capsys: Capture) -> None:
     Path("bad.jpg").write_bytes(b"\xff\xd8 not a picture")
     names = "images=data/photos/003.png,bad.jpg,data/photos/004.png"
     assert run("caption", "checkpoint=runs/soft", names, "device=cpu") == 0
@@ -241,7 +242,7 @@ def test_the_batch_size_changes_no_caption(directory: Path) -> None:
         assert in_large_batch == in_small_batches
 
 
-def test_a_bad_image_changes_no_other_caption(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_image_changes_no_other_caption(directory: Path, capsys: Capture) -> None:
     """Random samples do not change either: they depend on the index of an image in the list."""
     captions = []
     for first in ("nowhere.png", "data/photos/009.png"):
@@ -269,7 +270,7 @@ def test_a_pillow_image_is_turned_upright_like_its_file(directory: Path) -> None
     assert "right" in captioner.caption(["turned.jpg"])[0]
 
 
-def test_unusual_file_names_are_written_as_utf8(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusual_file_names_are_written_as_utf8(directory: Path, capsys: Capture) -> None:
     """A name in another encoding, and one with a tab, are written on one line of UTF-8."""
     Path("odd").mkdir()
     for name in (b"odd/\xff.png", b"odd/a\tb.png"):
@@ -280,7 +281,7 @@ def test_unusual_file_names_are_written_as_utf8(directory: Path, capsys: pytest.
     assert [line.split("\t")[0] for line in lines[:2]] == ["odd/a b.png", "odd/\\udcff.png"]
 
 
-def test_a_checkpoint_without_its_baseline_is_not_resumed(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoint_without_its_baseline_is_not_resumed(directory: Path, capsys: Capture) -> None:
     original = checkpoint.newest(Path("runs/fixed"))
     tensors = {name: tensor for name, tensor in original.training_tensors().items() if name != "loss.baseline"}
     shutil.copytree("runs/fixed", "runs/old")
@@ -337,7 +338,7 @@ def test_ensembles_describe_images_or_are_refused(directory: Path) -> None:
             Captioner.load([f"runs/{name}" for name in names], device="cpu", hard_attention="argmax")
 
 
-def test_eval_scores_a_checkpoint(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_scores_a_checkpoint(directory: Path, capsys: Capture) -> None:
     settings = ["split=test", "format=json", "device=cpu", "output=written.json"]
     assert run("eval", "checkpoint=runs/soft", *settings) == 0
     scores = json.loads(capsys.readouterr().out)
@@ -348,7 +349,7 @@ def test_eval_scores_a_checkpoint(directory: Path, capsys: pytest.CaptureFixture
     assert "sources= means nothing for captions." in capsys.readouterr().err
 
 
-def test_eval_reports_the_likelihood_of_references(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_reports_the_likelihood_of_references(directory: Path, capsys: Capture) -> None:
     """Hard attention has a lower bound and an estimate above it; soft attention has log p. Repeating gives the same."""
     train_hard = ["train", *DATA, TRAIN, *HARD, "model.soft_share=0.5", "run=draws", "train.epochs=2"]
     assert run(*train_hard) == 0
@@ -372,7 +373,7 @@ def test_eval_reports_the_likelihood_of_references(directory: Path, capsys: pyte
     assert all(len(image["likelihood"]["estimate"]) == len(image["references"]) for image in images)
 
 
-def test_inspect_names_the_model_scores_and_data(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_names_the_model_scores_and_data(directory: Path, capsys: Capture) -> None:
     assert run("inspect", "runs/soft") == 0
     text = capsys.readouterr().out
     assert "ShowAttendTell" in text and "CIDEr-D" in text and "Photos" in text
@@ -434,9 +435,7 @@ def test_inspect_names_the_model_scores_and_data(directory: Path, capsys: pytest
         ),
     ],
 )
-def test_bad_arguments_are_refused(
-    directory: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_bad_arguments_are_refused(directory: Path, capsys: Capture, arguments: list[str], message: str) -> None:
     assert run(*arguments, "device=cpu") == 2
     assert message in capsys.readouterr().err
 

@@ -29,6 +29,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain
 
+Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parent.parent
 
 LITERAL = {  # settings that hold names and texts: True if they may hold several
@@ -233,12 +234,12 @@ def test_a_signal_while_python_exits_prints_nothing(signal_number: signal.Signal
     assert (process.returncode, process.stderr) == (-signal_number if signal_number == signal.SIGTERM else 0, "")
 
 
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str], configs: Path) -> None:
+def test_the_version_is_printed(capsys: Capture, configs: Path) -> None:
     assert cli.run(["--version"], configs) == 0
     assert capsys.readouterr().out == f"seqtool {seqtool.__version__}\n"
 
 
-def test_help_is_also_a_command(capsys: pytest.CaptureFixture[str], configs: Path) -> None:
+def test_help_is_also_a_command(capsys: Capture, configs: Path) -> None:
     assert cli.run(["help", "train"], configs) == cli.run(["train", "--help"], configs) == 0
     help_command, help_option = capsys.readouterr().out.split("seqtool train: ")[1:]
     assert help_command == help_option
@@ -276,7 +277,7 @@ def test_inspect_receives_paths_of_existing_files(calls: list[Any], configs: Pat
     assert calls[-1]["plot"] == "${x}"
 
 
-def test_inspect_without_a_valid_path_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_without_a_valid_path_is_refused(capsys: Capture) -> None:
     for options in ([], ["checkpoint="], [""], ["a", "b"], ["plot=c"], ["a", "plot="], ["a", "plot=b", "plot=c"]):
         assert cli.run(["inspect", *options], config_directory()) == 2
         message = "inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER."
@@ -286,9 +287,7 @@ def test_inspect_without_a_valid_path_is_refused(capsys: pytest.CaptureFixture[s
         assert capsys.readouterr().err == "seqtool: Unknown setting 'plto'; did you mean 'plot'?\n"
 
 
-def test_sweeps_run_every_job_and_leave_no_files(
-    calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sweeps_run_every_job_and_leave_no_files(calls: list[Any], configs: Path, capsys: Capture) -> None:
     sweep = ["train", "model=small,large", "-m", "train.epochs=1,2"]
     assert cli.run([*sweep, "run=it's (a) ${x}", "data.train=a b,c d"], configs) == 0
     jobs = [(call["model"]["hidden"], call["train"]["epochs"]) for call in calls]
@@ -314,9 +313,7 @@ def test_the_name_of_a_run_may_refer_to_settings(calls: list[Any], configs: Path
     assert {call["init_from"] for call in calls} == {"${run}"}
 
 
-def test_a_reference_to_an_unknown_setting_is_refused(
-    calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_reference_to_an_unknown_setting_is_refused(calls: list[Any], configs: Path, capsys: Capture) -> None:
     assert cli.run(["train", "run=a_${model.hiden}"], configs) == 2
     expected = "seqtool: Setting 'run' cannot be resolved: Interpolation key 'model.hiden' not found.\n"
     assert (calls, capsys.readouterr().err) == ([], expected)
@@ -324,7 +321,7 @@ def test_a_reference_to_an_unknown_setting_is_refused(
 
 @pytest.mark.parametrize("flag", [[], ["-m"]], ids=["once", "sweep"])
 def test_a_run_name_that_refers_to_a_group_is_refused(
-    flag: list[str], calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
+    flag: list[str], calls: list[Any], configs: Path, capsys: Capture
 ) -> None:
     for name, group, example in (
         ("a_${model}", "model", ", such as ${model.hidden}"),
@@ -336,9 +333,7 @@ def test_a_run_name_that_refers_to_a_group_is_refused(
         assert (calls, capsys.readouterr().err) == ([], expected)
 
 
-def test_a_sweep_accepts_settings_that_all_its_choices_have(
-    calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_accepts_settings_that_all_its_choices_have(calls: list[Any], configs: Path, capsys: Capture) -> None:
     """The default choice need not have them."""
     (configs / "model/huge.yaml").write_text("_target_: seqtool.models.huge.Huge\ndeep: {layers: 9}\nhidden: 9999\n")
     sweep = ["train", "-m", "model=large,huge"]
@@ -368,7 +363,7 @@ def test_runs_of_a_sweep_have_different_names(calls: list[Any], configs: Path) -
 
 
 def test_a_job_that_fails_does_not_end_the_sweep(
-    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     jobs: list[Any] = []
 
@@ -443,7 +438,7 @@ def test_isolated_jobs_share_a_directory(calls: list[Any], configs: Path, isolat
 
 
 def test_a_failed_isolated_job_fails_the_sweep(
-    configs: Path, isolated_sweep: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    configs: Path, isolated_sweep: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def command(config: Any) -> None:
         if config.train.epochs == 2:
@@ -500,7 +495,7 @@ def test_a_command_leaves_no_files(calls: list[Any], configs: Path) -> None:
     assert len(calls) == 1
 
 
-def test_cfg_prints_the_configuration_only(calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cfg_prints_the_configuration_only(calls: list[Any], configs: Path, capsys: Capture) -> None:
     assert cli.run(["train", "--cfg", "job", "run=a b"], configs) == 0
     printed = capsys.readouterr()
     assert "\nrun: a b\n" in printed.out
@@ -637,7 +632,7 @@ def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
     ],
 )
 def test_every_mistake_has_a_one_line_message(
-    line: str, message: str, calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
+    line: str, message: str, calls: list[Any], configs: Path, capsys: Capture
 ) -> None:
     assert cli.run(line.split(" "), configs) == 2
     printed = capsys.readouterr()
@@ -672,7 +667,7 @@ def test_mistakes_with_user_configurations_are_explained(
     user_configs: Path,
     calls: list[Any],
     configs: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     assert cli.run(["train", *line.split(), option, str(user_configs)], configs) == 2
     assert (calls, capsys.readouterr()) == ([], ("", f"seqtool: {message.format(user_configs=user_configs)}\n"))
@@ -683,7 +678,7 @@ def test_user_configurations_are_used(
     calls: list[Any],
     configs: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     """A broken file among them is named, whatever other arguments there are."""
     monkeypatch.chdir(user_configs.parent)
@@ -719,7 +714,7 @@ def test_bad_input_of_a_command_is_reported_in_one_line(
     flag: list[str],
     configs: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     def command(config: Any) -> None:
         raise error
@@ -736,7 +731,7 @@ def test_bad_input_of_a_command_is_reported_in_one_line(
 
 
 def test_a_removed_setting_that_a_command_needs_is_reported(
-    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     replace_train(lambda config: print(config.train.epochs), monkeypatch)
     assert cli.run(["train", "~train.epochs"], configs) == 2
@@ -744,9 +739,7 @@ def test_a_removed_setting_that_a_command_needs_is_reported(
     assert capsys.readouterr().err == expected
 
 
-def test_a_defect_keeps_its_traceback(
-    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_defect_keeps_its_traceback(configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def command(config: Any) -> None:
         print(config.train.no_such_key)
 
@@ -757,9 +750,7 @@ def test_a_defect_keeps_its_traceback(
     assert capsys.readouterr().err == ""
 
 
-def test_an_interrupt_prints_nothing(
-    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_prints_nothing(configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def command(config: Any) -> None:
         raise KeyboardInterrupt
 
@@ -787,12 +778,12 @@ def test_help_of_a_command_shows_its_settings_and_choices(configs: Path) -> None
     assert help_texts.command("inspect", configs, []).startswith("seqtool inspect: ")
 
 
-def help_output(capsys: pytest.CaptureFixture[str], *arguments: str, configs: Path) -> str:
+def help_output(capsys: Capture, *arguments: str, configs: Path) -> str:
     assert cli.run([*arguments, "--help"], configs) == 0
     return capsys.readouterr().out
 
 
-def test_help_shows_the_values_of_the_given_settings(configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_values_of_the_given_settings(configs: Path, capsys: Capture) -> None:
     """Values of presets and arguments are shown with their comments, in the groups that the preset chooses."""
     assert "\n  train: {batch_size: 4, epochs: 1, resume: false}\n" in help_output(capsys, "train", configs=configs)
     text = help_output(
@@ -806,7 +797,7 @@ def test_help_shows_the_values_of_the_given_settings(configs: Path, capsys: pyte
     assert cli.run(["train", "experiment=none", "--help"], configs) == 2
 
 
-def test_help_shows_a_built_in_preset(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_a_built_in_preset(capsys: Capture) -> None:
     text = help_output(capsys, "train", "experiment=scenes_soft", "schedule.warmup=7", configs=config_directory())
     for line in (
         "  data=scenes  # choose from ",
@@ -827,7 +818,7 @@ def test_help_shows_a_built_in_preset(capsys: pytest.CaptureFixture[str]) -> Non
     assert "model.encoder.backbone=" in help_texts.complete("seqtool train model=show_tell model.en", config)
 
 
-def test_help_shows_user_configurations(user_configs: Path, configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_user_configurations(user_configs: Path, configs: Path, capsys: Capture) -> None:
     directory = str(user_configs)
     for options in (["experiment=mine", "--config-dir", directory], ["-cd", directory, "experiment=mine"]):
         text = help_output(capsys, "train", *options, configs=configs)

@@ -37,6 +37,7 @@ from seqtool.demo.app import Json, describe
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
 
+Capture = pytest.CaptureFixture[str]
 WORDS = ("I", "have", "a", "big", "cat", "but", "the", "old", "dog", "sees", "red", "house", ".")
 UNUSUAL_SENTENCES = [
     *("", " ", "I have a big cat.", "<img src=x onerror=alert(1)>", "</script>", "عندي قطة كبيرة", "🐈 🏠", "a\tb"),
@@ -84,9 +85,8 @@ class Server:
         try:
             connection.request(method, path, content, headers or {})
             response = connection.getresponse()
-            return Answer(
-                response.status, response.read(), {name.lower(): value for name, value in response.getheaders()}
-            )
+            response_headers = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, response.read(), response_headers)
         finally:
             connection.close()
 
@@ -132,9 +132,7 @@ def server(directory: Path) -> Iterator[Server]:
     assert "Traceback" not in errors and server.process.returncode == 0
 
 
-def test_answers_equal_the_output_of_translate(
-    directory: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answers_equal_the_output_of_translate(directory: Path, server: Server, capsys: Capture) -> None:
     """Answers also equal those of the Python API, field by field, for unusual sentences too."""
     lines = strange_sentences(100)
     request = {"sentences": lines, "weights": True, "likeliest": 3, "settings": {"n_best": 2, "beam": 3}}
@@ -156,9 +154,8 @@ def test_answers_equal_the_output_of_translate(
 def strange_sentences(count: int) -> list[str]:
     """Return `count` sentences: first hostile, empty, long and right-to-left ones, then some like the training data."""
     generator = random.Random(0)
-    usual_sentences = (
-        " ".join(generator.choices(WORDS, k=generator.randint(1, 20))) for _ in range(count - len(UNUSUAL_SENTENCES))
-    )
+    usual_count = count - len(UNUSUAL_SENTENCES)
+    usual_sentences = (" ".join(generator.choices(WORDS, k=generator.randint(1, 20))) for _ in range(usual_count))
     return [*UNUSUAL_SENTENCES, *usual_sentences]
 
 
@@ -175,9 +172,7 @@ def test_a_prefix_of_tokens_is_not_tokenised_again(server: Server) -> None:
         assert refused.status == 400 and "prefix" in refused.text
 
 
-def test_a_text_prefix_works_as_in_translate(
-    directory: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_prefix_works_as_in_translate(directory: Path, server: Server, capsys: Capture) -> None:
     (directory / "one.txt").write_text("I have a big cat.\n")
     (directory / "begins.txt").write_text("La casa\n")
     assert run("translate", "checkpoint=runs/attend", "input=one.txt", "prefix=begins.txt", "device=cpu") == 0
@@ -186,9 +181,7 @@ def test_a_text_prefix_works_as_in_translate(
     assert translation["text"] + "\n" == capsys.readouterr().out and translation["text"].startswith("La casa")
 
 
-def test_pairs_are_scored_as_by_the_command(
-    directory: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pairs_are_scored_as_by_the_command(directory: Path, server: Server, capsys: Capture) -> None:
     pairs = {"sources": ["I have a cat.", "The house."], "references": ["Tengo un gato.", ""]}
     for name, lines in pairs.items():
         (directory / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
@@ -267,7 +260,7 @@ def test_why_shows_where_a_translation_left_the_beam(server: Server) -> None:
     assert all(hypothesis["log_probability"] >= total - 1e-4 for hypothesis in left["beaten_by"])
 
 
-def test_uploaded_and_built_in_images_are_captioned(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_uploaded_and_built_in_images_are_captioned(directory: Path, capsys: Capture) -> None:
     """Uploaded images get the captions of the command, built-in scenes can be edited, and bad images are refused."""
     server = Server(directory, "checkpoint=runs/scenes").ready()
     try:
@@ -361,7 +354,7 @@ def test_offered_scenes_can_be_drawn() -> None:
         requests.drawn_scene({"items": [{**ITEM, "colour": "pink"}]})
 
 
-def test_a_language_model_predicts_and_generates(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_language_model_predicts_and_generates(directory: Path, capsys: Capture) -> None:
     """The server predicts the next symbols of a text, and generates the same text as the command."""
     server = Server(directory, "checkpoint=runs/text").ready()
     try:
@@ -642,13 +635,13 @@ def test_slow_and_vanishing_clients_do_not_disturb_others(server: Server) -> Non
     ],
 )
 def test_settings_that_cannot_be_served_are_refused(
-    directory: Path, settings: str, message: str, capsys: pytest.CaptureFixture[str]
+    directory: Path, settings: str, message: str, capsys: Capture
 ) -> None:
     assert run("demo", *settings.split()) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_port_in_use_is_reported(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported(directory: Path, capsys: Capture) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -31,6 +31,7 @@ from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
 from seqtool.view import plots, report
 
+Capture = pytest.CaptureFixture[str]
 FILES = ("hypotheses=system.txt", "references=reference.txt", "sources=source.txt", "bootstrap=50")
 TEXT = ["data.train=200", "data.valid=20", "data.test=20", "data.vocabulary.size=150", "data.processes=1"]
 SIZES = ["model.embedding=8", "model.encoder_hidden=8", "model.decoder_hidden=8", "model.alignment=8", "model.maxout=8"]
@@ -40,7 +41,7 @@ def run(*arguments: str) -> int:
     return cli.run(list(arguments), config_directory())
 
 
-def evaluate(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+def evaluate(capsys: Capture, *arguments: str) -> Any:
     """Run `eval`, and return its report."""
     assert run("eval", *arguments, "format=json") == 0
     return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
@@ -78,7 +79,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield directory
 
 
-def test_the_interval_of_a_system_does_not_depend_on_its_role(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_interval_of_a_system_does_not_depend_on_its_role(files: Path, capsys: Capture) -> None:
     """The interval is the same for a single system, next to a baseline, and for a baseline."""
     report = evaluate(capsys, *FILES, "baseline=baseline.txt")
     bleu = report["system"]["bleu"]
@@ -92,7 +93,7 @@ def test_the_interval_of_a_system_does_not_depend_on_its_role(files: Path, capsy
     assert evaluate(capsys, *FILES[:3], "bootstrap=20")["system"]["bleu"] != bleu
 
 
-def test_the_parts_of_bleu_equal_those_of_sacrebleu(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_of_bleu_equal_those_of_sacrebleu(files: Path, capsys: Capture) -> None:
     """The score is their product: the mean precision times the brevity penalty."""
     system = evaluate(capsys, *FILES)["system"]
     hypotheses, references = (Path(name).read_text().splitlines() for name in ("system.txt", "reference.txt"))
@@ -108,7 +109,7 @@ def test_the_parts_of_bleu_equal_those_of_sacrebleu(files: Path, capsys: pytest.
     assert f"n-gram precisions {precisions}, brevity penalty {bleu.bp:.3f}, length ratio 0." in table
 
 
-def test_captions_have_a_brevity_penalty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_captions_have_a_brevity_penalty(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "h.json").write_text(json.dumps({"1": "a dog", "2": "two cats"}))
     (tmp_path / "r.json").write_text(json.dumps({"1": ["a dog runs", "the old dog runs here"], "2": ["two cats sit"]}))
     files = [f"hypotheses={tmp_path / 'h.json'}", f"references={tmp_path / 'r.json'}"]
@@ -119,9 +120,7 @@ def test_captions_have_a_brevity_penalty(tmp_path: Path, capsys: pytest.CaptureF
     assert "brevity penalty 0.607, length ratio 0.667" in capsys.readouterr().out
 
 
-def test_tokenised_text_is_warned_of(
-    files: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tokenised_text_is_warned_of(files: Path, capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
     """The warning names the file, and the setting to change."""
     tokenised = ["hypotheses=reference.txt", *FILES[1:]]
     evaluate(capsys, *tokenised)
@@ -137,7 +136,7 @@ def test_tokenised_text_is_warned_of(
 
 @pytest.mark.parametrize(("name", "additional"), [("text", set()), ("photos", {"hard_attention"})])
 def test_the_report_names_checkpoint_and_decoding_settings(
-    directory: Path, name: str, additional: set[str], capsys: pytest.CaptureFixture[str]
+    directory: Path, name: str, additional: set[str], capsys: Capture
 ) -> None:
     """The report names the checkpoint, not only its run, and every setting that affects decoding."""
     machine = ["device=cpu", "threads=1", "max_length=6"]
@@ -182,7 +181,7 @@ INPUTS = [(run_name, setting) for run_name, settings in INPUT_SETTINGS.items() f
 
 @pytest.mark.parametrize(("run_name", "input_setting"), INPUTS)
 def test_input_files_are_not_overwritten(
-    directory: Path, tmp_path: Path, run_name: str, input_setting: str, capsys: pytest.CaptureFixture[str]
+    directory: Path, tmp_path: Path, run_name: str, input_setting: str, capsys: Capture
 ) -> None:
     files = {setting: tmp_path / setting for setting in INPUT_SETTINGS[run_name]}
     for file in files.values():
@@ -194,7 +193,7 @@ def test_input_files_are_not_overwritten(
     assert files[input_setting].read_text() == "before\n"
 
 
-def test_document_frequencies_do_not_overwrite_references(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_document_frequencies_do_not_overwrite_references(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "r.json"
     file.write_text('{"1": ["a dog"]}')
     assert run("eval", "task=captioning", f"references={file}", f"save_document_frequencies={file}") == 2
@@ -204,7 +203,7 @@ def test_document_frequencies_do_not_overwrite_references(tmp_path: Path, capsys
 
 @pytest.mark.parametrize("name", ["text", "photos"])
 def test_unwritable_outputs_are_refused_before_decoding(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: pytest.CaptureFixture[str]
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, capsys: Capture
 ) -> None:
     monkeypatch.setattr(Translator, "hypotheses", pytest.fail)
     monkeypatch.setattr(Captioner, "caption_each", pytest.fail)
@@ -218,7 +217,7 @@ def test_unwritable_outputs_are_refused_before_decoding(
 
 
 def test_finished_translations_are_kept_after_an_interrupt(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (tmp_path / "lines").write_text("a cat\n" * 50)
     calls: list[list[str]] = []
@@ -246,7 +245,7 @@ def test_systems_with_equal_file_names_are_both_drawn(files: Path, monkeypatch: 
     assert [list(systems) for systems in figures] == [["system.txt", "other/system.txt"], ["system", "reference"]]
 
 
-def test_alignments_may_be_of_hypotheses_or_references(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_alignments_may_be_of_hypotheses_or_references(files: Path, capsys: Capture) -> None:
     """The link 2-2 exceeds the two words of the reference, but not the three words of the hypothesis."""
     names = ("source.txt", "system.txt", "reference.txt", "links", "gold")
     for name, text in zip(names, ("I do not", "no lo hago", "yo no", "0-0 2-2", ""), strict=True):
@@ -300,14 +299,14 @@ def user_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("settings", REFUSALS)
 def test_settings_that_do_not_fit_are_refused(
-    directory: Path, tmp_path: Path, user_scores: None, settings: str, capsys: pytest.CaptureFixture[str]
+    directory: Path, tmp_path: Path, user_scores: None, settings: str, capsys: Capture
 ) -> None:
     (tmp_path / "text").write_text("a cat\n")
     assert run("eval", *settings.format(*[tmp_path / "text"] * 2).split()) == 2
     assert capsys.readouterr() == ("", f"seqtool: {REFUSALS[settings]}\n")
 
 
-def test_captions_may_have_user_scores(tmp_path: Path, user_scores: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_captions_may_have_user_scores(tmp_path: Path, user_scores: None, capsys: Capture) -> None:
     """User scores have signatures, and NaN becomes null in JSON."""
     file = tmp_path / "captions.json"
     file.write_text('{"1": "a dog runs", "2": "two cats"}')
@@ -324,7 +323,7 @@ def test_captions_may_have_user_scores(tmp_path: Path, user_scores: None, capsys
 
 @pytest.mark.parametrize("task", ["translation", "captioning"])
 def test_user_metrics_are_in_every_output_format(
-    task: str, tmp_path: Path, user_scores: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    task: str, tmp_path: Path, user_scores: None, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """A metric is a line in the table of scores, or is chosen by its dotted name. Both have signatures."""
     info = MetricInfo("words", "words written", task=task, digits=1, scorer="user_scores:words", title="Words written")
@@ -352,7 +351,7 @@ def test_user_metrics_are_in_every_output_format(
     assert [(scores["words written"], scores["Words"]) for scores in lines] == [(2, 2), (3, 3)]
 
 
-def test_long_lines_are_cut_with_a_warning(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_lines_are_cut_with_a_warning(directory: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "lines").write_text("a\n" + "cat " * 20 + "\n")
     files = [f"sources={tmp_path}/lines", f"references={tmp_path}/lines"]
     assert run("eval", "checkpoint=runs/text", *files, "max_length=5", "device=cpu", "threads=1") == 0
@@ -361,7 +360,7 @@ def test_long_lines_are_cut_with_a_warning(directory: Path, tmp_path: Path, caps
     assert "Line 1 " not in error
 
 
-def test_a_line_may_have_more_tokens_than_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_may_have_more_tokens_than_characters(capsys: Capture) -> None:
     """The initial ▁ is a token, and NFKC turns the character of line 3 into 18."""
     vocabulary = train(["a b c d e f g h"], VocabularySettings("char", 13, 1, None, "nfkc", False, None))
     settings = SimpleNamespace(max_source_length=None)
@@ -392,7 +391,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ["captions.json", "captions.json.gz"])
-def test_captions_are_not_scored_as_translations(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_captions_are_not_scored_as_translations(tmp_path: Path, name: str, capsys: Capture) -> None:
     file = tmp_path / name
     content = b'[{"image_id": 1, "caption": "a cat"}]'
     file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
@@ -400,9 +399,7 @@ def test_captions_are_not_scored_as_translations(tmp_path: Path, name: str, caps
     assert f"hypotheses={file} contains captions: add task=captioning, or" in capsys.readouterr().err
 
 
-def test_a_missing_test_set_is_explained_without_a_network(
-    directory: Path, offline: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_test_set_is_explained_without_a_network(directory: Path, offline: Path, capsys: Capture) -> None:
     """The message names the address, and the files for the text; if these exist, they are used."""
     arguments = ["eval", "checkpoint=runs/text", "testset=wmt14/full", "langpair=en-de", "device=cpu", "threads=1"]
     assert run(*arguments) == 2
@@ -418,12 +415,12 @@ def test_a_missing_test_set_is_explained_without_a_network(
     assert json.loads(capsys.readouterr().out)["system"]["sentences"] == 3
 
 
-def test_ter_may_be_left_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ter_may_be_left_out(files: Path, capsys: Capture) -> None:
     system = evaluate(capsys, *FILES, "ter=false")["system"]
     assert [score["name"] for score in system["scores"]] == ["BLEU", "chrF2"]
 
 
-def test_jsonl_lists_the_scores_of_each_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jsonl_lists_the_scores_of_each_line(files: Path, capsys: Capture) -> None:
     assert run("eval", *FILES, "baseline=baseline.txt", "format=jsonl") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["line"] for line in lines] == list(range(1, 121))
