@@ -152,10 +152,10 @@ def _on_gpu(x: Any, gpu_tensors: dict[int, Cuda]) -> Any:
 
 def _check(function: Any, name: str, operands: list[Tensor]) -> None:
     """Raise RuntimeError for operands on two devices, except for indices and the scalars of pointwise operations."""
-    first, *others = operands or [None]
+    first, *further = operands or [None]
     if name in ("index", "index_put", "index_put_", "_index_put_impl_") and isinstance(first, Cuda):
         return
-    if name == "_pack_padded_sequence" and isinstance(others[-1], Cuda):
+    if name == "_pack_padded_sequence" and isinstance(further[-1], Cuda):
         raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
     if name in (*MOVES, "_pack_padded_sequence") or not any(isinstance(x, Cuda) for x in operands):
         return
@@ -212,7 +212,7 @@ class CuDNN(torch.autograd.Function):
 def _recurrence(function: Any, args: Any) -> Any:
     """Run torch.lstm, gru or rnn_tanh; raise RuntimeError where cuDNN would."""
     packed = isinstance(args[3], list | tuple)
-    data, sizes, state, weights, *rest = args if packed else (args[0], None, *args[1:])
+    data, sizes, state, weights, *options = args if packed else (args[0], None, *args[1:])
     states = (state,) if isinstance(state, Tensor) else tuple(state)
     tensors = [data, *states, *weights]
     if isinstance(sizes, Cuda):
@@ -228,9 +228,9 @@ def _recurrence(function: Any, args: Any) -> Any:
     def call(data: Tensor, *states_and_weights: Tensor) -> Any:
         initial_state = states_and_weights[0] if isinstance(state, Tensor) else states_and_weights[: len(states)]
         weights = list(states_and_weights[len(states) :])
-        return function(data, *([sizes] if packed else []), initial_state, weights, *rest)
+        return function(data, *([sizes] if packed else []), initial_state, weights, *options)
 
-    return CuDNN.apply(call, rest[3], *tensors)
+    return CuDNN.apply(call, options[3], *tensors)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **kwargs: Any) -> Tensor:

@@ -44,7 +44,7 @@ RECORD_KEYS = [*SCORE_NAMES, "brevity_penalty", "length_ratio", "signature", "in
 
 
 def evaluator(*files: Path, **settings: Any) -> CaptionEvaluator:
-    """Return an evaluator, of a file of hypotheses and a file of references if they are passed."""
+    """Return an evaluator for a file of hypotheses and a file of references, or for none."""
     file_settings = {"hypotheses": str(files[0]), "references": [str(files[1])]} if files else {}
     common = {"split": "valid", "tokenize": "ptb", "bootstrap": 10}
     return CaptionEvaluator(evaluation_settings(**{**common, **file_settings, **settings}))

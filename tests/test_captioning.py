@@ -120,7 +120,7 @@ def test_the_backbone_is_trained_from_the_configured_step(
     assert changed == [False, False, True]
 
 
-def test_output_formats_of_caption(directory: Path, capsys: Capture) -> None:
+def test_caption_writes_json_lines_and_coco_results(directory: Path, capsys: Capture) -> None:
     images = "images=data/photos/000.png,data/photos/001.png"
     assert run("caption", "checkpoint=runs/soft", images, "format=jsonl", "n_best=2", "device=cpu") == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -154,7 +154,7 @@ def test_attended_locations_are_those_that_were_drawn(directory: Path, capsys: C
 
 
 def test_captions_that_do_not_end_are_marked(directory: Path, capsys: Capture) -> None:
-    """They have a fourth column in n-best lists, and `ended` is false in JSON."""
+    """Captions without an end have a fourth column in n-best lists, and `ended` is false in JSON."""
     settings = ["checkpoint=runs/soft", "images=data/photos/000.png,data/photos/001.png", "device=cpu", "n_best=5"]
     settings += ["min_length=3", "max_length=3"]
     assert run("caption", *settings) == 0
@@ -234,7 +234,7 @@ def test_caption_plots_pictures_of_attention(directory: Path, choice: str) -> No
 
 
 def test_the_batch_size_changes_no_caption(directory: Path) -> None:
-    """Neither does it change random samples of words or of hard attention."""
+    """Random samples of words and of hard attention do not change either."""
     images = [f"data/photos/{number:03d}.png" for number in range(20)]
     for settings in ({}, {"hard_attention": "sample"}, {"sample": True}):
         in_large_batch = Captioner.load("runs/soft", device="cpu", batch_size=20, **settings).caption(images)
@@ -298,7 +298,7 @@ def test_a_checkpoint_without_its_baseline_is_not_resumed(directory: Path, capsy
     assert "is damaged: its training state does not fit the run." in capsys.readouterr().err
 
 
-def test_captioning_from_python(directory: Path) -> None:
+def test_the_python_interface_captions_images(directory: Path) -> None:
     captioner = seqtool.load("runs/soft", device="cpu")
     assert isinstance(captioner, Captioner)
     image = Image.open("data/photos/005.png")
@@ -326,8 +326,8 @@ def test_ensembles_describe_images_or_are_refused(directory: Path) -> None:
     )
     assert [n_best[0].text for n_best in twice] == [n_best[0].text for n_best in single]
     assert all(best.attention is not None and best.words for (best,) in mixed)
-    other = [*DATA, TRAIN, *SOFT, "model.encoder.size=32", "run=other", "train.steps=1", "train.epochs=null"]
-    assert run("train", *other) == 0
+    arguments = [*DATA, TRAIN, *SOFT, "model.encoder.size=32", "run=other", "train.steps=1", "train.epochs=null"]
+    assert run("train", *arguments) == 0
     refused = {
         ("soft", "other"): "read images of different sizes: an ensemble needs one size.",
         ("soft", "fixed"): "hard_attention=argmax needs one model, with attention that can choose locations.",
@@ -360,16 +360,16 @@ def test_eval_reports_the_likelihood_of_references(directory: Path, capsys: Capt
         assert run("eval", f"checkpoint=runs/{name}", *settings) == 0
         return json.loads(capsys.readouterr().out)["likelihood"]
 
-    drawn, soft = likelihood("draws"), likelihood("soft")
-    assert drawn["samples"] == 4 and drawn["captions"] == soft["captions"] == 152
-    assert drawn["bound"] < drawn["estimate"] < soft["log_p"] < 0
-    assert likelihood("draws") == drawn
+    hard, soft = likelihood("draws"), likelihood("soft")
+    assert hard["samples"] == 4 and hard["captions"] == soft["captions"] == 152
+    assert hard["bound"] < hard["estimate"] < soft["log_p"] < 0
+    assert likelihood("draws") == hard
     assert run("eval", "checkpoint=runs/draws", *settings[:-1]) == 0
-    assert f"lower bound L_s         {drawn['bound']:.3f} [" in capsys.readouterr().out
+    assert f"lower bound L_s         {hard['bound']:.3f} [" in capsys.readouterr().out
     assert run("eval", "checkpoint=runs/draws", *settings[:-1], "format=jsonl") == 0
     images = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     bounds = [bound for image in images for bound in image["likelihood"]["bound"]]
-    assert len(bounds) == 152 and sum(bounds) / 152 == pytest.approx(drawn["bound"])
+    assert len(bounds) == 152 and sum(bounds) / 152 == pytest.approx(hard["bound"])
     assert all(len(image["likelihood"]["estimate"]) == len(image["references"]) for image in images)
 
 

@@ -334,7 +334,7 @@ def test_a_run_name_that_refers_to_a_group_is_refused(
 
 
 def test_a_sweep_accepts_settings_that_all_its_choices_have(calls: list[Any], configs: Path, capsys: Capture) -> None:
-    """The default choice need not have them."""
+    """The default choice need not have these settings."""
     (configs / "model/huge.yaml").write_text("_target_: seqtool.models.huge.Huge\ndeep: {layers: 9}\nhidden: 9999\n")
     sweep = ["train", "-m", "model=large,huge"]
     assert cli.run([*sweep, "model.deep.layers=1,2", "model.hidden=3"], configs) == 0
@@ -680,7 +680,7 @@ def test_user_configurations_are_used(
     monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:
-    """A broken file among them is named, whatever other arguments there are."""
+    """A broken configuration file is named, whatever other arguments there are."""
     monkeypatch.chdir(user_configs.parent)
     assert cli.run(["train", f"--config-dir={user_configs.name}", "experiment=mine", "run=${model.size}"], configs) == 0
     assert (calls[0]["model"]["hidden"], calls[0]["train"]["epochs"], calls[0]["run"]) == (2, 3, 1)

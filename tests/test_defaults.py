@@ -21,7 +21,7 @@ def test_defaults_equal_hydras_composition(command: str) -> None:
 
 
 @pytest.mark.parametrize(("predictor", "max_length", "sources_per_batch"), [(Translator, 200, 64), (Captioner, 50, 64)])
-def test_default_decoding_settings_of_predictors(
+def test_predictors_have_the_default_decoding_settings(
     predictor: type[Predictor], max_length: int, sources_per_batch: int
 ) -> None:
     defaults_of_class = predictor.default_settings()

@@ -642,10 +642,10 @@ def test_settings_that_cannot_be_served_are_refused(
 
 
 def test_a_port_in_use_is_reported(directory: Path, capsys: Capture) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         assert run("demo", "checkpoint=runs/attend", f"port={port}") == 2
     assert f"port={port} (address already in use)" in capsys.readouterr().err
 
@@ -664,7 +664,7 @@ def test_a_port_in_use_is_reported(directory: Path, capsys: Capture) -> None:
 def test_memory_for_request_bodies_is_released(
     monkeypatch: pytest.MonkeyPatch, parts: list[int | None], end: Any
 ) -> None:
-    """It is released if a request is answered, too large, refused, cancelled, too slow, or ends with an error."""
+    """It does not matter whether a request is answered, too large, refused, cancelled, too slow or raises an error."""
     for name, value in (("MAX_HELD_BYTES", 350), ("SMALL_BODY_BYTES", 100), ("BODY_SECONDS", 0.1)):
         monkeypatch.setattr(guards, name, value)
     bodies, remaining = guards.Bodies(), list(parts)

@@ -38,9 +38,8 @@ def test_onednn_restores_torchs_setting() -> None:
 
 def test_onednn_is_not_used_if_it_rounds_products(monkeypatch: pytest.MonkeyPatch) -> None:
     _onednn_is_exact.cache_clear()
-    monkeypatch.setattr(
-        torch, "eye", lambda n: torch.diag(torch.full((n,), 1 - 2.0**-9))
-    )  # has the effect of rounding x
+    # The changed factor has the same effect as rounding x.
+    monkeypatch.setattr(torch, "eye", lambda n: torch.diag(torch.full((n,), 1 - 2.0**-9)))
     with onednn() as is_used:
         assert not is_used
     monkeypatch.undo()

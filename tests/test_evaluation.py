@@ -433,12 +433,12 @@ def test_jsonl_lists_the_scores_of_each_line(files: Path, capsys: Capture) -> No
 
 
 def test_further_systems_are_in_the_same_figure(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    drawn: dict[str, Any] = {}
-    monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path, **_: drawn.update(systems))
+    curves: dict[str, Any] = {}
+    monkeypatch.setattr(plots, "bleu_by_length", lambda systems, path, **_: curves.update(systems))
     Path("third.txt").write_text(Path("reference.txt").read_text())
     assert run("eval", *FILES, "baseline=baseline.txt", "beside=third.txt", "plot=figures") == 0
-    assert list(drawn) == ["system", "baseline", "third"]
-    assert [group.bleu.value for group in drawn["third"] if group.bleu] == pytest.approx([100.0] * 2)
+    assert list(curves) == ["system", "baseline", "third"]
+    assert [group.bleu.value for group in curves["third"] if group.bleu] == pytest.approx([100.0] * 2)
     capsys.readouterr()
     assert run("eval", *FILES, "beside=third.txt") == 2
     assert capsys.readouterr().err == "seqtool: beside=FILE needs plot=DIR or report=FILE.html.\n"

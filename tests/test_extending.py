@@ -109,7 +109,7 @@ def cosine_run(directory: Path) -> Path:
 
 
 def test_a_user_metric_is_reported_like_built_in_scores(cosine_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is in the run's progress and records, in `inspect`, and in every output format of `eval`."""
+    """The metric is in the run's progress and records, in `inspect`, and in every output format of `eval`."""
     best = checkpoint.find(cosine_run).progress["best"]
     assert best.keys() == {"checkpoint", "step", "loss", "bleu", "exact.Exact"}
     records = [json.loads(line) for line in (cosine_run / "metrics.jsonl").read_text().splitlines()]

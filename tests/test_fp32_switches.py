@@ -45,7 +45,7 @@ CALLER_SETTINGS: dict[str, Callable[[], object]] = {
 }
 
 
-def state() -> list[Any]:
+def switch_values() -> list[Any]:
     """Return the value of every switch, or "refused" where torch raises an error for mixed settings."""
 
     def value(read: Callable[[], Any]) -> Any:
@@ -77,22 +77,22 @@ WITH_EVERY_SETTING = pytest.mark.parametrize("caller", CALLER_SETTINGS, indirect
 @NEEDS_SWITCHES
 @WITH_EVERY_SETTING
 def test_full_fp32_is_used_and_settings_are_restored(caller: None) -> None:
-    before = state()
+    before = switch_values()
     with without_tf32():
         assert {switch.fp32_precision for switch in fp32_switches()} <= {"none", "ieee"}
         with without_tf32(), onednn(), without_onednn():
             pass
         assert {switch.fp32_precision for switch in fp32_switches()} <= {"none", "ieee"}
-    assert state() == before
+    assert switch_values() == before
 
 
 @NEEDS_SWITCHES
 @WITH_EVERY_SETTING
 def test_a_backbone_works_with_every_setting(caller: None) -> None:
-    before = state()
+    before = switch_values()
     model = make_captioner("show_tell-first_step")
     model.annotations(Pixels(torch.zeros(2, 3, 24, 24, dtype=torch.uint8)))
-    assert state() == before
+    assert switch_values() == before
 
 
 @NEEDS_SWITCHES

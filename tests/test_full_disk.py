@@ -113,9 +113,9 @@ def test_preparing_is_resumed_after_the_disk_was_full(disk: Path, caplog: pytest
     caplog.clear()
     assert run("prepare", *TEXT) == 0
     assert "Resuming after 20,000 training pairs of an interrupted preparation." in caplog.messages
-    (whole,), (resumed,) = (list(Path(name).glob("parallel-*")) for name in ("whole", "cache"))
-    expected = {file.name: file.read_bytes() for file in whole.iterdir()}
-    assert {file.name: file.read_bytes() for file in resumed.iterdir()} == expected
+    (expected_cache,), (resumed_cache,) = (list(Path(name).glob("parallel-*")) for name in ("whole", "cache"))
+    expected = {file.name: file.read_bytes() for file in expected_cache.iterdir()}
+    assert {file.name: file.read_bytes() for file in resumed_cache.iterdir()} == expected
 
 
 def test_translate_leaves_the_output_file_unchanged(
