@@ -93,7 +93,7 @@ class Server:
     def post(self, path: str, body: Any) -> Answer:
         return self.call("POST", path, body, {"content-type": "application/json"})
 
-    def peak_memory(self) -> float:
+    def memory(self) -> float:
         """Return the peak memory of the process in megabytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         match = re.search(r"VmHWM:\s+(\d+) kB", status)
@@ -278,14 +278,14 @@ def test_uploaded_and_built_in_images_are_captioned(directory: Path, capsys: Cap
         for content, reason in BAD_IMAGES.items():
             refused = server.call("POST", "/api/caption", *form([("x.png", content)], {}))
             assert refused.status == 400 and reason in refused.text and "Traceback" not in refused.text
-        memory_before = server.peak_memory()
+        memory_before = server.memory()
         too_many = server.call("POST", "/api/caption", *form([(f"{i}.png", file.read_bytes()) for i in range(9)], {}))
         assert too_many.status == 400
         large = server.call("POST", "/api/caption", *form([(f"{i}.png", LARGEST_IMAGE) for i in range(2)], {}))
         assert large.status == 200 and len(large.json["captions"]) == 2
         for refused in mutated_forms(server, file.read_bytes(), 60, seed=0):
             assert refused.status in (200, 400)
-        assert server.peak_memory() < memory_before + 300
+        assert server.memory() < memory_before + 300
         body, headers = form([("x.png", file.read_bytes())], {})
         head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, "content-length": len(body)}.items())
         with contextlib.ExitStack() as stack:  # clients that stop sending do not block others
@@ -484,7 +484,7 @@ def test_attacks_get_one_clear_answer(server: Server, attack: str) -> None:
 
 def test_an_endless_upload_is_cut_off(server: Server) -> None:
     """Uploads are limited by their declared length or, without one, by the bytes received; memory is bounded."""
-    memory_before = server.peak_memory()
+    memory_before = server.memory()
     declared = server.call("POST", "/api/caption", b"x" * 100, {"content-length": str(200 << 20)})
     assert declared.status == 413
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
@@ -498,7 +498,7 @@ def test_an_endless_upload_is_cut_off(server: Server) -> None:
                 stream.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
                 sent_bytes += 1 << 20
         assert sent_bytes < 100 << 20
-    assert server.peak_memory() < memory_before + 300
+    assert server.memory() < memory_before + 300
     assert server.call("GET", "/api/model").status == 200
 
 
@@ -532,10 +532,10 @@ def test_a_token_is_required_if_other_machines_can_connect(directory: Path) -> N
 
 def test_mutated_requests_do_no_harm(server: Server) -> None:
     """Each of 300 requests gets a clear answer, and the server still works afterwards."""
-    memory_before = server.peak_memory()
+    memory_before = server.memory()
     statuses = [answer.status for answer in mutated(server, 300, seed=0)]
     assert set(statuses) <= {200, 400, 401, 403, 404, 405, 408, 411, 413, 421} and 400 in statuses
-    assert server.peak_memory() < memory_before + 300
+    assert server.memory() < memory_before + 300
     assert server.post("/api/translate", {"sentences": ["I have a cat."]}).status == 200
 
 
@@ -566,21 +566,20 @@ def mutated_forms(server: Server, picture: bytes, count: int, *, seed: int) -> I
 
 
 def _mutate(content: bytes, generator: random.Random) -> bytes:
-    mutated_content = bytearray(content)
+    result = bytearray(content)
     for _ in range(generator.randint(1, 4)):
-        position = generator.randrange(len(mutated_content)) if mutated_content else 0
+        position = generator.randrange(len(result)) if result else 0
         kind = generator.randrange(4)
-        if kind == 0 and mutated_content:
-            mutated_content[position] = generator.randrange(256)
+        if kind == 0 and result:
+            result[position] = generator.randrange(256)
         elif kind == 1:
-            del mutated_content[position : position + generator.randint(1, 20)]
+            del result[position : position + generator.randint(1, 20)]
         elif kind == 2:
-            mutated_content[position:position] = mutated_content[position : position + 20] * generator.randint(1, 50)
+            result[position:position] = result[position : position + 20] * generator.randint(1, 50)
         else:
-            mutated_content[position:position] = generator.choice(
-                [b"null", b"1e999", b"-1", b'"', b"[", b"{}", b"\\u0000", b"NaN"]
-            )
-    return bytes(mutated_content)
+            tokens = [b"null", b"1e999", b"-1", b'"', b"[", b"{}", b"\\u0000", b"NaN"]
+            result[position:position] = generator.choice(tokens)
+    return bytes(result)
 
 
 def _checked_answer(server: Server, path: str, content: bytes, headers: dict[str, str]) -> Answer:
