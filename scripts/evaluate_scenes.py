@@ -11,7 +11,7 @@ recall      the share of the kinds (shape, colour and number) and relations in a
             in its caption; mean over scenes
 attention   the share of object words whose cell with the most attention overlaps a box of one of their objects. An
             object word is the noun of a noun phrase whose kind is in the scene
-chance      the same if a cell were drawn uniformly: the mean share of cells that overlap such a box
+chance      this share if cells were drawn uniformly: the mean share of cells that overlap such a box
 """
 
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the pictures and tables of docs/: all of them (about two hours on two cores), or those of the named pages.
+# Makes the pictures and tables of docs/: of all pages (about two hours on two cores), or only of the named pages.
 # Existing runs are reused; tables are printed.
 #     bash scripts/make_docs.sh gradients sequence_to_sequence
 # PRECISION=bf16 trains the captioners in bf16, which is faster on processors that support it.

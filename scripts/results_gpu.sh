@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures results/gpu/ on one GPU: every benchmark against JoeyNMT or the captioning loops, and models trained and
-# scored on Multi30k and Flickr8k, with the seconds that each training took. Takes the directories of
-# Multi30k and Flickr8k; further arguments go to the training on Flickr8k. Skips results whose file exists already.
+# scored on Multi30k and Flickr8k, with the seconds that each training run took. Takes the directories of
+# Multi30k and Flickr8k; further arguments go to the runs on Flickr8k. Skips results whose file exists already.
 #     bash scripts/results_gpu.sh data/multi30k data/flickr8k model.encoder.weights=WEIGHTS
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures results/language_models/: nats a character on Tiny Shakespeare by cell, layers and size, ten minutes of
+# Measures results/language_models/: nats a character on Tiny Shakespeare by cell, layers and size, after ten minutes of
 # training each. Skips rows whose file exists already; further arguments go to every `seqtool train`.
 #     bash scripts/results_language_models.sh input.txt threads=2
 set -euo pipefail

@@ -56,5 +56,5 @@ def load(
     if not all(paths) or not paths:
         raise InputError("seqtool.load needs a run or checkpoint, or a list of them.")
     checkpoints = [find(path, trust=modules(trust)) for path in paths]
-    model: Translator | Captioner | Generator = tasks.of_checkpoint(checkpoints[0]).load(checkpoints, **settings)
+    model: Translator | Captioner | Generator = tasks.task_of_checkpoint(checkpoints[0]).load(checkpoints, **settings)
     return model

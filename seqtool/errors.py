@@ -39,7 +39,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def out_of_memory(advice: Callable[[], str], device: object = None) -> Iterator[None]:
-    """Within the context, raise OutOfMemoryError if memory runs out; its message ends with `advice`."""
+    """Raise OutOfMemoryError if memory runs out within the context; its message ends with `advice`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

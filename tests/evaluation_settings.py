@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from seqtool.evaluation.evaluation import EvaluationSettings
+from seqtool.evaluation import EvaluationSettings
 from seqtool.runtime.defaults import defaults
 
 

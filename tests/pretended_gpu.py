@@ -1,9 +1,9 @@
-"""A pretended GPU: tensors that claim to be on cuda:0, while their numbers are on the CPU. The tests marked `gpu`
-run on it if there is no real one, and find what a GPU would refuse.
+"""A pretended GPU: its tensors claim to be on cuda:0, while their numbers are on the CPU.
 
-Autograd, autocast and every `x.is_cuda` behave as on a GPU, and these are refused: operands on two devices, `.numpy()`,
-states that are not contiguous for cuDNN, lengths on the GPU for packing and, on request, float64, which Apple's GPUs
-lack. A GPU's own kernels, its memory and its speed are not pretended.
+The tests marked `gpu` use it where there is no real GPU, and so notice operations that a GPU would refuse. Autograd,
+autocast and every `x.is_cuda` behave as on a GPU. As there, the following raise errors: operands on two devices,
+`.numpy()`, states that are not contiguous for cuDNN, lengths on the GPU for packing and, on request, float64, which
+Apple's GPUs lack. GPU kernels, memory and speed are not imitated.
 """
 
 import atexit
@@ -24,19 +24,20 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CUDA, CPU = torch.device("cuda:0"), torch.device("cpu")
-OLDEST, NEWEST = (2, 6), (2, 14)  # the versions of torch whose internals this was written for
+OLDEST_TORCH, NEWEST_TORCH = (2, 6), (2, 14)  # the internals of these versions were checked
 LIBRARY = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
 HEADER = Path(torch.__file__).parent / "include/ATen/detail/AcceleratorHooksInterface.h"
-RANDOM = re.compile(r"rand|bernoulli|dropout|uniform_|normal_|multinomial|exponential_")
-MOVES = ("copy_", "_to_copy", "set_", "_pad_packed_sequence", "_pack_padded_sequence_backward")  # between devices
+RANDOM_OPERATIONS = re.compile(r"rand|bernoulli|dropout|uniform_|normal_|multinomial|exponential_")
+# The operands of these may be on two devices.
+MOVES = ("copy_", "_to_copy", "set_", "_pad_packed_sequence", "_pack_padded_sequence_backward")
 RECURRENCES = (torch.lstm, torch.gru, torch.rnn_tanh)
 
 
 def unknown() -> str | None:
     """The reason why a GPU cannot be pretended here, or None."""
     version = tuple(map(int, torch.__version__.split(".")[:2]))
-    if not OLDEST <= version <= NEWEST:
-        return f"the pretended GPU knows torch {OLDEST} to {NEWEST}, and this is torch {torch.__version__}"
+    if not OLDEST_TORCH <= version <= NEWEST_TORCH:
+        return f"the pretended GPU knows torch {OLDEST_TORCH} to {NEWEST_TORCH}, and this is torch {torch.__version__}"
     if sys.platform != "linux":
         return "a GPU is pretended on Linux only"
     if torch.version.cuda is not None and not (LIBRARY.exists() and "hasPrimaryContext" in HEADER.read_text("utf-8")):
@@ -45,7 +46,7 @@ def unknown() -> str | None:
 
 
 class Cuda(Tensor):
-    """A tensor on the pretended GPU; `inner` has its numbers."""
+    """A tensor on the pretended GPU; `inner` is the tensor on the CPU that holds its numbers."""
 
     inner: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -54,8 +55,8 @@ class Cuda(Tensor):
     def __new__(cls, inner: Tensor) -> "Cuda":
         if inner.dtype == torch.float64 and not _gpus[-1].has_float64:
             raise TypeError("The pretended GPU has no float64.")
-        with torch.inference_mode(False):  # a view of a parameter is not one of inference_mode's
-            made = Tensor._make_wrapper_subclass(
+        with torch.inference_mode(False):  # views of parameters must not become inference tensors
+            wrapper = Tensor._make_wrapper_subclass(
                 cls,
                 inner.shape,
                 strides=inner.stride(),
@@ -64,8 +65,8 @@ class Cuda(Tensor):
                 layout=inner.layout,
                 device=CUDA,
             )
-        made.inner = inner
-        return made
+        wrapper.inner = inner
+        return wrapper
 
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -80,11 +81,11 @@ class Cuda(Tensor):
 
 _gpus: list["Gpu"] = []
 if Cuda not in _foreach_utils._foreach_supported_types:
-    _foreach_utils._foreach_supported_types.append(Cuda)  # one kernel for many tensors
+    _foreach_utils._foreach_supported_types.append(Cuda)  # optimisers update several tensors at once
 
 
 class Gpu:
-    """Its random numbers, and how it runs an operation."""
+    """The pretended GPU: the state of its random numbers, and `run`, which runs an operation on the CPU."""
 
     def __init__(self, has_float64: bool) -> None:
         self.has_float64 = has_float64
@@ -95,37 +96,38 @@ class Gpu:
 
     def run(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
-            with Dispatch():  # under inference_mode, operations arrive whole
-                made = function.decompose(*args, **kwargs)
-            if made is not NotImplemented:
-                return made
+            with Dispatch():  # under inference_mode, composite operations arrive undecomposed
+                result = function.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         name = function._schema.name.split("::")[-1]
         operands: list[Tensor] = []
         _each(lambda x: operands.append(x) if isinstance(x, Tensor) else None, [*args, *kwargs.values()])
-        ours = {id(x.inner): x for x in operands if isinstance(x, Cuda)}
-        asked = None if kwargs.get("device") is None else torch.device(kwargs["device"])
-        if not ours and (asked is None or asked.type == "cpu"):
+        gpu_tensors = {id(x.inner): x for x in operands if isinstance(x, Cuda)}
+        requested_device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
+        if not gpu_tensors and (requested_device is None or requested_device.type == "cpu"):
             return function(*args, **kwargs)
         _check(function, name, operands)
-        inner_args = _each(_inner, args)
-        inner_kwargs = {key: _each(_inner, value) for key, value in kwargs.items()}
-        if asked is not None:
+        inner_args = _each(_on_cpu, args)
+        inner_kwargs = {key: _each(_on_cpu, value) for key, value in kwargs.items()}
+        if requested_device is not None:
             inner_kwargs |= {"device": CPU}
         if "pin_memory" in inner_kwargs:
             inner_kwargs["pin_memory"] = False
-        run = ON_CPU.get(name, _plainly)
-        with self._own_randomness() if RANDOM.search(name) else contextlib.nullcontext():
-            made = run(function, *inner_args, **inner_kwargs)
-        if asked is not None and asked.type == "cpu":
-            return made
-        if operands and made is operands[0]:
-            return made  # copied to the CPU
+        run_on_cpu = ON_CPU.get(name, _call)
+        with self._random_state() if RANDOM_OPERATIONS.search(name) else contextlib.nullcontext():
+            result = run_on_cpu(function, *inner_args, **inner_kwargs)
+        if requested_device is not None and requested_device.type == "cpu":
+            return result
+        if operands and result is operands[0]:
+            return result  # copied to the CPU
         if name == "_pack_padded_sequence":
-            return _moved(made[0], ours), made[1]  # the batch's sizes stay on the CPU
-        return _each(lambda x: _moved(x, ours), made)
+            return _on_gpu(result[0], gpu_tensors), result[1]  # the batch sizes stay on the CPU
+        return _each(lambda x: _on_gpu(x, gpu_tensors), result)
 
     @contextlib.contextmanager
-    def _own_randomness(self) -> Iterator[None]:
+    def _random_state(self) -> Iterator[None]:
+        """Within the context, draw random numbers from the state of the pretended GPU."""
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.state)
             yield
@@ -137,41 +139,41 @@ def _each(function: Callable[[Any], Any], x: Any) -> Any:
     return type(x)([_each(function, item) for item in x]) if isinstance(x, list | tuple) else function(x)
 
 
-def _inner(x: Any) -> Any:
+def _on_cpu(x: Any) -> Any:
     return x.inner if isinstance(x, Cuda) else x
 
 
-def _moved(x: Any, ours: dict[int, Cuda]) -> Any:
-    """A result on the GPU: an operand that was changed in place stays the same tensor."""
+def _on_gpu(x: Any, gpu_tensors: dict[int, Cuda]) -> Any:
+    """Return a result as a tensor on the GPU; for an operand changed in place, this is the operand."""
     if not isinstance(x, Tensor) or isinstance(x, Cuda):
         return x
-    return ours[id(x)] if id(x) in ours else Cuda(x)
+    return gpu_tensors[id(x)] if id(x) in gpu_tensors else Cuda(x)
 
 
 def _check(function: Any, name: str, operands: list[Tensor]) -> None:
-    """Raise RuntimeError for operands on two devices. Numbers may be on the CPU, and so may indices."""
-    first, *others = operands or [None]
+    """Raise RuntimeError for operands on two devices, except for indices and the scalars of pointwise operations."""
+    first, *further = operands or [None]
     if name in ("index", "index_put", "index_put_", "_index_put_impl_") and isinstance(first, Cuda):
         return
-    if name == "_pack_padded_sequence" and isinstance(others[-1], Cuda):
+    if name == "_pack_padded_sequence" and isinstance(further[-1], Cuda):
         raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
     if name in (*MOVES, "_pack_padded_sequence") or not any(isinstance(x, Cuda) for x in operands):
         return
-    numbers = torch.Tag.pointwise in function.tags or name in ("where", "masked_fill", "masked_fill_", "fill_")
+    is_pointwise = torch.Tag.pointwise in function.tags or name in ("where", "masked_fill", "masked_fill_", "fill_")
     for x in operands:
-        if not isinstance(x, Cuda) and (x.dim() or not numbers):
+        if not isinstance(x, Cuda) and (x.dim() or not is_pointwise):
             raise RuntimeError(f"Expected all tensors to be on the same device: {function} got {x.shape} on the CPU")
 
 
-# Operations with arguments that only a GPU's have.
+# Operations that take other arguments on a GPU than on a CPU.
 
 
-def _plainly(function: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def _softmax(function: Any, x: Tensor, dim: int, half_to_float: bool, **rest: Any) -> Any:
-    return function(x.float() if half_to_float else x, dim, False, **rest)
+def _softmax(function: Any, x: Tensor, dim: int, half_to_float: bool, **kwargs: Any) -> Any:
+    return function(x.float() if half_to_float else x, dim, False, **kwargs)
 
 
 def _softmax_backward(function: Any, gradient: Tensor, output: Tensor, dim: int, dtype: torch.dtype) -> Any:
@@ -185,7 +187,7 @@ ON_CPU: dict[str, Callable[..., Any]] = {
 
 
 class CuDNN(torch.autograd.Function):
-    """A recurrence, computed with its gradients on the CPU."""
+    """A recurrence whose outputs and gradients are computed on the CPU."""
 
     @staticmethod
     def forward(ctx: Any, call: Callable[..., Any], training: bool, *tensors: Cuda) -> Any:
@@ -200,16 +202,17 @@ class CuDNN(torch.autograd.Function):
         if not ctx.training:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
         pairs = [(x, g.inner) for x, g in zip(ctx.outputs, gradients, strict=True) if g is not None and x.requires_grad]
-        wanted = [x for x in ctx.inputs if x.requires_grad]
-        made = iter(torch.autograd.grad(*([x[0] for x in pairs], wanted, [x[1] for x in pairs]), allow_unused=True))
-        inner_gradients = [next(made) if x.requires_grad else None for x in ctx.inputs]
+        inputs = [x for x in ctx.inputs if x.requires_grad]
+        outputs, output_gradients = [output for output, _ in pairs], [gradient for _, gradient in pairs]
+        results = iter(torch.autograd.grad(outputs, inputs, output_gradients, allow_unused=True))
+        inner_gradients = [next(results) if x.requires_grad else None for x in ctx.inputs]
         return None, None, *(None if x is None else Cuda(x) for x in inner_gradients)
 
 
 def _recurrence(function: Any, args: Any) -> Any:
-    """torch.lstm, gru or rnn_tanh by cuDNN, under its conditions."""
+    """Run torch.lstm, gru or rnn_tanh; raise RuntimeError where cuDNN would."""
     packed = isinstance(args[3], list | tuple)
-    data, sizes, state, weights, *rest = args if packed else (args[0], None, *args[1:])
+    data, sizes, state, weights, *options = args if packed else (args[0], None, *args[1:])
     states = (state,) if isinstance(state, Tensor) else tuple(state)
     tensors = [data, *states, *weights]
     if isinstance(sizes, Cuda):
@@ -222,21 +225,22 @@ def _recurrence(function: Any, args: Any) -> Any:
         if not x.is_contiguous():
             raise RuntimeError(f"rnn: {name} is not contiguous")
 
-    def call(data: Tensor, *others: Tensor) -> Any:
-        own = others[0] if isinstance(state, Tensor) else others[: len(states)]
-        return function(data, *([sizes] if packed else []), own, list(others[len(states) :]), *rest)
+    def call(data: Tensor, *states_and_weights: Tensor) -> Any:
+        initial_state = states_and_weights[0] if isinstance(state, Tensor) else states_and_weights[: len(states)]
+        weights = list(states_and_weights[len(states) :])
+        return function(data, *([sizes] if packed else []), initial_state, weights, *options)
 
-    return CuDNN.apply(call, rest[3], *tensors)
+    return CuDNN.apply(call, options[3], *tensors)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **others: Any) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, -torch.inf)
-    return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, attn_mask, **others)[0]
+    return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, attn_mask, **kwargs)[0]
 
 
 class Functions(TorchFunctionMode):
-    """Functions for which torch looks at the device before any operation."""
+    """Handles functions that check the device before they dispatch an operation."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -251,41 +255,44 @@ class Functions(TorchFunctionMode):
 
 
 class Dispatch(TorchDispatchMode):
-    """Operations without operands on the GPU, such as those that create a tensor there."""
+    """Handles operations without operands on the GPU, such as those that create a tensor there."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _gpus[-1].run(function, args, kwargs or {})
 
 
-_replaced: list[Any] = []
+_replaced_hooks: list[Any] = []  # keeps the replacements alive
 
 
-def _let_gradients_run() -> None:
-    """Autograd asks torch's hooks for CUDA whether the device has a context, which without a driver is an error: a copy
-    of the hooks' table of virtual functions answers "no".
+def _let_autograd_run() -> None:
+    """Let autograd run without a CUDA driver.
+
+    Autograd asks torch's CUDA hooks whether the device has a context, which is an error without a driver. The hooks'
+    table of virtual functions is replaced by a copy in which this function answers "no".
     """
     torch._C._ensureCUDADeviceGuardSet()
-    if _replaced or torch.version.cuda is None:
+    if _replaced_hooks or torch.version.cuda is None:
         return
-    hooks_of = ctypes.CDLL(str(LIBRARY))._ZN2at6detail12getCUDAHooksEv
-    hooks_of.restype = ctypes.c_void_p
-    hooks = ctypes.cast(hooks_of(), ctypes.POINTER(ctypes.c_void_p))
-    virtual = [line for line in HEADER.read_text("utf-8").splitlines() if line.strip().startswith("virtual")]
-    place = 1 + next(i for i, line in enumerate(virtual) if "hasPrimaryContext" in line)  # the destructor has two
-    table = (ctypes.c_void_p * 402).from_address(hooks[0] - 16)  # type information comes before the functions
-    copy = (ctypes.c_void_p * 402)(*table)
-    no = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_byte)(lambda self, device: False)
-    copy[2 + place] = ctypes.cast(no, ctypes.c_void_p).value
-    _replaced.extend([copy, no])
+    get_hooks = ctypes.CDLL(str(LIBRARY))._ZN2at6detail12getCUDAHooksEv
+    get_hooks.restype = ctypes.c_void_p
+    hooks = ctypes.cast(get_hooks(), ctypes.POINTER(ctypes.c_void_p))
+    virtual_functions = [line for line in HEADER.read_text("utf-8").splitlines() if line.strip().startswith("virtual")]
+    index = next(i for i, line in enumerate(virtual_functions) if "hasPrimaryContext" in line)
+    index += 1  # the destructor has two entries
+    table = (ctypes.c_void_p * 402).from_address(hooks[0] - 16)  # two words of type information, at most 400 functions
+    copied_table = (ctypes.c_void_p * 402)(*table)
+    answer_no = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_byte)(lambda self, device: False)
+    copied_table[2 + index] = ctypes.cast(answer_no, ctypes.c_void_p).value
+    _replaced_hooks.extend([copied_table, answer_no])
     atexit.register(hooks.__setitem__, 0, hooks[0])
-    hooks[0] = ctypes.addressof(copy) + 16
+    hooks[0] = ctypes.addressof(copied_table) + 16
 
 
 @contextlib.contextmanager
 def pretended(*, has_float64: bool = True) -> Iterator[Gpu]:
-    """Inside, torch has one GPU."""
+    """Within the context, torch has one GPU."""
     gpu = Gpu(has_float64)
-    _let_gradients_run()
+    _let_autograd_run()
     answers: dict[str, Any] = {
         **{"is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0},
         **{"_lazy_init": lambda: None, "is_initialized": lambda: True, "get_device_name": lambda *_: "pretended GPU"},
@@ -298,14 +305,15 @@ def pretended(*, has_float64: bool = True) -> Iterator[Gpu]:
         },
         **{"is_current_stream_capturing": lambda: False, "device": lambda _: contextlib.nullcontext()},
     }
-    swapping, lifting = torch.__future__.get_swap_module_params_on_conversion(), torch._C._only_lift_cpu_tensors()
+    swap_parameters = torch.__future__.get_swap_module_params_on_conversion()
+    lift_cpu_only = torch._C._only_lift_cpu_tensors()
     with contextlib.ExitStack() as stack:
         for name, value in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, value))
         stack.enter_context(mock.patch.object(Tensor, "pin_memory", Tensor.clone))
-        stack.callback(torch.__future__.set_swap_module_params_on_conversion, swapping)
+        stack.callback(torch.__future__.set_swap_module_params_on_conversion, swap_parameters)
         torch.__future__.set_swap_module_params_on_conversion(True)
-        stack.callback(torch._C._set_only_lift_cpu_tensors, lifting)
+        stack.callback(torch._C._set_only_lift_cpu_tensors, lift_cpu_only)
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes it on the CPU and moves it
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         _gpus.append(gpu)

@@ -1,4 +1,4 @@
-"""A server of the files in a directory, on this machine, that can be told to break off."""
+"""A local HTTP server for the files of a directory, which can stall in the middle of an answer."""
 
 import threading
 import time
@@ -9,7 +9,11 @@ from pathlib import Path
 
 
 class FileServer(ThreadingHTTPServer):
-    """ranges: the Range header of each request. stall_after: bytes of an answer after which nothing follows."""
+    """Serves the files of a directory.
+
+    ranges: the Range header of each request
+    stall_after: the number of bytes after which an answer stalls; None: answers are complete
+    """
 
     daemon_threads = True
 
@@ -27,31 +31,34 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.server.directory / self.path.removeprefix("/")
-        wanted = self.headers.get("Range")
-        self.server.ranges.append(wanted)
+        requested_range = self.headers.get("Range")
+        self.server.ranges.append(requested_range)
         if not path.is_file():
             self.send_error(404)
             return
         content = path.read_bytes()
-        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and self.server.takes_ranges else 0
+        start = 0
+        if requested_range and self.server.takes_ranges:
+            start = int(requested_range.removeprefix("bytes=").removesuffix("-"))
         if start > len(content):
             self.send_error(416)
             return
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
-        with suppress(OSError):  # the other side gave up
+        with suppress(OSError):  # the client closed the connection
             self.wfile.write(content[start:][: self.server.stall_after])
             while self.server.stall_after is not None:
                 self.wfile.flush()
                 time.sleep(0.05)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving(directory: Path, *, takes_ranges: bool = True) -> Iterator[FileServer]:
+    """Within the context, serve a directory in a thread."""
     with FileServer(directory, takes_ranges=takes_ranges) as server:
         threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True).start()
         try:

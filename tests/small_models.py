@@ -103,7 +103,7 @@ MODELS: dict[str, Callable[[], EncoderDecoder[Any]]] = {
     ),
 }
 
-LOCATIONS, DIMENSION = 9, 96  # of the small backbone with 24×24 pixels
+LOCATIONS, DIMENSION = 9, 96  # the output of the small backbone for 24×24 pixels
 ENCODER: dict[str, Any] = {
     "backbone": "small",
     "layer": None,
@@ -159,39 +159,39 @@ CAPTIONERS: dict[str, Callable[[], ImageCaptioner[Any]]] = {
 
 def make_model(name: str, seed: int = 0, scale: float = 2.0) -> EncoderDecoder[Any]:
     torch.manual_seed(seed)
-    return _scaled(MODELS[name](), scale)
+    return _initialised(MODELS[name](), scale)
 
 
 def make_captioner(name: str, seed: int = 0, scale: float = 2.0) -> ImageCaptioner[Any]:
     torch.manual_seed(seed)
-    return _scaled(CAPTIONERS[name](), scale)
+    return _initialised(CAPTIONERS[name](), scale)
 
 
 def of_fast_parts(model: Any, device: str = "cpu") -> Any:
-    """The same model of the parts for a device; those for a GPU compute on a CPU, too."""
+    """Return the same model built of the fast parts for a device; parts for a GPU also run on a CPU."""
     fast = type(model)(**model.built_with | {"parts": parts_for(torch.device(device))})
     fast.to(model.target_embedding.weight).load_state_dict(model.state_dict())
     return fast.train(model.training)
 
 
 def random_sentences(count: int, *, seed: int, longest: int = 9) -> list[list[int]]:
-    """Sentences of 1 to `longest` token ids, none of them special."""
+    """Random sentences of 1 to `longest` token ids, without special tokens."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
     return [torch.randint(4, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
 
 
 def random_images(count: int, *, seed: int) -> Annotations:
-    """Annotation vectors as in a cache."""
+    """Random annotation vectors in half precision, as a cache holds them."""
     generator = torch.Generator().manual_seed(seed)
     return Annotations(torch.randn(count, LOCATIONS, DIMENSION, generator=generator).half())
 
 
-def _scaled(made: Any, scale: float) -> Any:
-    """The model with weights so large that its states differ."""
-    initialise(made, "default")
+def _initialised(model: Any, scale: float) -> Any:
+    """Initialise a model with weights so large that its states differ."""
+    initialise(model, "default")
     with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.requires_grad:  # all but a frozen backbone's
+        for parameter in model.parameters():
+            if parameter.requires_grad:  # a frozen backbone keeps its weights
                 parameter.mul_(scale).add_(0.1 * torch.randn_like(parameter))
-    return made.eval()
+    return model.eval()

@@ -1,4 +1,4 @@
-"""Bad and hostile input, by the text of what the command says about it. `fuzz.py` looks for what is not listed here."""
+"""Tests of bad and hostile input: commands refuse it with the expected messages. `fuzz.py` looks for further cases."""
 
 import gzip
 import hashlib
@@ -32,16 +32,17 @@ from seqtool.settings import declarations
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import weights
 
+Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parent.parent
 LINES = b"the cat\n\nthe dog\n"
 SCORES = {"step": 3, "loss": 1.5, "bleu": 2.5}
 PROGRESS = {"step": 3, "epoch": 1, "seconds": 6.0, "best": {**SCORES, "checkpoint": "step-0000003"}, "last": SCORES}
-SPECIAL = ("source_vocabulary", "target_vocabulary", "pretrained", "encoder")
+NOT_SAVED = ("source_vocabulary", "target_vocabulary", "pretrained", "encoder")
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two checkpoints that nobody trained: `translator` and `captioner`."""
+    """A directory with two untrained checkpoints: `translator` and `captioner`."""
     directory = tmp_path_factory.mktemp("models")
     words = WordVocabulary(["▁the", "▁cat", "▁dog", "▁a", "▁red", "▁thing", "."], Form("word", "nfc", lowercase=False))
     for name in (JOINT, TARGET):
@@ -51,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("translator", Bahdanau(**BAHDANAU), BAHDANAU, "bahdanau.Bahdanau", JOINT),
         ("captioner", ShowAttendTell(**SHOW_ATTEND_TELL), SHOW_ATTEND_TELL, "show_attend_tell.ShowAttendTell", TARGET),
     ):
-        settings: dict[str, Any] = {key: value for key, value in parts.items() if key not in SPECIAL}
+        settings: dict[str, Any] = {key: value for key, value in parts.items() if key not in NOT_SAVED}
         settings["_target_"] = f"seqtool.models.{target}"
         if name == "captioner":
             settings["encoder"] = ENCODER
@@ -72,8 +73,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory with a copy of the checkpoints in it, `translator` and `captioner`."""
+def directory(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with copies of the checkpoints `translator` and `captioner`, an image and a text file."""
     for name in ("translator", "captioner"):
         shutil.copytree(models / name, tmp_path / name)
     Image.new("RGB", (30, 20), "red").save(tmp_path / "red.png")
@@ -82,8 +83,8 @@ def place(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Status, standard output, and the last line of standard error."""
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    """Run a command, and return its status, its standard output and the last line of its standard error."""
     capsys.readouterr()
     status = cli.run(arguments, config_directory())
     captured = capsys.readouterr()
@@ -91,56 +92,56 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return status, captured.out, captured.err.rstrip("\n").rpartition("\n")[2]
 
 
-def refusal(capsys: pytest.CaptureFixture[str], command: str) -> str:
-    """The one sentence of a command that ends with status 2."""
-    status, _, sentence = run(capsys, *command.split())
-    assert status == 2 and sentence.startswith("seqtool: "), sentence
-    return sentence.removeprefix("seqtool: ")
+def refusal(capsys: Capture, command: str) -> str:
+    """Run a command that must end with status 2, and return its message."""
+    status, _, message = run(capsys, *command.split())
+    assert status == 2 and message.startswith("seqtool: "), message
+    return message.removeprefix("seqtool: ")
 
 
 # Text.
 
 TRANSLATE = "translate checkpoint=translator device=cpu beam=1 max_length=8 input=lines"
-STRANGE = {
+UNUSUAL_TEXTS = {
     "a byte order mark": b"\xef\xbb\xbfthe cat\nthe dog\n",
-    "the line ends of Windows": b"the cat\r\nthe dog\r\n",
+    "Windows line ends": b"the cat\r\nthe dog\r\n",
     "null characters": b"the\0 cat\nthe dog\0\n",
     "tabs": b"\tthe\tcat\nthe dog\t\t\n",
     "a line of a megabyte": b"the cat " * 131_072 + b"\nthe dog\n",
     "only spaces": " \u3000\u00a0 \n\t\t\n".encode(),
-    "pictures, right to left, accents on accents": "👩‍🚀🇦🇶 \u202eשלום مرحبا\ne\u0301\u0336\u0300\u0489 ⁇▁\n".encode(),
-    "line ends that are none": "the\u2028cat\u0085\x0b\x0c\n\x1c\rdog\n".encode(),
+    "emoji, right-to-left text, stacked accents": "👩‍🚀🇦🇶 \u202eשלום مرحبا\ne\u0301\u0336\u0300\u0489 ⁇▁\n".encode(),
+    "separators that do not end lines": "the\u2028cat\u0085\x0b\x0c\n\x1c\rdog\n".encode(),
 }
 
 
-@pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
-def test_strange_text_is_text(content: bytes, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each line, from translate, and no complaint by eval either."""
-    (place / "lines").write_bytes(content)
+@pytest.mark.parametrize("content", UNUSUAL_TEXTS.values(), ids=UNUSUAL_TEXTS)
+def test_unusual_text_is_accepted(content: bytes, directory: Path, capsys: Capture) -> None:
+    """`translate` writes one line for each line that it reads, and `eval` accepts the file too."""
+    (directory / "lines").write_bytes(content)
     status, output, _ = run(capsys, *TRANSLATE.split())
     assert status == 0 and output.count("\n") == 2
-    if len(content) < 1000:  # edit rate and characters take long on a line of a megabyte
-        status, _, sentence = run(capsys, "eval", "hypotheses=lines", "references=lines", "bootstrap=2")
-        assert status == 0, sentence
+    if len(content) < 1000:  # TER and chrF are slow on a line of a megabyte
+        status, _, message = run(capsys, "eval", "hypotheses=lines", "references=lines", "bootstrap=2")
+        assert status == 0, message
 
 
-def test_a_byte_order_mark_and_line_ends_change_no_translation(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_byte_order_mark_and_line_ends_change_no_translation(directory: Path, capsys: Capture) -> None:
     outputs = []
-    for content in (b"the cat\nthe dog\n", STRANGE["a byte order mark"], STRANGE["the line ends of Windows"]):
-        (place / "lines").write_bytes(content)
+    for content in (b"the cat\nthe dog\n", UNUSUAL_TEXTS["a byte order mark"], UNUSUAL_TEXTS["Windows line ends"]):
+        (directory / "lines").write_bytes(content)
         outputs.append(run(capsys, *TRANSLATE.split())[1])
     assert len(set(outputs)) == 1
 
 
-def test_a_long_line_is_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "lines").write_bytes(STRANGE["a line of a megabyte"])
+def test_a_line_that_is_shortened_is_reported(directory: Path, capsys: Capture) -> None:
+    (directory / "lines").write_bytes(UNUSUAL_TEXTS["a line of a megabyte"])
     cli.run(TRANSLATE.split(), config_directory())
     expected = "Line 1 has 262,144 tokens: only the first 7 are translated (max_length=8)."
     assert expected in capsys.readouterr().err
 
 
 PREPARE = "prepare data=parallel data.train=a,b data.valid=a,b data.processes=1"
-TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
+BAD_TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
     "no UTF-8": (
         {"lines": b"the cat\nK\xf6ln\n"},
         TRANSLATE,
@@ -157,7 +158,7 @@ TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
         "lines line 1 is not valid UTF-8 (byte 1 of the line): convert the file to UTF-8.",
     ),
     "an empty file": ({"lines": b""}, "eval hypotheses=lines references=lines2", "lines is empty."),
-    "no lines but ends": (
+    "empty lines only": (
         {"a": b"\n", "b": b"\n"},
         PREPARE,
         "The training text has no words: nothing can be learnt from it.",
@@ -167,7 +168,7 @@ TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
         PREPARE,
         "a has 2 lines but b has 1: the files must be parallel.",
     ),
-    "an empty file beside another": ({"a": b"one\n", "b": b""}, PREPARE, "b is empty."),
+    "an empty file and its parallel file": ({"a": b"one\n", "b": b""}, PREPARE, "b is empty."),
     "tabs": (
         {"a.tsv": b"one\teins\ntwo\tzwei\t!\n"},
         "prepare data=parallel data.train=a.tsv data.valid=a.tsv data.processes=1",
@@ -199,7 +200,7 @@ TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
         TRANSLATE.replace("input=lines", "input=/dev/zero"),
         "/dev/zero is not a regular file: write the text into a file first.",
     ),
-    "a link number of any length": (
+    "a link with a number of 5,000 digits": (
         {"links": b"0-0\n" + b"9" * 5000 + b"-1\n"},
         "eval hypotheses=lines2 references=lines2 sources=lines2 alignments=links gold=links bootstrap=2",
         f"links line 2: '{'9' * 5000}-1' is not an alignment link; expected i-j (sure) or i?j (possible), "
@@ -208,105 +209,115 @@ TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
 }
 
 
-for of, setting in (("gold", "alignments"), ("alignments", "gold")):
-    TEXTS[f"a link beyond the words: {of}"] = (
+for setting, other_setting in (("gold", "alignments"), ("alignments", "gold")):
+    BAD_TEXTS[f"a link beyond the words: {setting}"] = (
         {"links": b"0-0\n0-1\n", "right": b"0-0\n0-0\n"},
-        f"eval hypotheses=lines2 references=lines2 sources=lines2 {of}=links {setting}=right bootstrap=2",
+        f"eval hypotheses=lines2 references=lines2 sources=lines2 {setting}=links {other_setting}=right bootstrap=2",
         "links line 2 has the link 0-1, but its sentences have 1 and 1 words, counted from 0. White space separates "
         "words, unless words=marks or words=characters is set. Give the text that was aligned, tokenised in the same "
         "way.",
     )
 
 
-@pytest.mark.parametrize(("files", "command", "message"), TEXTS.values(), ids=TEXTS)
-def test_bad_text(
-    files: dict[str, bytes], command: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("files", "command", "message"), BAD_TEXTS.values(), ids=BAD_TEXTS)
+def test_bad_text_is_refused_with_its_file_and_line(
+    files: dict[str, bytes], command: str, message: str, directory: Path, capsys: Capture
 ) -> None:
     for name, content in {"lines2": b"a\nb\n", **files}.items():
-        (place / name).write_bytes(content)
+        (directory / name).write_bytes(content)
     assert re.sub(r"after line \d+", "after line N", refusal(capsys, command)) == message
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_no_permission(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "lines").chmod(0)
+def test_files_without_read_permission_are_refused(directory: Path, capsys: Capture) -> None:
+    (directory / "lines").chmod(0)
     assert refusal(capsys, TRANSLATE) == "'lines' cannot be used: permission denied."
-    (place / "red.png").chmod(0)
+    (directory / "red.png").chmod(0)
     refusal(capsys, "caption checkpoint=captioner images=red.png device=cpu")
-    (place / "translator" / "model.safetensors").chmod(0)
+    (directory / "translator" / "model.safetensors").chmod(0)
     assert "cannot be used: permission denied." in refusal(capsys, "inspect translator")
 
 
 # JSON.
 
-DEEP, LONG = RAW["@deep@"], RAW["@long@"]
-SCORE = "eval task=captioning references=coco.json hypotheses=results.json tokenize=none"
-LEARN = "prepare model=show_tell data=photos data.directory=. data.train=own.jsonl data.processes=1 device=cpu"
-LEARN += " data.valid=own.jsonl data.test=own.jsonl data.vocabulary.minimum_count=1"
-JSON: dict[str, tuple[str, str, str, str]] = {
-    "brackets in brackets: references": (
+DEEP_JSON, LONG_NUMBER = RAW["@deep@"], RAW["@long@"]
+EVAL_CAPTIONS = "eval task=captioning references=coco.json hypotheses=results.json tokenize=none"
+PREPARE_PHOTOS = "prepare model=show_tell data=photos data.directory=. data.train=own.jsonl data.processes=1 device=cpu"
+PREPARE_PHOTOS += " data.valid=own.jsonl data.test=own.jsonl data.vocabulary.minimum_count=1"
+BAD_JSON: dict[str, tuple[str, str, str, str]] = {
+    "deep nesting: references": (
         "coco.json",
-        DEEP,
-        SCORE,
+        DEEP_JSON,
+        EVAL_CAPTIONS,
         r"^coco\.json cannot be read as JSON \(too many nested brackets",
     ),
-    "brackets in brackets: results": ("results.json", DEEP, SCORE, r"^results\.json cannot be read as JSON \(too many"),
-    "brackets in brackets: captions": (
+    "deep nesting: results": (
+        "results.json",
+        DEEP_JSON,
+        EVAL_CAPTIONS,
+        r"^results\.json cannot be read as JSON \(too many",
+    ),
+    "deep nesting: captions": (
         "own.jsonl",
-        f'{{"file": "red.png", "caption": {DEEP}}}',
-        LEARN,
+        f'{{"file": "red.png", "caption": {DEEP_JSON}}}',
+        PREPARE_PHOTOS,
         r"^own\.jsonl line 1 cannot be read as JSON \(too many nested brackets\)\.$",
     ),
-    "brackets in brackets: document frequencies": (
+    "deep nesting: document frequencies": (
         "df.json",
-        f'{{"images": 1, "tokenize": "none", "document_frequencies": {DEEP}}}',
-        f"{SCORE} document_frequencies=df.json",
+        f'{{"images": 1, "tokenize": "none", "document_frequencies": {DEEP_JSON}}}',
+        f"{EVAL_CAPTIONS} document_frequencies=df.json",
         r"^df\.json holds no document frequencies: expected a JSON object",
     ),
-    "digits: references": ("coco.json", f"[{LONG}]", SCORE, r"^coco\.json cannot be read as JSON \(Exceeds the limit"),
-    "digits: captions": (
+    "a long number: references": (
+        "coco.json",
+        f"[{LONG_NUMBER}]",
+        EVAL_CAPTIONS,
+        r"^coco\.json cannot be read as JSON \(Exceeds the limit",
+    ),
+    "a long number: captions": (
         "own.jsonl",
-        f'{{"file": "red.png", "caption": {LONG}}}',
-        LEARN,
+        f'{{"file": "red.png", "caption": {LONG_NUMBER}}}',
+        PREPARE_PHOTOS,
         r"^own\.jsonl line 1 cannot be read as JSON \(Exceeds the limit",
     ),
-    "no number: document frequencies": (
+    "an infinite number: document frequencies": (
         "df.json",
         '{"images": 1e999, "tokenize": "none", "document_frequencies": {}}',
-        f"{SCORE} document_frequencies=df.json",
+        f"{EVAL_CAPTIONS} document_frequencies=df.json",
         r"^df\.json holds no document frequencies",
     ),
     "not UTF-8": (
         "coco.json",
         "\xff",
-        SCORE,
+        EVAL_CAPTIONS,
         r"^coco\.json line 1 is not valid UTF-8 \(byte 1 of the line\): convert the file to UTF-8\.$",
     ),
-    "empty": ("coco.json", "", SCORE, r"^coco\.json is empty\.$"),
-    "a way out of the folder": (
+    "empty": ("coco.json", "", EVAL_CAPTIONS, r"^coco\.json is empty\.$"),
+    "an image outside of the directory": (
         "own.jsonl",
         '{"file": "../red.png", "caption": "a"}',
-        LEARN,
+        PREPARE_PHOTOS,
         r"^own\.jsonl line 1 names the image '\.\./red\.png': it must be the name of a file in \.\.$",
     ),
 }
 
 
-@pytest.mark.parametrize(("file", "content", "command", "message"), JSON.values(), ids=JSON)
-def test_bad_json(
-    file: str, content: str, command: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("file", "content", "command", "message"), BAD_JSON.values(), ids=BAD_JSON)
+def test_bad_json_is_refused_with_its_file_and_line(
+    file: str, content: str, command: str, message: str, directory: Path, capsys: Capture
 ) -> None:
-    (place / "coco.json").write_text('{"1": ["the cat"]}')
-    (place / "results.json").write_text('{"1": "the dog"}')
-    (place / file).write_bytes(content.encode("latin-1"))
-    found = refusal(capsys, command)
-    assert re.search(message, found), found
+    (directory / "coco.json").write_text('{"1": ["the cat"]}')
+    (directory / "results.json").write_text('{"1": "the dog"}')
+    (directory / file).write_bytes(content.encode("latin-1"))
+    actual = refusal(capsys, command)
+    assert re.search(message, actual), actual
 
 
 # Settings, on the command line and in a checkpoint.
 
 LARGE = 10**30
-SETTINGS = {
+BAD_SETTINGS = {
     f"{TRANSLATE} beam=two": "setting 'beam' must be a whole number, not 'two'.",
     f"{TRANSLATE} beam=1.5": "setting 'beam' must be a whole number, not 1.5.",
     f"{TRANSLATE} beam=[1]": "setting 'beam' must be a whole number, not [1].",
@@ -323,143 +334,144 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("command", SETTINGS)
-def test_settings_of_wrong_types_and_sizes(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refusal(capsys, command).lower() == SETTINGS[command].lower()
+@pytest.mark.parametrize("command", BAD_SETTINGS)
+def test_settings_of_wrong_types_or_sizes_are_refused(command: str, directory: Path, capsys: Capture) -> None:
+    assert refusal(capsys, command).lower() == BAD_SETTINGS[command].lower()
 
 
 CONFIGS = config_directory()
 
 
-def taken(file: Path, prefix: str = "") -> dict[str, Any]:
-    """The settings in a YAML file and in what its defaults list takes in, whatever is chosen, with their defaults.
+def read_settings(file: Path, prefix: str = "") -> dict[str, Any]:
+    """Return the default values of the settings in a YAML file and in every file that its defaults list can include.
 
-    A group's value is the list of its choices.
+    The value of a group is the list of its choices.
     """
-    found, content = {}, yaml.safe_load(file.read_text("utf-8"))
+    settings, content = {}, yaml.safe_load(file.read_text("utf-8"))
     for entry in content.pop("defaults", []):
         if isinstance(entry, dict):
             (group,) = entry
             files = sorted((CONFIGS / group).glob("*.yaml"))
-            found[group] = [one.stem for one in files]
-            for one in files if group != "experiment" else ():
-                found |= taken(one, f"{group}.")
+            settings[group] = [choice.stem for choice in files]
+            for choice in files if group != "experiment" else ():
+                settings |= read_settings(choice, f"{group}.")
         elif entry != "_self_":
-            name, _, place = entry.lstrip("/").partition("@")
-            found |= taken(CONFIGS / f"{name}.yaml", prefix + ("" if place in ("", "_here_") else f"{place}."))
-    return found | flat(content, prefix)
+            name, _, package = entry.lstrip("/").partition("@")
+            package_prefix = "" if package in ("", "_here_") else f"{package}."
+            settings |= read_settings(CONFIGS / f"{name}.yaml", prefix + package_prefix)
+    return settings | flatten(content, prefix)
 
 
-def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = {}
+def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings as one dictionary with names such as train.steps."""
+    flat_settings = {}
     for key, value in settings.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        flat_settings |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat_settings
 
 
-TAKEN = {
-    command: taken(CONFIGS / f"{command}.yaml") for command in ("prepare", "train", "translate", "caption", "eval")
-}
-GROUPS = {key: value for key, value in TAKEN["train"].items() if "." not in key and isinstance(value, list)}
+COMMANDS = ("prepare", "train", "translate", "caption", "eval")
+COMMAND_SETTINGS = {command: read_settings(CONFIGS / f"{command}.yaml") for command in COMMANDS}
+GROUPS = {key: value for key, value in COMMAND_SETTINGS["train"].items() if "." not in key and isinstance(value, list)}
 
 
-@pytest.mark.parametrize("command", TAKEN)
-def test_settings_of_other_commands(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All at once, each in a clause that names it and the command; nothing is made."""
-    others = sorted({key for one in TAKEN.values() for key in one} - TAKEN[command].keys() - GROUPS.keys())
-    status, output, error = run(capsys, command, *(f"{key}=1" for key in others))
+@pytest.mark.parametrize("command", COMMANDS)
+def test_settings_of_other_commands_are_refused(command: str, directory: Path, capsys: Capture) -> None:
+    """All settings are reported together, each in a clause that names it and the command; no files are written."""
+    all_settings = {key for settings in COMMAND_SETTINGS.values() for key in settings}
+    foreign = sorted(all_settings - COMMAND_SETTINGS[command].keys() - GROUPS.keys())
+    status, output, message = run(capsys, command, *(f"{key}=1" for key in foreign))
     assert (status, output) == (2, "")
-    clauses = error.removeprefix("seqtool: ").removesuffix(".").split("; ")
-    assert [clause.partition(", but of ")[0] for clause in clauses] == [
-        f"'{key}' is not a setting of {command}" for key in others
-    ]
+    clauses = message.removeprefix("seqtool: ").removesuffix(".").split("; ")
+    expected = [f"'{key}' is not a setting of {command}" for key in foreign]
+    assert [clause.partition(", but of ")[0] for clause in clauses] == expected
     assert all(" but of " in clause for clause in clauses)
-    added = others[0].partition(".")[0]
+    first_name = foreign[0].partition(".")[0]
     required = {"translate": ["checkpoint=c"], "caption": ["checkpoint=c", "images=i"]}.get(command, [])
     for sign in ("+", "++"):
-        error = run(capsys, command, *required, f"{sign}{others[0]}=1")[2]
-        assert error.startswith(f"seqtool: '{added}' is not a setting of {command}, but of ")
-    assert not (place / "cache").exists() and not (place / "runs").exists()
+        message = run(capsys, command, *required, f"{sign}{foreign[0]}=1")[2]
+        assert message.startswith(f"seqtool: '{first_name}' is not a setting of {command}, but of ")
+    assert not (directory / "cache").exists() and not (directory / "runs").exists()
 
 
-@pytest.mark.parametrize("command", TAKEN)
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("group", GROUPS)
-def test_groups_of_other_commands(command: str, group: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if group in TAKEN[command]:
-        sentence = refusal(capsys, f"{command} {group}=none")
-        assert sentence.startswith(f"Unknown {group} 'none'")
+def test_groups_of_other_commands_are_refused(command: str, group: str, directory: Path, capsys: Capture) -> None:
+    if group in COMMAND_SETTINGS[command]:
+        message = refusal(capsys, f"{command} {group}=none")
+        assert message.startswith(f"Unknown {group} 'none'")
         return
     for choice in [*GROUPS[group], "null", "[a]"]:
-        sentence = refusal(capsys, f"{command} {group}={choice}")
-        assert re.fullmatch(
-            rf"'{group}' is not a setting of {command}, but of prepare(,| and) train( and eval)?\.", sentence
-        )
+        message = refusal(capsys, f"{command} {group}={choice}")
+        expected = rf"'{group}' is not a setting of {command}, but of prepare(,| and) train( and eval)?\."
+        assert re.fullmatch(expected, message)
 
 
 def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
-    """Settings that are checked together: what chooses them, and their defaults."""
+    """Return the settings that are checked together, by section: the overrides that select them, and their defaults."""
     train = yaml.safe_load((CONFIGS / "train.yaml").read_text("utf-8"))
-    found: dict[str, tuple[list[str], dict[str, Any]]] = {}
+    by_section: dict[str, tuple[list[str], dict[str, Any]]] = {}
     for name in ("train", "validation"):
-        found[name] = ([], flat(train.pop(name), f"{name}."))
-    found["a run"] = ([], {key: value for key, value in train.items() if not isinstance(value, dict | list)})
+        by_section[name] = ([], flatten(train.pop(name), f"{name}."))
+    by_section["a run"] = ([], {key: value for key, value in train.items() if not isinstance(value, dict | list)})
     for group in ("optim", "schedule", "model", "data"):
         for file in sorted((CONFIGS / group).glob("*.yaml")):
             content = yaml.safe_load(file.read_text("utf-8"))
-            settings = [f"{group}={file.stem}", "train.epochs=1"]
-            images = any("caption" in str(one) or "encoder" in str(one) for one in content.pop("defaults", []))
-            settings += {"model": ["data=scenes"], "data": ["model=show_tell"]}.get(group, []) if images else []
-            for key in (
-                "vocabulary",
-                "processes",
-                *(("train", "valid", "test") if isinstance(content.get("train"), int) else ()),
-            ):
-                content.pop(key, None)  # tested by themselves
-            settings += ["data=text"] if file.stem.endswith("language_model") else []
-            settings += ["model=language_model"] if file.stem == "text" else []
-            settings += [f"data.{key}=lines" for key in ("train", "valid") if content.get(key) == "???"]
-            found[" ".join(settings)] = settings, flat(content, f"{group}.")
-    found["data.vocabulary"] = ([], flat(yaml.safe_load((CONFIGS / "preparation.yaml").read_text("utf-8")), "data."))
-    encoder = flat(yaml.safe_load((CONFIGS / "encoder.yaml").read_text("utf-8")), "model.encoder.")
-    found["model.encoder"] = (["model=show_tell", "data=scenes"], encoder)
-    return found
+            overrides = [f"{group}={file.stem}", "train.epochs=1"]
+            includes = [str(entry) for entry in content.pop("defaults", [])]
+            if any("caption" in entry or "encoder" in entry for entry in includes):  # images
+                overrides += {"model": ["data=scenes"], "data": ["model=show_tell"]}.get(group, [])
+            tested_elsewhere = ["vocabulary", "processes"]
+            if isinstance(content.get("train"), int):  # the splits of a built-in corpus
+                tested_elsewhere += ["train", "valid", "test"]
+            for key in tested_elsewhere:
+                content.pop(key, None)
+            overrides += ["data=text"] if file.stem.endswith("language_model") else []
+            overrides += ["model=language_model"] if file.stem == "text" else []
+            overrides += [f"data.{key}=lines" for key in ("train", "valid") if content.get(key) == "???"]
+            by_section[" ".join(overrides)] = overrides, flatten(content, f"{group}.")
+    preparation = flatten(yaml.safe_load((CONFIGS / "preparation.yaml").read_text("utf-8")), "data.")
+    by_section["data.vocabulary"] = ([], preparation)
+    encoder = flatten(yaml.safe_load((CONFIGS / "encoder.yaml").read_text("utf-8")), "model.encoder.")
+    by_section["model.encoder"] = (["model=show_tell", "data=scenes"], encoder)
+    return by_section
 
 
-def wrong(settings: dict[str, Any]) -> dict[str, str]:
-    """A value that each setting cannot have; the names of files and runs may be anything."""
+def values_of_wrong_type(settings: dict[str, Any]) -> dict[str, str]:
+    """Return a value of a wrong type for each setting, except for names of files and runs, which may be any text."""
     commands = (declarations.of_command(command).items() for command in declarations.COMMANDS)
     any_text = {name for settings in commands for name, setting in settings if setting.is_literal}
     any_text |= {"train.resume", "initialisation"}
     values = ("word", "[word]", "{a: 1}")
-    found = {}
+    wrong_values = {}
     for number, (key, value) in enumerate(settings.items()):
         if isinstance(value, int | float) and key not in any_text:
-            found[key] = values[number % 3]
+            wrong_values[key] = values[number % 3]
         elif key not in any_text and "_target_" not in key:
-            found[key] = (
-                "word" if isinstance(value, list) else values[1 + number % 2] if value is not None else "{a: 1}"
-            )
-    return found
+            wrong_values[key] = "word" if isinstance(value, list) else values[1 + number % 2]
+            if value is None:
+                wrong_values[key] = "{a: 1}"
+    return wrong_values
 
 
 @pytest.mark.parametrize("section", sections())
-def test_values_of_wrong_types(section: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All settings of a section at once: one sentence names them all, before anything is prepared."""
-    chosen, settings = sections()[section]
-    for key, value in wrong({key: value for key, value in settings.items() if key.endswith(".name")}).items():
-        assert refusal(capsys, f"train {' '.join(chosen)} {key}={value.replace(' ', '')}").startswith(
-            f"Setting '{key}' must be text, not "
-        )
-    values = wrong({key: value for key, value in settings.items() if not key.endswith(".name")})
+def test_values_of_wrong_types_are_reported_together(section: str, directory: Path, capsys: Capture) -> None:
+    """All settings of a section are wrong: one message names them all, before any data are prepared."""
+    overrides, settings = sections()[section]
+    names = {key: value for key, value in settings.items() if key.endswith(".name")}
+    for key, value in values_of_wrong_type(names).items():
+        message = refusal(capsys, f"train {' '.join(overrides)} {key}={value.replace(' ', '')}")
+        assert message.startswith(f"Setting '{key}' must be text, not ")
+    values = values_of_wrong_type({key: value for key, value in settings.items() if key not in names})
     if not values:  # only names of files
         return
-    status, output, sentence = run(capsys, "train", *chosen, *(f"{key}={value}" for key, value in values.items()))
+    status, output, message = run(capsys, "train", *overrides, *(f"{key}={value}" for key, value in values.items()))
     assert (status, output) == (2, "")
-    assert {key for key in values if f"etting '{key}' must be " not in sentence} == set(), sentence
-    assert not any((place / name).exists() for name in ("cache", "runs", "data"))
+    assert {key for key in values if f"etting '{key}' must be " not in message} == set(), message
+    assert not any((directory / name).exists() for name in ("cache", "runs", "data"))
 
 
-OF_FILES = "eval hypotheses=lines references=lines"
+EVAL_FILES = "eval hypotheses=lines references=lines"
 
 
 @pytest.mark.parametrize(
@@ -470,78 +482,80 @@ OF_FILES = "eval hypotheses=lines references=lines"
         ("eval checkpoint=translator sources=lines references=lines", "decoding"),
         (TRANSLATE, "translate"),
         ("caption checkpoint=captioner images=red.png device=cpu", "caption"),
-        (OF_FILES, "eval"),
+        (EVAL_FILES, "eval"),
     ],
 )
-def test_values_of_wrong_types_when_decoding(
-    command: str, settings: str, place: Path, capsys: pytest.CaptureFixture[str]
+def test_values_of_wrong_types_are_refused_when_decoding(
+    command: str, settings: str, directory: Path, capsys: Capture
 ) -> None:
-    """All at once; but those of the machine, of `eval` and of `caption` one by one, as they are looked at."""
-    own = yaml.safe_load((CONFIGS / f"{settings}.yaml").read_text("utf-8"))
-    values = wrong({key: value for key, value in own.items() if key != "defaults"})
-    apart = set(values) if settings in ("eval", "caption") else {"device", "threads"} & values.keys()
-    for keys in [[key] for key in sorted(apart)] + [[key for key in values if key not in apart]]:
-        line = [word for word in command.split() if word.partition("=")[0] not in keys]
-        status, output, sentence = run(capsys, *line, *(f"{key}={values[key]}" for key in keys))
+    """The values are reported together, except those of `eval`, `caption` and the machine, which are checked singly."""
+    defaults = yaml.safe_load((CONFIGS / f"{settings}.yaml").read_text("utf-8"))
+    values = values_of_wrong_type({key: value for key, value in defaults.items() if key != "defaults"})
+    checked_singly = set(values) if settings in ("eval", "caption") else {"device", "threads"} & values.keys()
+    for keys in [[key] for key in sorted(checked_singly)] + [[key for key in values if key not in checked_singly]]:
+        arguments = [word for word in command.split() if word.partition("=")[0] not in keys]
+        status, output, message = run(capsys, *arguments, *(f"{key}={values[key]}" for key in keys))
         assert (status, output) == (2, "") or not keys
-        assert {key for key in keys if key not in sentence} == set(), sentence
+        assert {key for key in keys if key not in message} == set(), message
 
 
 @pytest.mark.parametrize("group", ["train", "validation", "embeddings", "data.vocabulary", "data.limits"])
-def test_a_value_for_a_group_of_settings(group: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_single_value_for_a_group_of_settings_is_refused(group: str, directory: Path, capsys: Capture) -> None:
     for value in ("3", "[1]", "null"):
         assert f"etting '{group}' " in refusal(capsys, f"train {group}={value}")
 
 
 @pytest.mark.parametrize("group", ["data", "model", "optim", "schedule"])
-def test_what_is_no_choice(group: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_are_not_choices_of_a_group_are_refused(group: str, directory: Path, capsys: Capture) -> None:
     for value in ("3", "[1]", "{a:1}", "null", "", f"[{GROUPS[group][0]},3]"):
         assert refusal(capsys, f"train {group}={value}").startswith(f"Unknown {group} '")
 
 
-def test_files_as_the_data_of_a_built_in_corpus(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_for_a_built_in_corpus_are_refused(directory: Path, capsys: Capture) -> None:
     for value in ("lines,lines", "[lines,lines]", "lines", "lines.tsv"):
-        sentence = refusal(capsys, f"train data.train={value}")
-        assert sentence.startswith("data.train is a number with data=toy, not ")
-        assert sentence.endswith(": for files of your own add data=parallel or photos.")
-    sentence = refusal(capsys, "prepare data=multi30k data.train=lines,lines")
-    assert sentence == "Setting 'data.train' of prepare exists only with data=parallel, photos, scenes, text or toy."
+        message = refusal(capsys, f"train data.train={value}")
+        assert message.startswith("data.train is a number with data=toy, not ")
+        assert message.endswith(": for files of your own add data=parallel or photos.")
+    message = refusal(capsys, "prepare data=multi30k data.train=lines,lines")
+    assert message == "Setting 'data.train' of prepare exists only with data=parallel, photos, scenes, text or toy."
 
 
 @pytest.mark.parametrize("resume", ["train.resume=True", "train.resume='true'", "++train.resume=true"])
-def test_data_of_a_run_that_goes_on(resume: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever train.resume=true looks like, the data's settings are those of the run, not of the built-in corpus."""
+def test_data_settings_of_a_resumed_run_are_not_those_of_the_toy_corpus(
+    resume: str, directory: Path, capsys: Capture
+) -> None:
+    """In every spelling of train.resume=true, data settings are compared with the run, not with the default corpus."""
     for data in ("data.train=lines,lines", "data.directory=moved"):
-        sentence = refusal(capsys, f"train run=r {resume} {data}")
+        message = refusal(capsys, f"train run=r {resume} {data}")
         assert (
-            sentence == "There is no run to resume at runs/r: "
+            message == "There is no run to resume at runs/r: "
             "start it without train.resume, or change to the directory it is in."
         )
 
 
-def test_data_of_a_run_that_may_go_on(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Under auto a run that does not exist is new."""
+def test_resume_auto_checks_the_data_of_a_new_run(directory: Path, capsys: Capture) -> None:
+    """A run that does not exist is new, so its data settings are checked for the default corpus."""
     for name in ("new", "new_${seed}"):
-        sentence = refusal(capsys, f"train run={name} train.resume=auto data.train=lines,lines")
-        assert sentence.endswith(": for files of your own add data=parallel or photos.")
-    assert not (place / "runs").exists()
+        message = refusal(capsys, f"train run={name} train.resume=auto data.train=lines,lines")
+        assert message.endswith(": for files of your own add data=parallel or photos.")
+    assert not (directory / "runs").exists()
 
 
-def test_several_values_without_m(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_values_without_multirun_are_refused(directory: Path, capsys: Capture) -> None:
     for setting in ("seed=1,2", "model=luong,bahdanau", "seed=range(1,3)", "seed=choice(1,2)"):
-        sentence = refusal(capsys, f"train {setting}")
-        assert sentence.startswith(f"Setting {setting} has several values: add -m to run a job with each of them")
-    sentence = refusal(capsys, "eval hypotheses=lines references=lines length_bins=2,4")
-    assert sentence.endswith("(a list is written length_bins=[2,4]).")
+        message = refusal(capsys, f"train {setting}")
+        assert message.startswith(f"Setting {setting} has several values: add -m to run a job with each of them")
+    message = refusal(capsys, "eval hypotheses=lines references=lines length_bins=2,4")
+    assert message.endswith("(a list is written length_bins=[2,4]).")
 
 
-# What a terminal would obey.
+# Terminal control characters.
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x7f\x9b31m\u202eabc\u2066"
 
 
-def test_a_strangers_checkpoint_cannot_command_the_terminal(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its texts are shown with their control characters escaped, and no text makes a line of its own."""
+def test_inspect_escapes_control_characters_of_a_checkpoint(directory: Path, capsys: Capture) -> None:
+    """Control characters in the texts of an untrusted checkpoint are escaped, and its line ends add no lines."""
 
     def change(record: dict[str, Any]) -> None:
         record["versions"] = {f"seq{ESCAPES}": f"0\nbest of run  {ESCAPES}"}
@@ -549,8 +563,8 @@ def test_a_strangers_checkpoint_cannot_command_the_terminal(place: Path, capsys:
         record["config"]["optim"]["name"] = ESCAPES
 
     lines = run(capsys, "inspect", "translator")[1].count("\n")
-    rewrite(place / "translator", change)
-    (place / "translator").rename(place / f"new{ESCAPES}")
+    rewrite(directory / "translator", change)
+    (directory / "translator").rename(directory / f"new{ESCAPES}")
     for path in (f"new{ESCAPES}", f"checkpoint=new{ESCAPES}"):
         status, output, _ = run(capsys, "inspect", path)
         assert status == 0 and "\\x1b[2J\\x7f\\x9b31m\\u202eabc\\u2066" in output
@@ -558,8 +572,8 @@ def test_a_strangers_checkpoint_cannot_command_the_terminal(place: Path, capsys:
         assert output.count("\n") == lines
 
 
-def test_a_sentence_cannot_command_the_terminal(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever names of files and texts in them it holds, it is one line of harmless characters."""
+def test_error_messages_escape_control_characters(directory: Path, capsys: Capture) -> None:
+    """A message that quotes file names or settings is a single line without control characters."""
     for command in (f"eval hypotheses={ESCAPES}\n references=lines", f"inspect {ESCAPES}", f"train {ESCAPES}=1"):
         assert cli.run(command.split(" "), config_directory()) == 2
         error = capsys.readouterr().err
@@ -568,22 +582,22 @@ def test_a_sentence_cannot_command_the_terminal(place: Path, capsys: pytest.Capt
         assert not set("\x1b\x07\x7f\x9b\u202e\u2066") & set(error)
 
 
-def test_a_run_cannot_be_outside_of_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sentence = refusal(capsys, "train run=../escaped data.train=20 data.valid=5 data.test=5 data.vocabulary.kind=word")
-    assert sentence == "Run name '../escaped' is not a plain directory name: a run lives directly in runs."
+def test_a_run_outside_of_runs_is_refused(directory: Path, capsys: Capture) -> None:
+    message = refusal(capsys, "train run=../escaped data.train=20 data.valid=5 data.test=5 data.vocabulary.kind=word")
+    assert message == "Run name '../escaped' is not a plain directory name: a run lives directly in runs."
 
 
-OURS = "only classes of seqtool may be built from it."
-OS = f"{OURS[:-1]} (trust=os would allow those of os, and runs the code of that module)."
-MODEL: dict[str, tuple[dict[str, Any], str]] = {
+SEQTOOL_ONLY = "only classes of seqtool may be built from it."
+TRUST_OS = f"{SEQTOOL_ONLY[:-1]} (trust=os would allow those of os, and runs the code of that module)."
+BAD_MODELS: dict[str, tuple[dict[str, Any], str]] = {
     "text for a number": ({"embedding": "six"}, "setting 'embedding' must be a whole number, not 'six'."),
     "a list for a number": ({"embedding": [6]}, "setting 'embedding' must be a whole number, not [6]."),
     "nothing for text": ({"cell": None}, "setting 'cell' must be text, not null."),
-    "a setting that is none": (
+    "an unknown setting": (
         {"encoder_hiden": 3},
         "unknown setting 'encoder_hiden'; did you mean 'encoder_hidden'?",
     ),
-    "more units than memory": (
+    "more units than the weights have": (
         {"embedding": 10**6},
         "translator does not fit the model: 'source_embedding.weight' is (11, 6) there and (11, 1000000) here.",
     ),
@@ -591,40 +605,43 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
         {"maxout": 10**12},
         "model.maxout must be at most 1,000,000, not 1,000,000,000,000.",
     ),
-    "layers without end": ({"encoder_layers": 10**9}, "model.encoder_layers must be at most 100, not 1,000,000,000."),
-    "another shape": (
+    "too many layers": ({"encoder_layers": 10**9}, "model.encoder_layers must be at most 100, not 1,000,000,000."),
+    "a different shape": (
         {"maxout": 7},
         "translator does not fit the model: 'deep_state.weight' is (12, 8) there and (14, 8) here.",
     ),
-    "another model": (
+    "a model without some of the weights": (
         {"bidirectional": False},
         "translator does not fit the model: the model has no 'encoder.back.0.cell.recurrent.bias'.",
     ),
-    "a function of Python's": ({"_target_": "os.system"}, f"The configuration names 'os.system': {OS}"),
-    "a function as a part": ({"cell": "os.system"}, f"The configuration names 'os.system': {OS}"),
-    "a class of ours that is another part": (
+    "a function of the standard library": (
+        {"_target_": "os.system"},
+        f"The configuration names 'os.system': {TRUST_OS}",
+    ),
+    "a function as a cell": ({"cell": "os.system"}, f"The configuration names 'os.system': {TRUST_OS}"),
+    "a seqtool class of another kind of part": (
         {"score": "seqtool.models.cells.GRU"},
         "The configuration names 'seqtool.models.cells.GRU', which is not a concrete class derived "
         "from seqtool.models.attention.AttentionScore.",
     ),
-    "a function of ours": (
+    "a seqtool function": (
         {"_target_": "seqtool.cli.main.main"},
-        f"The configuration names 'seqtool.cli.main.main': {OURS}",
+        f"The configuration names 'seqtool.cli.main.main': {SEQTOOL_ONLY}",
     ),
-    "a class that ours import": (
+    "a class imported by seqtool": (
         {"_target_": "seqtool.cli.main.Path"},
-        f"The configuration names 'seqtool.cli.main.Path': {OURS}",
+        f"The configuration names 'seqtool.cli.main.Path': {SEQTOOL_ONLY}",
     ),
     "a module within a module": (
         {"_target_": "seqtool.cli.main.os.system"},
         "Unknown target 'seqtool.cli.main.os.system': there is no module 'seqtool.cli.main.os'.",
     ),
-    "a class of ours that is no model": (
+    "a seqtool class that is not a model": (
         {"_target_": "seqtool.data.preparation.ColumnsWriter"},
         "The configuration names 'seqtool.data.preparation.ColumnsWriter', which is not a concrete class derived "
         "from seqtool.models.contract.EncoderDecoder.",
     ),
-    "no class at all": (
+    "an invalid class name": (
         {"_target_": "seqtool..cli\0"},
         "Setting '_target_' must name a class with its module, such as mine.Model.",
     ),
@@ -632,38 +649,40 @@ MODEL: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change the record of a checkpoint, and its manifest with it."""
+    """Change the record of a checkpoint, and update its manifest."""
     record = json.loads((path / "checkpoint.json").read_bytes())
     change(record)
     (path / "checkpoint.json").write_bytes(dumped(record))
     repair(path)
 
 
-@pytest.mark.parametrize(("change", "message"), MODEL.values(), ids=MODEL)
-def test_a_strangers_settings(
-    change: dict[str, Any], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("change", "message"), BAD_MODELS.values(), ids=BAD_MODELS)
+def test_bad_model_settings_in_a_checkpoint_are_refused(
+    change: dict[str, Any], message: str, directory: Path, capsys: Capture
 ) -> None:
-    rewrite(place / "translator", lambda record: record["config"]["model"].update(change))
+    rewrite(directory / "translator", lambda record: record["config"]["model"].update(change))
     assert refusal(capsys, TRANSLATE).lower() == message.lower()
 
 
-def test_a_strangers_encoder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rewrite(place / "captioner", lambda record: record["config"]["model"]["encoder"].update(size=10**6))
-    sentence = refusal(capsys, "caption checkpoint=captioner images=red.png device=cpu")
-    assert sentence == "model.encoder.size must be at most 1,024 pixels, not 1,000,000."
+def test_an_oversized_encoder_in_a_checkpoint_is_refused(directory: Path, capsys: Capture) -> None:
+    rewrite(directory / "captioner", lambda record: record["config"]["model"]["encoder"].update(size=10**6))
+    message = refusal(capsys, "caption checkpoint=captioner images=red.png device=cpu")
+    assert message == "model.encoder.size must be at most 1,024 pixels, not 1,000,000."
 
 
-def test_a_model_that_is_built_without_memory_is_the_same(models: Path) -> None:
-    """`load_model` gives what building it and filling it gives, what is tied and what is trained included."""
+def test_load_model_equals_building_and_filling_a_model(models: Path) -> None:
+    """`load_model` builds without allocating memory; weights, trainability and tied weights must be the same."""
     for name, make in (
         ("translator", lambda: Bahdanau(**BAHDANAU)),
         ("captioner", lambda: ShowAttendTell(**SHOW_ATTEND_TELL)),
     ):
-        found, filled = checkpoint.find(models / name), make()
-        found.load_weights(filled)
-        loaded = found.load_model(make)
-        for (key, ours), (other, theirs) in zip(weights(loaded).items(), weights(filled).items(), strict=True):
-            assert key == other and torch.equal(ours, theirs) and ours.requires_grad == theirs.requires_grad
+        stored, expected_model = checkpoint.find(models / name), make()
+        stored.load_weights(expected_model)
+        loaded, expected = weights(stored.load_model(make)), weights(expected_model)
+        assert list(loaded) == list(expected)
+        for key, parameter in loaded.items():
+            assert torch.equal(parameter, expected[key])
+            assert parameter.requires_grad == expected[key].requires_grad
     tied = BAHDANAU | {"tie": "all"}
     path = models / "tied"
     record = {"task": "translation", "config": {"model": {}}, "progress": {"step": 1}, "versions": {}, "data": {}}
@@ -678,9 +697,9 @@ UNREADABLE = "its record cannot be read; use another one."
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json", "manifest.json", JOINT])
-def test_a_checkpoint_that_is_cut_anywhere(name: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whether the manifest agrees or not: what is left is refused, with the name of the file where it is no record."""
-    path = place / "translator"
+def test_a_checkpoint_with_a_truncated_file_is_refused(name: str, directory: Path, capsys: Capture) -> None:
+    """The file is refused whether or not the manifest matches it; the message names it unless it is the record."""
+    path = directory / "translator"
     content = (path / name).read_bytes()
     header = 8 + struct.unpack("<Q", content[:8])[0] if name.endswith("safetensors") else content.find(b"\n") + 1
     for cut in sorted({0, 1, 8, 9, header // 2, header - 1, header, (header + len(content)) // 2, len(content) - 1}):
@@ -693,8 +712,8 @@ def test_a_checkpoint_that_is_cut_anywhere(name: str, place: Path, capsys: pytes
         assert refusal(capsys, "inspect translator") == expected
         manifest = (path / "manifest.json").read_bytes()
         repair(path)
-        sentence = refusal(capsys, "inspect translator")
-        assert re.sub("has [0-9]+ of", "has N of", sentence) in (
+        message = refusal(capsys, "inspect translator")
+        assert re.sub("has [0-9]+ of", "has N of", message) in (
             f"Checkpoint translator is damaged: {UNREADABLE}",
             "Checkpoint translator is damaged: model.safetensors cannot be read; use another one.",
             f"translator/{JOINT} is not a vocabulary file of seqtool.",
@@ -703,12 +722,12 @@ def test_a_checkpoint_that_is_cut_anywhere(name: str, place: Path, capsys: pytes
         (path / "manifest.json").write_bytes(manifest)
 
 
-RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "brackets in brackets": lambda record: record.update(more="@deep@"),
-    "deeper than any": lambda record: record.update(more=json.loads("[" * 100 + "]" * 100)),
-    "digits": lambda record: record["progress"].update(step="@long@"),
+BAD_RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "deep nesting": lambda record: record.update(more="@deep@"),
+    "a hundred levels of nesting": lambda record: record.update(more=json.loads("[" * 100 + "]" * 100)),
+    "a long number": lambda record: record["progress"].update(step="@long@"),
     "steps that are text": lambda record: record["progress"].update(step="3"),
-    "steps below none": lambda record: record["progress"].update(step=-3),
+    "a negative number of steps": lambda record: record["progress"].update(step=-3),
     "progress that is a list": lambda record: record.update(progress=[]),
     "no model": lambda record: record["config"].pop("model"),
     "scores that are text": lambda record: record["progress"]["last"].update(bleu="high"),
@@ -722,20 +741,20 @@ RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", RECORDS.values(), ids=RECORDS)
-def test_records_of_checkpoints(
-    change: Callable[[dict[str, Any]], Any], place: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("change", BAD_RECORDS.values(), ids=BAD_RECORDS)
+def test_a_checkpoint_with_a_bad_record_is_refused(
+    change: Callable[[dict[str, Any]], Any], directory: Path, capsys: Capture
 ) -> None:
-    rewrite(place / "translator", change)
+    rewrite(directory / "translator", change)
     assert refusal(capsys, "inspect translator") == f"Checkpoint translator is damaged: {UNREADABLE}"
 
 
-LEFT_OUT = "Checkpoint translator is damaged: manifest.json does not list"
+NOT_LISTED = "Checkpoint translator is damaged: manifest.json does not list"
 
 
-def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A pipe or a device that never ends is not waited for, and a manifest names nothing elsewhere."""
-    path = place / "translator"
+def test_special_files_in_a_checkpoint_are_refused(directory: Path, capsys: Capture) -> None:
+    """Commands do not wait for pipes or endless devices, and a manifest must not name files of other directories."""
+    path = directory / "translator"
     weights = (path / "model.safetensors").read_bytes()
     for make in (
         lambda: os.mkfifo(path / "model.safetensors"),
@@ -745,8 +764,8 @@ def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (path / "model.safetensors").unlink()
         make()
         repair(path)
-        sentence = refusal(capsys, "inspect translator")
-        assert sentence == f"{LEFT_OUT} model.safetensors; use another one."
+        message = refusal(capsys, "inspect translator")
+        assert message == f"{NOT_LISTED} model.safetensors; use another one."
         if (path / "model.safetensors").is_dir():
             (path / "model.safetensors").rmdir()
             (path / "model.safetensors").touch()
@@ -755,16 +774,16 @@ def test_what_is_no_file(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     manifest = json.loads((path / "manifest.json").read_bytes())
     manifest["../lines"] = {"bytes": len(LINES), "sha256": hashlib.sha256(LINES).hexdigest()}
     (path / "manifest.json").write_text(json.dumps(manifest))
-    sentence = refusal(capsys, "inspect translator")
-    assert sentence == "Checkpoint translator is incomplete: it has no lines; use another one."
+    message = refusal(capsys, "inspect translator")
+    assert message == "Checkpoint translator is incomplete: it has no lines; use another one."
     (path / JOINT).unlink()
     os.mkfifo(path / JOINT)
     repair(path)
-    assert refusal(capsys, TRANSLATE) == f"{LEFT_OUT} {JOINT}; use another one."
+    assert refusal(capsys, TRANSLATE) == f"{NOT_LISTED} {JOINT}; use another one."
 
 
-def test_tensors_of_another_kind(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = place / "translator" / "model.safetensors"
+def test_tensors_of_another_type_are_refused(directory: Path, capsys: Capture) -> None:
+    path = directory / "translator" / "model.safetensors"
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     tensors = json.loads(content[8 : 8 + length])
@@ -772,8 +791,8 @@ def test_tensors_of_another_kind(place: Path, capsys: pytest.CaptureFixture[str]
     header = json.dumps(tensors).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
     repair(path.parent)
-    sentence = refusal(capsys, TRANSLATE)
-    assert sentence == "translator does not fit the model: 'output.weight' is int32 there and float32 here."
+    message = refusal(capsys, TRANSLATE)
+    assert message == "translator does not fit the model: 'output.weight' is int32 there and float32 here."
 
 
 # Code.
@@ -783,42 +802,41 @@ def test_tensors_of_another_kind(place: Path, capsys: pytest.CaptureFixture[str]
     "name", ["model.safetensors", "training.safetensors", "checkpoint.json", "manifest.json", JOINT]
 )
 @pytest.mark.parametrize("repaired", [False, True])
-def test_a_pickle_in_a_checkpoint_is_not_executed(
-    name: str, repaired: bool, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pickle_in_a_checkpoint_is_not_executed(name: str, repaired: bool, directory: Path, capsys: Capture) -> None:
     for seed in range(4):
-        (place / "translator" / name).write_bytes(bomb(place / "canary", Random(seed)))
+        (directory / "translator" / name).write_bytes(bomb(directory / "canary", Random(seed)))
         if repaired and name != "manifest.json":
-            repair(place / "translator")
-        if name != "training.safetensors" or not repaired:  # which only `train` reads
-            assert "damaged" in (sentence := refusal(capsys, "inspect translator")) or "not a vocabulary" in sentence
+            repair(directory / "translator")
+        if name != "training.safetensors" or not repaired:  # only `train` reads this file's content
+            message = refusal(capsys, "inspect translator")
+            assert "damaged" in message or "not a vocabulary" in message
             refusal(capsys, TRANSLATE)
-    assert not (place / "canary").exists()
+    assert not (directory / "canary").exists()
 
 
-def test_a_pickle_as_anything_else_is_not_executed(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the weights of an encoder, as a run's configuration, as a prepared corpus and in place of its parts."""
+def test_a_pickle_in_other_files_is_not_executed(directory: Path, capsys: Capture) -> None:
+    """The pickle takes the place of an encoder's weights and of the files of a prepared corpus."""
     prepare = "prepare data.train=50 data.valid=5 data.test=5 data.vocabulary.kind=word data.processes=1"
     run(capsys, *prepare.split())
-    cache = next(path for path in (place / "cache").iterdir() if path.is_dir())
+    cache = next(path for path in (directory / "cache").iterdir() if path.is_dir())
     for seed in range(4):
-        hostile = bomb(place / "canary", Random(seed))
+        hostile = bomb(directory / "canary", Random(seed))
         for name in ("weights.pt", "weights.safetensors"):
-            (place / name).write_bytes(hostile)
-            (place / "own.jsonl").write_text('{"file": "red.png", "caption": "a"}')
+            (directory / name).write_bytes(hostile)
+            (directory / "own.jsonl").write_text('{"file": "red.png", "caption": "a"}')
             frozen = "model.encoder.fine_tune_from=null model.encoder.augment=false"
-            sentence = refusal(capsys, f"{LEARN} {frozen} model.encoder.weights={name}")
-            assert sentence.startswith(f"{name} cannot be read as weights")
+            message = refusal(capsys, f"{PREPARE_PHOTOS} {frozen} model.encoder.weights={name}")
+            assert message.startswith(f"{name} cannot be read as weights")
         for file in ("summary.json", "source.vocabulary", "train.source.tokens.bin"):
             content = (cache / file).read_bytes()
             (cache / file).write_bytes(hostile)
             refusal(capsys, f"inspect {cache}")
             (cache / file).write_bytes(content)
-    assert not (place / "canary").exists()
+    assert not (directory / "canary").exists()
 
 
-def test_the_bomb_is_a_bomb(tmp_path: Path) -> None:
-    """Unpickled, it would make the canary: in a process of its own."""
+def test_unpickling_the_bomb_makes_the_canary(tmp_path: Path) -> None:
+    """The tests above would notice if the pickle were executed. It is unpickled in a separate process."""
     (tmp_path / "bomb").write_bytes(pickle.dumps(Bomb(tmp_path / "canary")))
     program = f"import pickle; pickle.load(open({str(tmp_path / 'bomb')!r}, 'rb'))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
@@ -826,31 +844,28 @@ def test_the_bomb_is_a_bomb(tmp_path: Path) -> None:
     assert (tmp_path / "canary").exists()
 
 
-def test_a_strangers_run_names_only_our_classes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_a_run_builds_only_seqtool_classes(directory: Path, capsys: Capture) -> None:
     settings = ["data.train=20", "data.valid=5", "data.test=5", "data.vocabulary.kind=word", "data.processes=1"]
     sizes = ["model=sutskever", "model.hidden=4", "model.embedding=4", "train.steps=1", "device=cpu", "run=theirs"]
     assert run(capsys, "train", *settings, *sizes)[0] == 0
-    (last,) = (place / "runs" / "theirs" / "checkpoints").iterdir()
-    ours = json.loads((last / "checkpoint.json").read_bytes())["config"]
-    for group, new in (("model", "os.mkdir"), ("data", "os.rmdir")):
-        rewrite(last, lambda record: record.update(config={**ours, group: {**ours[group], "_target_": new}}))  # noqa: B023
-        sentence = refusal(capsys, "train run=theirs train.resume=true device=cpu")
-        assert sentence == f"The configuration names '{new}': {OS}"
+    (last,) = (directory / "runs" / "theirs" / "checkpoints").iterdir()
+    config = json.loads((last / "checkpoint.json").read_bytes())["config"]
+    for group, target in (("model", "os.mkdir"), ("data", "os.rmdir")):
+        changed = {**config, group: {**config[group], "_target_": target}}
+        rewrite(last, lambda record: record.update(config=changed))  # noqa: B023
+        message = refusal(capsys, "train run=theirs train.resume=true device=cpu")
+        assert message == f"The configuration names '{target}': {TRUST_OS}"
 
 
-def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
-    """A few cases of each kind; `python scripts/development/fuzz.py --help` says how to run many."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-    }
+def test_the_fuzzer_finds_no_failures(tmp_path: Path) -> None:
+    """A few cases of each kind are run; `python scripts/development/fuzz.py --help` explains how to run many."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     arguments = ["--seed", "0", "--checkpoints", "24", "--inputs", "12", "--place", str(tmp_path / "fuzz")]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "development" / "fuzz.py"), *arguments],
         env=environment,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("0 failed") == 5
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.count("0 failed") == 5

@@ -1,3 +1,5 @@
+"""Tests of `eval` on captions: file formats, checkpoints, document frequencies, baselines and scores per image."""
+
 import contextlib
 import gzip
 import json
@@ -17,14 +19,14 @@ from seqtool.cli import main as cli
 from seqtool.data.corpora.caption_files import Captions
 from seqtool.data.corpora.caption_sources import Coco
 from seqtool.errors import InputError
-from seqtool.evaluation import captions
+from seqtool.evaluation import EvaluationData, captions
 from seqtool.evaluation.captions import CaptionEvaluator, read_hypotheses, read_references
-from seqtool.evaluation.evaluation import EvaluationData
 from seqtool.metrics.captions import DocumentFrequencies
 from seqtool.predict.captioner import Captioner
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
 
+Capture = pytest.CaptureFixture[str]
 RESULTS = [{"image_id": 1, "caption": "A dog runs."}, {"image_id": 2, "caption": "Two cats."}]
 ANNOTATIONS = {
     "images": [{"id": 1}, {"id": 2}],
@@ -36,15 +38,15 @@ ANNOTATIONS = {
 }
 
 
-NAMES = ["bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "cider"]
-RECORD = [*NAMES, "brevity_penalty", "length_ratio", "signature", "intervals"]
+SCORE_NAMES = ["bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "cider"]
+RECORD_KEYS = [*SCORE_NAMES, "brevity_penalty", "length_ratio", "signature", "intervals"]
 
 
 def evaluator(*files: Path, **settings: Any) -> CaptionEvaluator:
-    """Of hypotheses and references, if any."""
-    names = {"hypotheses": str(files[0]), "references": [str(files[1])]} if files else {}
+    """Return an evaluator for a file of hypotheses and a file of references, or for none."""
+    file_settings = {"hypotheses": str(files[0]), "references": [str(files[1])]} if files else {}
     common = {"split": "valid", "tokenize": "ptb", "bootstrap": 10}
-    return CaptionEvaluator(evaluation_settings(**{**common, **names, **settings}))
+    return CaptionEvaluator(evaluation_settings(**{**common, **file_settings, **settings}))
 
 
 def write(path: Path, data: Any) -> Path:
@@ -52,22 +54,22 @@ def write(path: Path, data: Any) -> Path:
     return path
 
 
-def test_formats_are_one(tmp_path: Path) -> None:
-    """COCO's two formats and the plain one hold the same captions, whether ids are numbers or text."""
+def test_all_formats_give_the_same_scores(tmp_path: Path) -> None:
+    """COCO's two formats and plain objects hold the same captions, whether ids are numbers or text."""
     references = {"1": ["A dog is running.", "A dog runs on grass."], "2": ["Two cats sleep"]}
     text_ids = [{**entry, "image_id": str(entry["image_id"])} for entry in RESULTS]
     hypotheses = [RESULTS, text_ids, {"1": "A dog runs.", "2": "Two cats."}, {"1": ["A dog runs."], "2": ["Two cats."]}]
     records = []
-    for i, data in enumerate(hypotheses):
-        for j, other in enumerate((ANNOTATIONS, references)):
-            files = write(tmp_path / f"h{i}.json", data), write(tmp_path / f"r{j}.json", other)
+    for i, hypothesis_data in enumerate(hypotheses):
+        for j, reference_data in enumerate((ANNOTATIONS, references)):
+            files = write(tmp_path / f"h{i}.json", hypothesis_data), write(tmp_path / f"r{j}.json", reference_data)
             records.append(evaluator(*files).of_files().record())
     assert all(record == records[0] for record in records)
-    assert list(records[0]) == RECORD
+    assert list(records[0]) == RECORD_KEYS
     assert read_references(tmp_path / "r0.json") == references
 
 
-def test_golden_files(shared: Path) -> None:
+def test_golden_files_have_the_golden_cider_d(shared: Path) -> None:
     directory = shared / "golden"
     files = directory / "fakecap_hyps_raw.json", directory / "fakecap_refs_ptb.json"
     scores = evaluator(*files, tokenize="none").of_files()
@@ -75,7 +77,7 @@ def test_golden_files(shared: Path) -> None:
     assert "cider_d      0.5998 [" in scores.text()
 
 
-def test_document_frequencies_of_a_file(tmp_path: Path) -> None:
+def test_the_signature_names_the_document_frequencies(tmp_path: Path) -> None:
     files = write(tmp_path / "h.json", RESULTS), write(tmp_path / "r.json", ANNOTATIONS)
     DocumentFrequencies(100, {"a": 90, "dog": 3}, "ptb", "").save(tmp_path / "coco.json")
     scores = evaluator(*files, document_frequencies=str(tmp_path / "coco.json")).of_files()
@@ -104,12 +106,12 @@ def test_document_frequencies_of_a_file(tmp_path: Path) -> None:
         ('{"1": "a", "1": "b"}', r"f\.json has '1' twice in one object: keys must be unique\.$"),
     ],
 )
-def test_files_of_other_shapes(tmp_path: Path, data: Any, message: str) -> None:
+def test_json_that_holds_no_captions_is_refused(tmp_path: Path, data: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_references(write(tmp_path / "f.json", data))
 
 
-def test_compressed_files_are_read_as_plain_ones(tmp_path: Path) -> None:
+def test_compressed_files_are_read_like_plain_files(tmp_path: Path) -> None:
     captions = {"1": ["A dog is running.", "A dog runs on grass."], "2": ["Two cats sleep"]}
     for name, content in (("r.json.gz", json.dumps(ANNOTATIONS)), ("r.gz", json.dumps(captions))):
         (tmp_path / name).write_bytes(gzip.compress(content.encode()))
@@ -126,7 +128,7 @@ def test_a_compressed_file_may_not_fill_the_memory(tmp_path: Path, monkeypatch: 
         read_references(tmp_path / "r.json.gz")
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no\.json does not exist\.$"):
         read_references(tmp_path / "no.json")
     (tmp_path / "latin.json").write_bytes('{"1": "é"}'.encode("latin-1"))
@@ -134,18 +136,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_references(tmp_path / "latin.json")
 
 
-def test_two_captions_of_an_image(tmp_path: Path) -> None:
-    """Also where one of the two ids is a number and the other text."""
-    twice = [{"image_id": 1, "caption": "a"}, {"image_id": "1", "caption": "b"}]
+def test_two_hypotheses_for_an_image_are_refused(tmp_path: Path) -> None:
+    """The image is the same, although one id is a number and the other is text."""
+    results = [{"image_id": 1, "caption": "a"}, {"image_id": "1", "caption": "b"}]
     with pytest.raises(InputError, match=r"h\.json has 2 captions for image 1: expected one per image\.$"):
-        read_hypotheses(str(write(tmp_path / "h.json", twice)), Captions({}, {}))
+        read_hypotheses(str(write(tmp_path / "h.json", results)), Captions({}, {}))
 
 
 def scored_images(hypotheses: Path, references: Path) -> list[Any]:
     return [segment.name for segment in evaluator(hypotheses, references).of_files().segments]
 
 
-def test_images_that_are_missing(tmp_path: Path) -> None:
+def test_only_images_with_hypotheses_and_references_are_scored(tmp_path: Path) -> None:
     hypotheses, references = write(tmp_path / "h.json", RESULTS[:1]), write(tmp_path / "r.json", ANNOTATIONS)
     assert scored_images(hypotheses, references) == ["1"]
     write(references, {"images": [{"id": 1}, {"id": 5}, {"id": 6}], "annotations": ANNOTATIONS["annotations"]})
@@ -159,23 +161,23 @@ def run(*arguments: str) -> int:
     return cli.run(["eval", *arguments], config_directory())
 
 
-class Describer:
-    """Stands for a captioner; counts the images it was asked for."""
+class StubCaptioner:
+    """Stands in for a captioner, and counts the images that it captions."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
         self.trust: list[str] = []
-        self.asked = 0
+        self.captioned = 0
         self.name = "describer"
 
     def caption_each(self, names: list[str]) -> Iterator[tuple[str, Any, Any]]:
         for name in names:
-            self.asked += 1
+            self.captioned += 1
             yield name, None, [SimpleNamespace(text="A dog runs.")]
 
 
-def coco(directory: Path) -> Any:
-    """Settings of a small corpus as COCO publishes it: its images are 1 and 2, in both splits."""
+def write_coco(directory: Path) -> Any:
+    """Write a small corpus in COCO's layout, with the images 1 and 2 in both splits, and return its settings."""
     for split in ("train", "val"):
         (directory / f"{split}2017").mkdir(parents=True)
         images = [{"id": i, "file_name": f"{i:012d}.jpg"} for i in (1, 2)]
@@ -187,28 +189,28 @@ def coco(directory: Path) -> Any:
     )
 
 
-def test_what_eval_writes_is_read_by_cocos_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = coco(tmp_path / "coco")
-    captioner: Any = Describer()
+def test_coco_tools_read_the_output_of_eval(tmp_path: Path, capsys: Capture) -> None:
+    data = write_coco(tmp_path / "coco")
+    captioner: Any = StubCaptioner()
     evaluator(output=str(tmp_path / "results.json")).of_checkpoint(captioner, EvaluationData(data))
-    written = COCO(tmp_path / "coco" / "annotations" / "captions_val2017.json").loadRes(str(tmp_path / "results.json"))
-    assert sorted(written.getImgIds()) == [1, 2]
+    results = COCO(tmp_path / "coco" / "annotations" / "captions_val2017.json").loadRes(str(tmp_path / "results.json"))
+    assert sorted(results.getImgIds()) == [1, 2]
 
 
-def test_a_checkpoints_settings_fetch_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    captioner: Any = Describer()
-    captioner.config = {"data": coco(tmp_path / "coco")}
+def test_evaluating_a_checkpoint_downloads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    captioner: Any = StubCaptioner()
+    captioner.config = {"data": write_coco(tmp_path / "coco")}
     monkeypatch.setattr(Coco, "fetch", pytest.fail)
-    assert evaluator().of_checkpoint(captioner, EvaluationData()) and captioner.asked == 2
+    assert evaluator().of_checkpoint(captioner, EvaluationData()) and captioner.captioned == 2
 
 
-def test_a_mismatch_is_found_before_decoding(tmp_path: Path) -> None:
+def test_mismatched_document_frequencies_are_refused_before_decoding(tmp_path: Path) -> None:
     DocumentFrequencies(100, {"a": 90}, "none", "").save(tmp_path / "df.json")
-    captioner: Any = Describer()
-    own = EvaluationData(coco(tmp_path / "coco"))
+    captioner: Any = StubCaptioner()
+    data = EvaluationData(write_coco(tmp_path / "coco"))
     with pytest.raises(InputError, match=r"^The document frequencies df were counted with tokenize=none: they cannot"):
-        evaluator(document_frequencies=str(tmp_path / "df.json")).of_checkpoint(captioner, own)
-    assert captioner.asked == 0
+        evaluator(document_frequencies=str(tmp_path / "df.json")).of_checkpoint(captioner, data)
+    assert captioner.captioned == 0
 
 
 @pytest.fixture
@@ -223,8 +225,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 FILES = ("task=captioning", "hypotheses=h.json", "references=r.json", "format=json")
 
 
-def test_java_is_asked_for(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its scores stand beside the others, and what could not be had is said; otherwise nothing changes."""
+def test_java_scores_are_added_on_request(files: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """With java=true, Java's scores are added to the others, and a warning names the scores that are missing."""
 
     def scores(hypotheses: Any, references: Any, *, tokenize: str) -> tuple[dict[str, float], list[str]]:
         assert (hypotheses["1"], len(references["1"]), tokenize) == ("A dog runs.", 2, "ptb")
@@ -233,7 +235,7 @@ def test_java_is_asked_for(files: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(captions, "java_scores", scores)
     assert run(*FILES) == 0
     plain = json.loads(capsys.readouterr().out)
-    assert list(plain) == RECORD
+    assert list(plain) == RECORD_KEYS
     assert run(*FILES, "java=true") == 0
     assert json.loads(capsys.readouterr().out) == {**plain, "meteor": 0.25}
     assert run(*FILES[:3], "java=true") == 0
@@ -241,13 +243,13 @@ def test_java_is_asked_for(files: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert "meteor       0.2500\n" in table and "Warning: SPICE is not there." in table
 
 
-def test_document_frequencies_are_made(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of the scored references change no score."""
+def test_saved_document_frequencies_give_the_same_scores(files: Path, capsys: Capture) -> None:
+    """Document frequencies that were saved from the scored references change no score."""
     assert run(*FILES) == 0
     expected = json.loads(capsys.readouterr().out)
     assert run("task=captioning", "references=r.json", "save_document_frequencies=df.json", "format=json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == {"document_frequencies": "df.json", "images": 2, "ngrams": 27, "tokenize": "ptb"}
+    summary = json.loads(capsys.readouterr().out)
+    assert summary == {"document_frequencies": "df.json", "images": 2, "ngrams": 27, "tokenize": "ptb"}
     assert run(*FILES, "document_frequencies=df.json") == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores.pop("signature") == expected.pop("signature").replace("df:corpus", "df:df(2)")
@@ -290,7 +292,7 @@ def test_document_frequencies_are_made(files: Path, capsys: pytest.CaptureFixtur
         ),
     ],
 )
-def test_refusals(files: Path, settings: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_do_not_fit_are_refused(files: Path, settings: str, message: str, capsys: Capture) -> None:
     write(files / "empty.json", {"1": []})
     assert run(*settings.split()) == 2
     assert capsys.readouterr() == ("", f"seqtool: {message}\n")
@@ -298,9 +300,9 @@ def test_refusals(files: Path, settings: str, message: str, capsys: pytest.Captu
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with photos of noise and `runs/noise`, whose model has learnt almost nothing: it rarely ends."""
-    directory = tmp_path_factory.mktemp("place")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with photos of noise and `runs/noise`, whose model trained for a single step and rarely ends."""
+    directory = tmp_path_factory.mktemp("evaluation")
     with contextlib.chdir(directory):
         photos = directory / "photos"
         photos.mkdir()
@@ -318,33 +320,32 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("arguments", "expected_settings"),
     [
         ([], {}),
-        (["max_length=200"], {"max_length": 200}),  # the default of configs/decoding.yaml, but said
+        (["max_length=200"], {"max_length": 200}),  # the default of configs/decoding.yaml, stated explicitly
         (["hard_attention=argmax", "beam=1"], {"hard_attention": "argmax", "beam": 1}),
     ],
 )
-def test_eval_writes_what_caption_writes(
-    place: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], expected: dict[str, Any]
+def test_eval_and_caption_write_the_same_captions(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected_settings: dict[str, Any]
 ) -> None:
-    found: list[dict[str, Any]] = []
+    loads: list[dict[str, Any]] = []
     load = Captioner.load
-    monkeypatch.setattr(Captioner, "load", lambda names, **rest: found.append(rest) or load(names, **rest))
-    assert run("checkpoint=runs/noise", "split=test", "output=eval.json", "device=cpu", *given) == 0
-    assert found == [{"device": "cpu", **expected}]
-    captions = {one["image_id"]: one["caption"] for one in json.loads(Path("eval.json").read_text())}
+    monkeypatch.setattr(Captioner, "load", lambda names, **settings: loads.append(settings) or load(names, **settings))
+    assert run("checkpoint=runs/noise", "split=test", "output=eval.json", "device=cpu", *arguments) == 0
+    assert loads == [{"device": "cpu", **expected_settings}]
+    captions = {result["image_id"]: result["caption"] for result in json.loads(Path("eval.json").read_text())}
     assert len(captions) == 5
     images = ",".join(f"photos/{name}" for name in captions)
-    arguments = ["caption", "checkpoint=runs/noise", f"images={images}", "format=coco", "output=caption.json"]
-    assert cli.run([*arguments, "device=cpu", *given], config_directory()) == 0
-    assert captions == {one["image_id"]: one["caption"] for one in json.loads(Path("caption.json").read_text())}
+    command = ["caption", "checkpoint=runs/noise", f"images={images}", "format=coco", "output=caption.json"]
+    assert cli.run([*command, "device=cpu", *arguments], config_directory()) == 0
+    results = json.loads(Path("caption.json").read_text())
+    assert captions == {result["image_id"]: result["caption"] for result in results}
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonl", "coco"])
-def test_what_caption_writes_is_scored_against_ones_own_captions(
-    place: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_output_of_caption_is_scored_against_user_captions(directory: Path, kind: str, capsys: Capture) -> None:
     file = {"text": "a.txt", "jsonl": "a.jsonl", "coco": "a.json"}[kind]
     images = "images=photos/3.png,photos/7.png"
     arguments = ["caption", "checkpoint=runs/noise", images, "max_length=5", "device=cpu"]
@@ -356,8 +357,8 @@ def test_what_caption_writes_is_scored_against_ones_own_captions(
     assert [line["image"] for line in lines] == ["3.png", "7.png"] and len(lines[0]["references"]) == 3
 
 
-def test_hard_attention_is_for_captions(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_hard_attention_is_accepted_for_captions_only(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert run("checkpoint=runs/noise", "split=test", "hard_attention=most") == 2
     assert "Unknown hard_attention 'most'; choose from expected, argmax, sample." in capsys.readouterr().err
@@ -366,32 +367,34 @@ def test_hard_attention_is_for_captions(
     assert capsys.readouterr().err == "seqtool: hard_attention= is for captions.\n"
 
 
-OWN = [("a.jpg", "A dog runs."), ("a.jpg", "A dog is running."), ("sub/b.jpg", "Two cats"), ("c.jpg", "An old house")]
+USER_CAPTIONS = [("a.jpg", "A dog runs."), ("a.jpg", "A dog is running."), ("sub/b.jpg", "Two cats")]
+USER_CAPTIONS += [("c.jpg", "An old house")]
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One's own captions of three images, and what `caption` wrote about two of them, in each of its formats."""
+def user_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with user captions of three images, and captions of two of them in all output formats."""
     monkeypatch.chdir(tmp_path)
-    write(Path("own.jsonl"), "".join(json.dumps({"file": file, "caption": text}) + "\n" for file, text in OWN))
-    write(Path("own.csv"), "file,caption\n" + "".join(f'{file},"{text}"\n' for file, text in OWN))
-    written = {"photos/a.jpg": ["a dog runs", "a dog"], "photos/sub/b.jpg": ["two cats run", "a cat"]}
-    best = {name: captions[0] for name, captions in written.items()}
-    lists = [{"image": name, "captions": [{"text": text} for text in found]} for name, found in written.items()]
+    rows = (json.dumps({"file": file, "caption": text}) for file, text in USER_CAPTIONS)
+    write(Path("own.jsonl"), "".join(row + "\n" for row in rows))
+    write(Path("own.csv"), "file,caption\n" + "".join(f'{file},"{text}"\n' for file, text in USER_CAPTIONS))
+    hypotheses = {"photos/a.jpg": ["a dog runs", "a dog"], "photos/sub/b.jpg": ["two cats run", "a cat"]}
+    best = {name: captions[0] for name, captions in hypotheses.items()}
+    records = [{"image": name, "captions": [{"text": text} for text in texts]} for name, texts in hypotheses.items()]
     write(Path("out.txt"), "".join(f"{name}\t{text}\n" for name, text in best.items()))
     marks = "", "\tnot ended"
-    ranked = (f"{name}\t{text}\t-{i}.5{marks[i]}\n" for name, found in written.items() for i, text in enumerate(found))
-    write(Path("n-best"), "".join(ranked))
-    write(Path("out.jsonl"), "".join(json.dumps(one) + "\n" for one in lists))
+    ranked = [(name, i, text) for name, texts in hypotheses.items() for i, text in enumerate(texts)]
+    write(Path("n-best"), "".join(f"{name}\t{text}\t-{i}.5{marks[i]}\n" for name, i, text in ranked))
+    write(Path("out.jsonl"), "".join(json.dumps(record) + "\n" for record in records))
     write(Path("coco.json"), [{"image_id": Path(name).name, "caption": text} for name, text in best.items()])
     return tmp_path
 
 
 @pytest.mark.parametrize("references", ["own.jsonl", "own.csv"])
-def test_ones_own_captions(
-    own: Path, references: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+def test_user_captions_are_scored_in_every_format(
+    user_files: Path, references: str, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As `prepare` reads them, against what `caption` writes; of images without a caption it is said how many."""
+    """References are in formats that `prepare` reads, and hypotheses in formats that `caption` writes."""
     records = []
     for hypotheses in ("out.txt", "n-best", "out.jsonl", "coco.json"):
         caplog.clear()
@@ -425,10 +428,10 @@ def test_ones_own_captions(
         ),
     ],
 )
-def test_captions_that_are_not_those_of_the_images(
-    own: Path, content: str, message: str, capsys: pytest.CaptureFixture[str]
+def test_hypotheses_that_do_not_match_the_references_are_refused(
+    user_files: Path, content: str, message: str, capsys: Capture
 ) -> None:
-    write(own / "h", content)
+    write(user_files / "h", content)
     assert run("task=captioning", "hypotheses=h", "references=own.jsonl") == 2
     assert message in capsys.readouterr().err
 
@@ -442,46 +445,46 @@ def test_captions_that_are_not_those_of_the_images(
         ('{"image": "a.jpg", "captions": [3]}', "h.jsonl line 1: a caption must be text, not 3."),
     ],
 )
-def test_json_lines_that_hold_no_captions(
-    own: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(own / "h.jsonl", line + "\n")
+def test_json_lines_without_captions_are_refused(user_files: Path, line: str, message: str, capsys: Capture) -> None:
+    write(user_files / "h.jsonl", line + "\n")
     assert run("task=captioning", "hypotheses=h.jsonl", "references=own.jsonl") == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_baseline_of_captions(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Intervals of both from the same resamples, and whether they differ; a baseline may have described more."""
+def test_captions_are_compared_with_a_baseline(files: Path, capsys: Capture) -> None:
+    """Both systems have intervals, and their difference has a p-value; a baseline may describe additional images."""
     generator = np.random.default_rng(0)
 
-    def caption(known: list[str], share: float) -> str:
-        return " ".join(word if generator.random() < share else str(generator.choice(words)) for word in known)
+    def corrupt(caption: list[str], share: float) -> str:
+        """Keep this share of a caption's words, and replace the others by random words."""
+        return " ".join(word if generator.random() < share else str(generator.choice(words)) for word in caption)
 
     words = ["dog", "cat", "runs", "sits", "red", "old", "on", "grass"]
     references = {str(i): list(map(str, generator.choice(words, 6))) for i in range(60)}
-    write(files / "r.json", {image: [" ".join(known), caption(known, 0.8)] for image, known in references.items()})
-    write(files / "h.json", {image: caption(known, 0.8) for image, known in references.items()})
-    worse = {image: caption(known, 0.4) for image, known in references.items()}
+    write(files / "r.json", {image: [" ".join(text), corrupt(text, 0.8)] for image, text in references.items()})
+    write(files / "h.json", {image: corrupt(text, 0.8) for image, text in references.items()})
+    worse = {image: corrupt(text, 0.4) for image, text in references.items()}
     write(files / "b.json", {**worse, "60": "more"})
     assert run(*FILES, "baseline=b.json", "bootstrap=200") == 0
     record = json.loads(capsys.readouterr().out)
-    found = {one["name"]: one for one in record["comparison"]["differences"]}
-    assert list(found) == NAMES
-    for name, one in found.items():
-        assert one["system"] == record["intervals"][name] and one["system"]["value"] == record[name]
-        assert one["baseline"]["low"] < one["baseline"]["value"] < one["baseline"]["high"] < one["system"]["low"]
-        assert one["p_value"] < 0.01
-        assert one["signature"].startswith("nrefs:2|bs:200|seed:12345|tok:ptb")
+    differences = {difference["name"]: difference for difference in record["comparison"]["differences"]}
+    assert list(differences) == SCORE_NAMES
+    for name, difference in differences.items():
+        assert difference["system"] == record["intervals"][name] and difference["system"]["value"] == record[name]
+        baseline = difference["baseline"]
+        assert baseline["low"] < baseline["value"] < baseline["high"] < difference["system"]["low"]
+        assert difference["p_value"] < 0.01
+        assert difference["signature"].startswith("nrefs:2|bs:200|seed:12345|tok:ptb")
     assert run(*FILES[:3], "baseline=b.json", "bootstrap=200") == 0
     table = capsys.readouterr().out.split("\n\n")[-2]
     assert table.splitlines()[0].replace(" ", "") == "|score|baseline|system|difference|p|"
-    assert f"| cider_d     | {found['cider_d']['baseline']['value']:.4f} [" in table
+    assert f"| cider_d     | {differences['cider_d']['baseline']['value']:.4f} [" in table
     write(files / "b.json", {"0": "a dog"})
     assert run(*FILES, "baseline=b.json") == 2
     assert "b.json has no caption for 59 images, such as 1, of the references" in capsys.readouterr().err
 
 
-def test_scores_of_each_image(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jsonl_lists_the_scores_of_each_image(files: Path, capsys: Capture) -> None:
     write(files / "b.json", {"1": "A dog", "2": "No cats"})
     write(files / "half.json", {"1": "\ud83d dog", "2": "é"})
     assert run("task=captioning", "hypotheses=half.json", "references=r.json", "format=jsonl") == 0
@@ -490,7 +493,7 @@ def test_scores_of_each_image(files: Path, capsys: pytest.CaptureFixture[str]) -
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["image"] for line in lines] == ["1", "2"]
     assert lines[0]["references"] == ["A dog is running.", "A dog runs on grass."]
-    assert lines[0]["hypothesis"] == "A dog runs." and list(lines[0]["scores"]) == NAMES
+    assert lines[0]["hypothesis"] == "A dog runs." and list(lines[0]["scores"]) == SCORE_NAMES
     assert lines[1]["baseline"]["hypothesis"] == "No cats"
     assert lines[1]["baseline"]["scores"]["bleu1"] == pytest.approx(0.5 * np.exp(-0.5), abs=1e-6)
     assert run(*FILES) == 0

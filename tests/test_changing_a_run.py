@@ -1,4 +1,4 @@
-"""Settings that a resumed run may not change: the refusal, and the command line in it, which works as it stands."""
+"""Tests of settings that a resumed run may not change: they are refused, and the command in the message works."""
 
 import json
 import os
@@ -26,10 +26,10 @@ RUNS = {
     "text": ["data=text", "data.train=a.de", "data.valid=a.de", *WORDS, "model=language_model", "train.bptt=5"],
     "photos": [*PHOTOS, *WORDS, "model=show_attend_tell", "model.alignment=8", *FROZEN],
     "tuned": [*PHOTOS, *WORDS, "model=show_tell", "model.encoder.augment=false"],
-    "own": ["--config-dir=mine", "experiment=small"],
+    "preset": ["--config-dir=mine", "experiment=small"],
 }
-WEIGHTS = {"tuned": {"model.encoder.weights"}}  # a frozen CNN has its own
-SMALL = """# @package _global_
+ADDED_CHANGES = {"tuned": {"model.encoder.weights"}}  # a frozen CNN takes its weights from a file
+PRESET = """# @package _global_
 defaults: [override /data: parallel, override /model: luong, override /schedule: plateau]
 data: {train: [a file.en, a.de], valid: [a file.en, a.de], processes: 1, vocabulary: {kind: char}}
 model: {embedding: 8, hidden: 8, layers: 1}
@@ -45,10 +45,10 @@ def train(*settings: str) -> int:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a run of every kind, of one step."""
-    place = tmp_path_factory.mktemp("changing")
-    before = Path.cwd()
-    os.chdir(place)
+    """A directory with a run of every kind, each trained for one step."""
+    directory = tmp_path_factory.mktemp("changing")
+    previous_directory = Path.cwd()
+    os.chdir(directory)
     try:
         for name in ("a file.en", "a.de"):
             Path(name).write_text("a b c\nb c a d\nc d\nd a b\n" * 3)
@@ -58,12 +58,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = [json.dumps({"file": f"{number}.png", "captions": ["a grey square"]}) for number in range(10)]
         Path("photos/captions.jsonl").write_text("\n".join(rows))
         Path("mine/experiment").mkdir(parents=True)
-        Path("mine/experiment/small.yaml").write_text(SMALL)
+        Path("mine/experiment/small.yaml").write_text(PRESET)
         for name, settings in RUNS.items():
-            assert train(*settings, *([] if name == "own" else COMMON), f"run={name}") == 0
+            assert train(*settings, *([] if name == "preset" else COMMON), f"run={name}") == 0
     finally:
-        os.chdir(before)
-    return place
+        os.chdir(previous_directory)
+    return directory
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *settings: str) -> str:
@@ -73,7 +73,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *settings: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("run", "changes", "said"),
+    ("run", "changes", "listed"),
     [
         ("recurrent", ["data.limits.maximum=7"], "data.limits.maximum (100, now 7)"),
         (
@@ -84,34 +84,34 @@ def refusal(capsys: pytest.CaptureFixture[str], *settings: str) -> str:
         ),
         ("photos", ["model.encoder.fine_tune_from=1"], "model.encoder.fine_tune_from (null, now 1)"),
         ("tuned", FROZEN[:1], "model.encoder.fine_tune_from (0, now null)"),
-        ("own", ["--config-dir=mine", "train.accumulate=2"], "train.accumulate (1, now 2)"),
+        ("preset", ["--config-dir=mine", "train.accumulate=2"], "train.accumulate (1, now 2)"),
     ],
 )
-def test_the_line_that_starts_a_new_run_works(
+def test_the_suggested_command_starts_a_new_run(
     run: str,
     changes: list[str],
-    said: str,
+    listed: str,
     trained: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(trained)
-    sentence = refusal(capsys, f"run={run}", "train.resume=true", *changes)
-    leave = "them" if len(changes) > 1 and run != "own" else "it"
-    start = f"seqtool: Run runs/{run} was started with other settings of {said}: a resumed run keeps them. "
-    assert sentence.startswith(f"{start}Leave {leave} out, or start a new run with its weights: seqtool train ")
-    before = set(Path("runs").iterdir())
-    assert train(*shlex.split(sentence.partition("seqtool train ")[2])) == 0
-    (new,) = set(Path("runs").iterdir()) - before
-    old, config = (checkpoint.find(place).config for place in (f"runs/{run}", new))
-    assert config["init_from"] == f"runs/{run}" and config["train"]["steps"] == 1
+    message = refusal(capsys, f"run={run}", "train.resume=true", *changes)
+    pronoun = "them" if len(changes) > 1 and run != "preset" else "it"
+    start = f"seqtool: Run runs/{run} was started with other settings of {listed}: a resumed run keeps them. "
+    assert message.startswith(f"{start}Leave {pronoun} out, or start a new run with its weights: seqtool train ")
+    runs_before = set(Path("runs").iterdir())
+    assert train(*shlex.split(message.partition("seqtool train ")[2])) == 0
+    (new_run,) = set(Path("runs").iterdir()) - runs_before
+    old_config, new_config = (checkpoint.find(path).config for path in (f"runs/{run}", new_run))
+    assert new_config["init_from"] == f"runs/{run}" and new_config["train"]["steps"] == 1
     changed = {change.partition("=")[0] for change in changes}
     differing = {
         name
-        for name, value in leaves(config["model"], "model")
-        if OmegaConf.select(OmegaConf.create(old), name) != value
+        for name, value in leaves(new_config["model"], "model")
+        if OmegaConf.select(OmegaConf.create(old_config), name) != value
     }
-    assert differing == {name for name in changed if name.startswith("model.")} | WEIGHTS.get(run, set())
+    assert differing == {name for name in changed if name.startswith("model.")} | ADDED_CHANGES.get(run, set())
 
 
 @pytest.mark.parametrize(
@@ -124,46 +124,50 @@ def test_the_line_that_starts_a_new_run_works(
         ("photos", "embeddings.target=vectors.txt"),
     ],
 )
-def test_no_line_where_the_weights_would_not_fit(
+def test_no_command_is_suggested_if_the_weights_do_not_fit(
     run: str, changes: str, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(trained)
-    sentence = refusal(capsys, f"run={run}", "train.resume=true", *changes.split())
-    assert sentence.startswith(f"seqtool: Run runs/{run} was started with other settings of ")
-    assert re.search(r": a resumed run keeps them\. Leave (it|them) out, or start a new run\.$", sentence)
+    message = refusal(capsys, f"run={run}", "train.resume=true", *changes.split())
+    assert message.startswith(f"seqtool: Run runs/{run} was started with other settings of ")
+    assert re.search(r": a resumed run keeps them\. Leave (it|them) out, or start a new run\.$", message)
 
 
 @pytest.mark.parametrize(
-    ("run", "change", "near"),
+    ("run", "change", "suggestion"),
     [
         ("photos", "model.hiden=8", "; did you mean 'model.hidden'?"),
         ("recurrent", "optim.momentum=0.5", "; choose from optim.amsgrad, "),
         ("text", "schedule.epochs=3", "; choose from schedule.warmup."),
-        ("own", "schedule.patence=2", "; did you mean 'schedule.patience'?"),
+        ("preset", "schedule.patence=2", "; did you mean 'schedule.patience'?"),
     ],
 )
-def test_settings_that_a_run_does_not_have(
-    run: str, change: str, near: str, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_unknown_settings_of_a_resumed_run_are_refused(
+    run: str,
+    change: str,
+    suggestion: str,
+    trained: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """They are compared with the run's own, not with those of the default model."""
+    """Settings are compared with those of the run, not with those of the default model."""
     monkeypatch.chdir(trained)
-    sentence = refusal(capsys, f"run={run}", "train.resume=true", change)
-    assert sentence.startswith(f"seqtool: Unknown setting '{change.partition('=')[0]}'{near}")
+    message = refusal(capsys, f"run={run}", "train.resume=true", change)
+    assert message.startswith(f"seqtool: Unknown setting '{change.partition('=')[0]}'{suggestion}")
 
 
-def test_a_run_keeps_the_settings_of_its_own_schedule(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that may change are taken without naming the schedule again."""
+def test_schedule_settings_change_without_naming_the_schedule(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(trained)
-    assert train("run=own", "train.resume=true", "schedule.patience=7", "train.steps=2") == 0
-    schedule = checkpoint.find("runs/own/last").config["schedule"]
+    assert train("run=preset", "train.resume=true", "schedule.patience=7", "train.steps=2") == 0
+    schedule = checkpoint.find("runs/preset/last").config["schedule"]
     assert schedule == {"name": "halve_on_plateau", "patience": 7, "warmup": 0}
 
 
-def test_other_data_than_the_run_began_with(
+def test_other_data_are_refused_with_a_command_that_works(
     trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(trained)
     Path("b.de").write_text("a b\nb c\n")
-    sentence = refusal(capsys, "run=text", "train.resume=true", "train.steps=3", "data.train=b.de")
-    assert "The data changed since runs/text/checkpoints/step-0000001 was saved (data.train=b.de): " in sentence
-    assert train(*shlex.split(sentence.partition("seqtool train ")[2])) == 0
+    message = refusal(capsys, "run=text", "train.resume=true", "train.steps=3", "data.train=b.de")
+    assert "The data changed since runs/text/checkpoints/step-0000001 was saved (data.train=b.de): " in message
+    assert train(*shlex.split(message.partition("seqtool train ")[2])) == 0

@@ -1,4 +1,4 @@
-"""Checkpoints: complete or not there, and damaged ones refused by name."""
+"""Tests of checkpoints: they are written whole or not at all, and damaged checkpoints are named and refused."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def write(path: Path, model: Any, step: int = 1, **progress: Any) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run with three checkpoints of which the first is the best."""
+    """A run with three checkpoints, of which that of step 1 is the best."""
     model = make_model("bahdanau-gru")
     for step in (1, 2, 3):
         with torch.no_grad():
@@ -45,26 +45,26 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_round_trip(run: Path) -> None:
-    found = checkpoint.find(run / "checkpoints" / "step-0000002")
-    assert found.config == {"model": {"größe": 3}} and found.progress["step"] == 2
+def test_a_saved_checkpoint_is_loaded_unchanged(run: Path) -> None:
+    stored = checkpoint.find(run / "checkpoints" / "step-0000002")
+    assert stored.config == {"model": {"größe": 3}} and stored.progress["step"] == 2
     model = make_model("bahdanau-gru", seed=5)
-    found.load_weights(model)
+    stored.load_weights(model)
     original = make_model("bahdanau-gru")
-    for (name, ours), theirs in zip(model.named_parameters(), original.parameters(), strict=True):
-        assert torch.equal(ours, torch.full_like(ours, 2) if name == "output.bias" else theirs)
-    assert torch.equal(found.training_tensors()["random.cpu"], torch.get_rng_state())
-    assert (found.path / "source.vocabulary").read_text() == "words"
-    assert [path.name for path in found.path.parent.iterdir() if path.name.startswith(".")] == []
+    for (name, parameter), expected in zip(model.named_parameters(), original.parameters(), strict=True):
+        assert torch.equal(parameter, torch.full_like(parameter, 2) if name == "output.bias" else expected)
+    assert torch.equal(stored.training_tensors()["random.cpu"], torch.get_rng_state())
+    assert (stored.path / "source.vocabulary").read_text() == "words"
+    assert [path.name for path in stored.path.parent.iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
-def test_its_files_have_the_mode_that_the_user_gives_new_files(umask: int, mode: int, tmp_path: Path) -> None:
-    before = os.umask(umask)
+def test_checkpoint_files_follow_the_umask(umask: int, mode: int, tmp_path: Path) -> None:
+    previous_umask = os.umask(umask)
     try:
         write(tmp_path / "run" / "checkpoints" / "step-0000001", make_model("bahdanau-gru"))
     finally:
-        os.umask(before)
+        os.umask(previous_umask)
     files = [path for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()]
     assert len(files) == 5 and {stat.S_IMODE(path.stat().st_mode) for path in files} == {mode}
 
@@ -76,19 +76,19 @@ def test_a_tied_matrix_is_stored_once(tmp_path: Path) -> None:
 
     model = Bahdanau(**BAHDANAU | {"tie": "all"})
     write(tmp_path / "checkpoints" / "step-0000001", model)
-    other = Bahdanau(**BAHDANAU | {"tie": "all"})
-    checkpoint.find(tmp_path / "checkpoints" / "step-0000001").load_weights(other)
-    assert torch.equal(other.output.weight, model.source_embedding.weight)
+    loaded = Bahdanau(**BAHDANAU | {"tie": "all"})
+    checkpoint.find(tmp_path / "checkpoints" / "step-0000001").load_weights(loaded)
+    assert torch.equal(loaded.output.weight, model.source_embedding.weight)
 
 
-def test_paths(run: Path) -> None:
+def test_best_and_last_name_checkpoints_of_a_run(run: Path) -> None:
     assert checkpoint.find(run).path.name == "step-0000001"
     assert checkpoint.find(run / "best").path.name == "step-0000001"
     assert checkpoint.find(run / "last").path.name == "step-0000003"
 
 
-def test_a_damaged_average_is_left_behind(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An average of an earlier last checkpoint is not looked at."""
+def test_a_damaged_average_is_replaced_by_another_checkpoint(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The best checkpoint is used, and then the last; an average that ends at an earlier step is ignored."""
     for count, step in ((2, 2), (4, 3)):
         write(run / f"checkpoints/average-{count}", make_model("bahdanau-gru"), step)
     assert checkpoint.find(run).path.name == "average-4"
@@ -97,12 +97,12 @@ def test_a_damaged_average_is_left_behind(run: Path, caplog: pytest.LogCaptureFi
     (run / "checkpoints/step-0000001/model.safetensors").unlink()
     caplog.clear()
     assert checkpoint.find(run).path.name == "step-0000003"
-    average, best = (record.getMessage() for record in caplog.records)
-    assert "average-4 is damaged" in average and "step-0000001 is incomplete" in best
-    assert all(text.endswith(f"Using {run}/checkpoints/step-0000003 instead.") for text in (average, best))
+    average_warning, best_warning = caplog.messages
+    assert "average-4 is damaged" in average_warning and "step-0000001 is incomplete" in best_warning
+    assert all(text.endswith(f"Using {run}/checkpoints/step-0000003 instead.") for text in caplog.messages)
 
 
-def test_missing(run: Path) -> None:
+def test_a_missing_run_or_checkpoint_is_reported(run: Path) -> None:
     with pytest.raises(InputError, match=r"^There is no run or checkpoint at .*/rum\. .* holds run\.$"):
         checkpoint.find(run.with_name("rum"))
     (run.parent / "empty").mkdir()
@@ -111,7 +111,7 @@ def test_missing(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json", "source.vocabulary", "training.safetensors"])
-def test_damage_is_noticed_and_the_one_before_is_used(run: Path, name: str) -> None:
+def test_damage_is_noticed_and_the_previous_checkpoint_is_used(run: Path, name: str) -> None:
     path = run / "checkpoints" / "step-0000003"
     content = bytearray((path / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -121,22 +121,22 @@ def test_damage_is_noticed_and_the_one_before_is_used(run: Path, name: str) -> N
     ):
         checkpoint.find(path, purpose="training")
     assert checkpoint.newest(run).path.name == "step-0000002"
-    used = "step-0000003" if name == "training.safetensors" else "step-0000002"  # to decode does without
-    assert checkpoint.find(run / "last").path.name == used
+    expected = "step-0000003" if name == "training.safetensors" else "step-0000002"  # decoding needs no training state
+    assert checkpoint.find(run / "last").path.name == expected
 
 
-def test_only_what_is_used_is_hashed_and_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_that_are_used_are_hashed_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[str] = []
     sha256 = checkpoint.sha256
 
-    def noted(file: Path) -> str:
+    def recording_sha256(file: Path) -> str:
         hashed.append(f"{file.parent.name[-1]} {file.name}")
         return sha256(file)
 
-    monkeypatch.setattr(checkpoint, "sha256", noted)
+    monkeypatch.setattr(checkpoint, "sha256", recording_sha256)
     best = checkpoint.find(run)
-    model = ["1 checkpoint.json", "1 model.safetensors", "1 source.vocabulary"]
-    assert sorted(hashed) == [*model, "3 checkpoint.json"]
+    expected = ["1 checkpoint.json", "1 model.safetensors", "1 source.vocabulary"]
+    assert sorted(hashed) == [*expected, "3 checkpoint.json"]
     assert checkpoint.find(best) is best and best.load_weights(make_model("bahdanau-gru")) is None
     assert len(hashed) == 4
     hashed.clear()
@@ -144,7 +144,7 @@ def test_only_what_is_used_is_hashed_and_once(run: Path, monkeypatch: pytest.Mon
     assert sorted(hashed) == ["1 checkpoint.json", "3 checkpoint.json"]
     hashed.clear()
     checkpoint.newest(run)
-    assert sorted(hashed) == [f"3 {name}" for name in (*(one[2:] for one in model), "training.safetensors")]
+    assert sorted(hashed) == [*(entry.replace("1", "3") for entry in expected), "3 training.safetensors"]
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json", "manifest.json"])
@@ -155,16 +155,16 @@ def test_a_missing_file_is_named(run: Path, name: str) -> None:
         checkpoint.read(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"checkpoint.json": 3}', "\x00"])
-def test_a_broken_manifest(run: Path, text: str) -> None:
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"checkpoint.json": 3}', "\x00"])
+def test_a_broken_manifest_is_refused(run: Path, content: str) -> None:
     path = run / "checkpoints" / "step-0000003"
-    (path / "manifest.json").write_text(text)
+    (path / "manifest.json").write_text(content)
     with pytest.raises(InputError, match=r"is damaged|is incomplete"):
         checkpoint.read(path)
 
 
 @pytest.mark.parametrize("name", ["checkpoint.json", "model.safetensors", "source.vocabulary", "training.safetensors"])
-def test_a_manifest_that_leaves_out_a_file(run: Path, name: str) -> None:
+def test_a_manifest_without_one_of_the_files_is_refused(run: Path, name: str) -> None:
     path = run / "checkpoints" / "step-0000003"
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest[name]
@@ -175,7 +175,7 @@ def test_a_manifest_that_leaves_out_a_file(run: Path, name: str) -> None:
         checkpoint.read(path)
 
 
-def test_another_format(run: Path) -> None:
+def test_a_checkpoint_of_another_format_is_refused(run: Path) -> None:
     path = run / "checkpoints" / "step-0000003"
     record = json.loads((path / "checkpoint.json").read_text())
     (path / "checkpoint.json").write_text(json.dumps(record | {"format": 99}))
@@ -186,7 +186,7 @@ def test_another_format(run: Path) -> None:
         checkpoint.read(path)
 
 
-def test_another_model_is_refused_by_name(run: Path) -> None:
+def test_weights_of_another_model_are_refused(run: Path) -> None:
     with pytest.raises(InputError, match=r"does not fit the model: .*(lacks|has no) '"):
         checkpoint.find(run).load_weights(make_model("sutskever-lstm"))
     with pytest.raises(
@@ -196,24 +196,24 @@ def test_another_model_is_refused_by_name(run: Path) -> None:
 
 
 def test_a_failed_save_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: Any) -> None:
+    def fail(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_file", fail)
     with pytest.raises(OSError, match="No space left"):
         write(run / "checkpoints" / "step-0000004", make_model("bahdanau-gru"))
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == [f"step-000000{n}" for n in (1, 2, 3)]
 
 
-def test_what_could_not_be_deleted_is_in_nobodys_way(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS keeps files that another process has open, and the run may come by that step again."""
+def test_checkpoints_that_cannot_be_deleted_are_hidden(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS keeps files that another process has open, and the run may save the same step again."""
     path = checkpoint.newest(run).path
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     for _ in range(2):
-        copy = {file.name: file.read_bytes() for file in path.iterdir()}
+        contents = {file.name: file.read_bytes() for file in path.iterdir()}
         checkpoint.remove(path)
         path.mkdir()
-        for name, content in copy.items():
+        for name, content in contents.items():
             (path / name).write_bytes(content)
     monkeypatch.undo()
     assert len(list((run / "checkpoints").glob(".*"))) == 2
@@ -221,6 +221,6 @@ def test_what_could_not_be_deleted_is_in_nobodys_way(run: Path, monkeypatch: pyt
     assert not list((run / "checkpoints").glob(".*"))
 
 
-def test_average(run: Path) -> None:
+def test_average_is_the_mean_of_the_weights(run: Path) -> None:
     mean = checkpoint.average([checkpoint.read(path) for path in checkpoint.list_checkpoints(run)])
     assert torch.allclose(mean["output.bias"], torch.tensor(2.0))

@@ -1,4 +1,4 @@
-"""The command line in front of Hydra: what reaches a command, and what its user is told."""
+"""Tests of the command line in front of Hydra: configurations that commands receive, messages, help and completion."""
 
 import copy
 import logging
@@ -29,9 +29,10 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain
 
+Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).parent.parent
 
-LITERAL = {  # the settings that hold names and texts, and whether they may hold several
+LITERAL = {  # settings that hold names and texts: True if they may hold several
     command: {
         name: setting.several
         for name, setting in declarations.of_command(command).items()
@@ -44,7 +45,7 @@ CONFIGS = {
     "train.yaml": """# seqtool train: train a model
 #   seqtool train -m model=bahdanau,sutskever seed=1,2
 
-# What a run can be told.
+# The settings of a run.
 defaults: [{model: small}, {data: files}, _self_, {experiment: null}]
 run: null  # the name of the run
 init_from: null
@@ -79,7 +80,7 @@ split_file: null}
     "experiment/paper.yaml": "# @package _global_\ndefaults: [override /model: large]\ntrain: {epochs: 9}\n",
 }
 
-HOSTILE = [
+HOSTILE_NAMES = [
     "photo (1).jpg",
     "Köln – Straße.jpg",
     "名前.txt",
@@ -134,47 +135,48 @@ HOSTILE = [
 
 @pytest.fixture
 def configs(tmp_path: Path) -> Path:
-    folder = tmp_path / "con figs, (1)"
-    for name, text in CONFIGS.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
+    directory = tmp_path / "con figs, (1)"
+    for name, content in CONFIGS.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(content, encoding="utf-8")
+    return directory
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """The user's own configurations, for --config-dir."""
-    folder = tmp_path / "it's mine, (1)"
-    for name, text in {
+def user_configs(tmp_path: Path) -> Path:
+    """A directory of the user's configurations, for --config-dir."""
+    directory = tmp_path / "it's mine, (1)"
+    for name, content in {
         "experiment/mine.yaml": "# @package _global_\ndefaults: [override /model: tiny]\ntrain: {epochs: 3}\n",
         "experiment/lost.yaml": "# @package _global_\ndefaults: [override /model: lost]\n",
         "model/tiny.yaml": "# Tiny.\ndefaults: [large, _self_]\nhidden: 2  # units\nsize: 1\n",
         "model/sub/deep.yaml": "hidden: 3\n",
     }.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(content, encoding="utf-8")
+    return directory
 
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The configurations that commands are called with, from an empty working directory."""
-    found: list[Any] = []
+    """The configurations that commands receive, in an empty working directory."""
+    configurations: list[Any] = []
     for name in ("prepare", "train", "translate", "caption", "generate", "evaluate", "inspect"):
-        replace(name, lambda config: found.append(plain(config)), monkeypatch)
+        replace(name, lambda config: configurations.append(plain(config)), monkeypatch)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    return found
+    return configurations
 
 
 def replace(name: str, function: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the command's module one that holds `function` alone."""
+    """Replace the module of a command by one that contains only `function`."""
     module = types.ModuleType(f"seqtool.cli.{name}")
     setattr(module, name, function)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 def leaves(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the full name and the value of each setting; lists become tuples."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{prefix}{key}.")
@@ -182,8 +184,8 @@ def leaves(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", tuple(value) if isinstance(value, list) else value
 
 
-def failing(function: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `train` do what `function` does."""
+def replace_train(function: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the command `train` by `function`."""
     replace("train", function, monkeypatch)
 
 
@@ -198,7 +200,7 @@ def test_help_imports_neither_hydra_nor_torch() -> None:
     assert all(f"  {name} " in result.stdout for name in cli.COMMANDS)
 
 
-def test_nothing_that_runs_before_a_command_imports_torch() -> None:
+def test_commands_print_help_and_settings_without_importing_torch() -> None:
     code = (
         "import sys; from seqtool import settings; from seqtool.cli import arguments, main, help; "
         "from seqtool.training import runs; "
@@ -210,7 +212,7 @@ def test_nothing_that_runs_before_a_command_imports_torch() -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_a_command_collects_garbage_but_not_modules() -> None:
+def test_garbage_collection_skips_imported_modules() -> None:
     code = (
         "import gc, sys; from seqtool.cli import main, prepare; "
         "prepare.prepare = lambda config: print(gc.isenabled(), gc.get_freeze_count() > 10_000); "
@@ -220,35 +222,31 @@ def test_a_command_collects_garbage_but_not_modules() -> None:
     assert (result.returncode, result.stdout) == (0, "True True\n"), result.stderr
 
 
-@pytest.mark.parametrize("number", cli.ENDING_SIGNALS)
-def test_a_signal_while_python_exits_prints_nothing(number: signal.Signals) -> None:
-    """SIGTERM ends what would not end; the others come too late."""
-    late = f"lambda: (os.kill(os.getpid(), {int(number)}), time.sleep(0.2))"
+@pytest.mark.parametrize("signal_number", cli.ENDING_SIGNALS)
+def test_a_signal_while_python_exits_prints_nothing(signal_number: signal.Signals) -> None:
+    """SIGTERM still ends the process; other signals are ignored."""
+    late_signal = f"lambda: (os.kill(os.getpid(), {int(signal_number)}), time.sleep(0.2))"
     code = (
-        f"import atexit, os, signal, sys, time; signal.signal({int(number)}, signal.SIG_DFL); atexit.register({late})"
+        f"import atexit, os, signal, sys, time; signal.signal({int(signal_number)}, signal.SIG_DFL); "
+        f"atexit.register({late_signal}); sys.argv = ['seqtool', '--version']; from seqtool.cli.main import *; main()"
     )
-    command = [
-        sys.executable,
-        "-c",
-        f"{code}; sys.argv = ['seqtool', '--version']; from seqtool.cli.main import *; main()",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    assert (done.returncode, done.stderr) == (-number if number == signal.SIGTERM else 0, "")
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=20)
+    assert (process.returncode, process.stderr) == (-signal_number if signal_number == signal.SIGTERM else 0, "")
 
 
-def test_version(capsys: pytest.CaptureFixture[str], configs: Path) -> None:
+def test_the_version_is_printed(capsys: Capture, configs: Path) -> None:
     assert cli.run(["--version"], configs) == 0
     assert capsys.readouterr().out == f"seqtool {seqtool.__version__}\n"
 
 
-def test_help_before_a_command(capsys: pytest.CaptureFixture[str], configs: Path) -> None:
+def test_help_is_also_a_command(capsys: Capture, configs: Path) -> None:
     assert cli.run(["help", "train"], configs) == cli.run(["train", "--help"], configs) == 0
-    first, second = capsys.readouterr().out.split("seqtool train: ")[1:]
-    assert first == second
+    help_command, help_option = capsys.readouterr().out.split("seqtool train: ")[1:]
+    assert help_command == help_option
     assert cli.run(["help"], configs) == 0 and "usage" in capsys.readouterr().out.lower()
 
 
-def test_a_command_gets_its_configuration(calls: list[Any], configs: Path) -> None:
+def test_a_command_receives_its_configuration(calls: list[Any], configs: Path) -> None:
     assert cli.run(["train", "model=large", "train.epochs=2", "+model.extra=[1,2]", "run=first"], configs) == 0
     assert calls[0]["model"] == {
         "_target_": "seqtool.models.large.Large",
@@ -260,14 +258,14 @@ def test_a_command_gets_its_configuration(calls: list[Any], configs: Path) -> No
     assert calls[0]["run"] == "first"
 
 
-def test_a_preset_sets_what_it_names(calls: list[Any], configs: Path) -> None:
+def test_a_preset_changes_only_its_settings(calls: list[Any], configs: Path) -> None:
     assert cli.run(["train", "experiment=paper", "train.batch_size=7"], configs) == 0
     assert calls[0]["model"]["hidden"] == 512
     assert calls[0]["train"] == {"batch_size": 7, "epochs": 9, "resume": False}
 
 
-def test_inspect_gets_its_paths(calls: list[Any], configs: Path) -> None:
-    assert cli.run(["inspect", "runs/a=(b)"], configs) == 2  # a setting, as long as nothing is called so
+def test_inspect_receives_paths_of_existing_files(calls: list[Any], configs: Path) -> None:
+    assert cli.run(["inspect", "runs/a=(b)"], configs) == 2  # taken for a setting, since no file has this name
     Path("runs").mkdir()
     for name in ("runs/a=(b)", "checkpoint=b", "a,b"):
         Path(name).touch()
@@ -279,34 +277,21 @@ def test_inspect_gets_its_paths(calls: list[Any], configs: Path) -> None:
     assert calls[-1]["plot"] == "${x}"
 
 
-def test_what_inspect_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ([], ["checkpoint="], [""], ["a", "b"], ["plot=c"], ["a", "plot="], ["a", "plot=b", "plot=c"]):
-        assert cli.run(["inspect", *line], config_directory()) == 2
-        said = "seqtool: inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.\n"
-        assert capsys.readouterr().err == said
+def test_inspect_without_a_valid_path_is_refused(capsys: Capture) -> None:
+    for options in ([], ["checkpoint="], [""], ["a", "b"], ["plot=c"], ["a", "plot="], ["a", "plot=b", "plot=c"]):
+        assert cli.run(["inspect", *options], config_directory()) == 2
+        message = "inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER."
+        assert capsys.readouterr().err == f"seqtool: {message}\n"
     for command in ("inspect", "report"):
         assert cli.run([command, "runs", "plto=a"], config_directory()) == 2
         assert capsys.readouterr().err == "seqtool: Unknown setting 'plto'; did you mean 'plot'?\n"
 
 
-def test_sweeps_run_every_job_and_leave_nothing(
-    calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = [
-        "train",
-        "model=small,large",
-        "-m",
-        "train.epochs=1,2",
-        "run=it's (a) ${x}",
-        "data.train=a b,c d",
-    ]
-    assert cli.run(arguments, configs) == 0
-    assert [(call["model"]["hidden"], call["train"]["epochs"]) for call in calls] == [
-        (8, 1),
-        (8, 2),
-        (512, 1),
-        (512, 2),
-    ]
+def test_sweeps_run_every_job_and_leave_no_files(calls: list[Any], configs: Path, capsys: Capture) -> None:
+    sweep = ["train", "model=small,large", "-m", "train.epochs=1,2"]
+    assert cli.run([*sweep, "run=it's (a) ${x}", "data.train=a b,c d"], configs) == 0
+    jobs = [(call["model"]["hidden"], call["train"]["epochs"]) for call in calls]
+    assert jobs == [(8, 1), (8, 2), (512, 1), (512, 2)]
     assert [call["run"] for call in calls] == [f"it's (a) ${{x}}-{number}" for number in range(4)]
     assert all(call["data"]["train"] == ["a b", "c d"] for call in calls)
     assert list(Path().iterdir()) == []
@@ -328,15 +313,15 @@ def test_the_name_of_a_run_may_refer_to_settings(calls: list[Any], configs: Path
     assert {call["init_from"] for call in calls} == {"${run}"}
 
 
-def test_a_reference_to_nothing(calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reference_to_an_unknown_setting_is_refused(calls: list[Any], configs: Path, capsys: Capture) -> None:
     assert cli.run(["train", "run=a_${model.hiden}"], configs) == 2
     expected = "seqtool: Setting 'run' cannot be resolved: Interpolation key 'model.hiden' not found.\n"
     assert (calls, capsys.readouterr().err) == ([], expected)
 
 
 @pytest.mark.parametrize("flag", [[], ["-m"]], ids=["once", "sweep"])
-def test_a_group_is_no_part_of_a_name(
-    flag: list[str], calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_name_that_refers_to_a_group_is_refused(
+    flag: list[str], calls: list[Any], configs: Path, capsys: Capture
 ) -> None:
     for name, group, example in (
         ("a_${model}", "model", ", such as ${model.hidden}"),
@@ -344,14 +329,12 @@ def test_a_group_is_no_part_of_a_name(
         ("${data}", "data", ""),
     ):
         assert cli.run(["train", *flag, "model=large", f"run={name}"], configs) == 2
-        said = f"seqtool: Setting 'run' refers to '{group}', a group of settings: refer to one of them{example}.\n"
-        assert (calls, capsys.readouterr().err) == ([], said)
+        expected = f"seqtool: Setting 'run' refers to '{group}', a group of settings: refer to one of them{example}.\n"
+        assert (calls, capsys.readouterr().err) == ([], expected)
 
 
-def test_a_sweep_takes_the_settings_that_all_its_choices_have(
-    calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whether or not the default choice has them."""
+def test_a_sweep_accepts_settings_that_all_its_choices_have(calls: list[Any], configs: Path, capsys: Capture) -> None:
+    """The default choice need not have these settings."""
     (configs / "model/huge.yaml").write_text("_target_: seqtool.models.huge.Huge\ndeep: {layers: 9}\nhidden: 9999\n")
     sweep = ["train", "-m", "model=large,huge"]
     assert cli.run([*sweep, "model.deep.layers=1,2", "model.hidden=3"], configs) == 0
@@ -366,8 +349,8 @@ def test_a_sweep_takes_the_settings_that_all_its_choices_have(
     assert len(calls) == 4
 
 
-def test_runs_of_a_sweep_have_names_of_their_own(calls: list[Any], configs: Path) -> None:
-    """The number of the job is only added where the name would be another job's."""
+def test_runs_of_a_sweep_have_different_names(calls: list[Any], configs: Path) -> None:
+    """The number of the job is added only where another job has the same name."""
     sweep = ["train", "-m", "model=small,large", "train.epochs=1,2"]
     assert cli.run([*sweep, "run=${model.hidden}_${train.epochs}"], configs) == 0
     assert [call["run"] for call in calls] == ["8_1", "8_2", "512_1", "512_2"]
@@ -380,21 +363,21 @@ def test_runs_of_a_sweep_have_names_of_their_own(calls: list[Any], configs: Path
 
 
 def test_a_job_that_fails_does_not_end_the_sweep(
-    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    done: list[Any] = []
+    jobs: list[Any] = []
 
     def command(config: Any) -> None:
-        done.append((config.model.hidden, config.train.epochs))
+        jobs.append((config.model.hidden, config.train.epochs))
         if config.train.epochs == 2:
             raise InputError(f"hidden={config.model.hidden} is bad.")
         if config.model.hidden == 512:
             raise FileNotFoundError(2, "No such file or directory", "a\nb")
 
-    failing(command, monkeypatch)
+    replace_train(command, monkeypatch)
     arguments = ["train", "-m", "model=small,large", "train.epochs=1,2", "train.batch_size=7", "run=a ${model.hidden}"]
     assert cli.run(arguments, configs) == 2
-    assert done == [(8, 1), (8, 2), (512, 1), (512, 2)]
+    assert jobs == [(8, 1), (8, 2), (512, 1), (512, 2)]
     assert capsys.readouterr().err.splitlines() == [
         "seqtool: hidden=8 is bad.",
         "seqtool: 'a\\nb' cannot be used: no such file or directory.",
@@ -404,14 +387,14 @@ def test_a_job_that_fails_does_not_end_the_sweep(
     ]
 
 
-class Apart(Launcher):
-    """Jobs that share nothing, as those that other launchers send to other processes."""
+class IsolatedLauncher(Launcher):
+    """Runs jobs that share no objects, like launchers that send jobs to other processes."""
 
     def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
         self.context, self.task, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
-        return [self.job(number, one) for number, one in enumerate(job_overrides, initial_job_idx)]
+        return [self.job(number, overrides) for number, overrides in enumerate(job_overrides, initial_job_idx)]
 
     def job(self, number: int, overrides: Sequence[str]) -> Any:
         config = self.context.config_loader.load_sweep_config(self.config, list(overrides))
@@ -428,66 +411,67 @@ class Apart(Launcher):
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command line that starts a sweep with such a launcher."""
-    plugins = Plugins.instance()  # looks for what is installed
-    monkeypatch.setattr(Apart, "__module__", "hydra_plugins.apart")  # Hydra takes no others
-    for name in ("hydra_plugins", "hydra_plugins.apart"):
+def isolated_sweep(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The arguments that start a sweep with the isolated launcher."""
+    plugins = Plugins.instance()  # loads the installed plugins
+    monkeypatch.setattr(IsolatedLauncher, "__module__", "hydra_plugins.isolated")  # Hydra requires this package
+    for name in ("hydra_plugins", "hydra_plugins.isolated"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setattr(sys.modules["hydra_plugins.apart"], "Apart", Apart, raising=False)
-    plugins.register(Apart)
-    return ["train", "-m", "hydra.launcher._target_=hydra_plugins.apart.Apart"]
+    monkeypatch.setattr(sys.modules["hydra_plugins.isolated"], "IsolatedLauncher", IsolatedLauncher, raising=False)
+    plugins.register(IsolatedLauncher)
+    return ["train", "-m", "hydra.launcher._target_=hydra_plugins.isolated.IsolatedLauncher"]
 
 
-def test_runs_of_jobs_that_share_nothing_are_numbered(calls: list[Any], configs: Path, apart: list[str]) -> None:
-    line = [*apart, "model=small,large", "train.epochs=1,2"]
-    assert cli.run([*line, "run=a_${model.hidden}"], configs) == 0
-    assert cli.run([*line, "run=a"], configs) == 0
-    assert cli.run([*apart, "train.epochs=0,1", "run=a-${train.epochs}"], configs) == 0
+def test_runs_of_isolated_jobs_are_numbered(calls: list[Any], configs: Path, isolated_sweep: list[str]) -> None:
+    arguments = [*isolated_sweep, "model=small,large", "train.epochs=1,2"]
+    assert cli.run([*arguments, "run=a_${model.hidden}"], configs) == 0
+    assert cli.run([*arguments, "run=a"], configs) == 0
+    assert cli.run([*isolated_sweep, "train.epochs=0,1", "run=a-${train.epochs}"], configs) == 0
     expected = ["a_8-0", "a_8-1", "a_512-2", "a_512-3", "a-0", "a-1", "a-2", "a-3", "a-0", "a-1"]
     assert [call["run"] for call in calls] == expected
 
 
-def test_jobs_that_share_nothing_have_a_directory_here(calls: list[Any], configs: Path, apart: list[str]) -> None:
-    """Other machines see no temporary directory of this one."""
-    assert cli.run([*apart, "train.epochs=1,2"], configs) == 0
+def test_isolated_jobs_share_a_directory(calls: list[Any], configs: Path, isolated_sweep: list[str]) -> None:
+    """The directory is not a temporary one, which other machines would not see."""
+    assert cli.run([*isolated_sweep, "train.epochs=1,2"], configs) == 0
     assert len(list(Path("multirun").rglob("multirun.yaml"))) == 1
 
 
-def test_a_failure_reaches_a_launcher_of_jobs_that_share_nothing(
-    configs: Path, apart: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_failed_isolated_job_fails_the_sweep(
+    configs: Path, isolated_sweep: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def command(config: Any) -> None:
         if config.train.epochs == 2:
             raise InputError("epochs=2 is bad.")
 
-    failing(command, monkeypatch)
-    assert cli.run([*apart, "train.epochs=1,2"], configs) == 2
+    replace_train(command, monkeypatch)
+    assert cli.run([*isolated_sweep, "train.epochs=1,2"], configs) == 2
     assert capsys.readouterr().err == "seqtool: epochs=2 is bad.\n"
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, BrokenPipeError, ZeroDivisionError])
-def test_what_ends_a_sweep(stop: type[BaseException], configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is no bad input of one job."""
-    done: list[int] = []
+@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit, BrokenPipeError, ZeroDivisionError])
+def test_interrupts_and_defects_end_a_sweep(
+    exception: type[BaseException], configs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs: list[int] = []
 
     def command(config: Any) -> None:
-        done.append(config.train.epochs)
-        raise stop
+        epochs.append(config.train.epochs)
+        raise exception
 
-    failing(command, monkeypatch)
+    replace_train(command, monkeypatch)
     monkeypatch.setattr(cli, "_discard_output", lambda: None)
-    line = ["train", "-m", "train.epochs=1,2"]
-    if stop in (KeyboardInterrupt, BrokenPipeError):
-        assert cli.run(line, configs) == {KeyboardInterrupt: 130, BrokenPipeError: 1}[stop]
+    arguments = ["train", "-m", "train.epochs=1,2"]
+    if exception in (KeyboardInterrupt, BrokenPipeError):
+        assert cli.run(arguments, configs) == {KeyboardInterrupt: 130, BrokenPipeError: 1}[exception]
     else:
-        with pytest.raises(stop):
-            cli.run(line, configs)
-    assert done == [1]
+        with pytest.raises(exception):
+            cli.run(arguments, configs)
+    assert epochs == [1]
 
 
 def test_ctrl_c_ends_a_sweep_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is stopped after its step and can go on; no other job is begun."""
+    """The run stops after its step and can be resumed; no other job starts."""
     monkeypatch.chdir(tmp_path)
 
     def interrupt() -> None:
@@ -498,46 +482,48 @@ def test_ctrl_c_ends_a_sweep_that_trains(tmp_path: Path, monkeypatch: pytest.Mon
     data = ["data.train=20", "data.valid=5", "data.test=5", "data.vocabulary.kind=word", "data.processes=1"]
     model = ["model=sutskever", "model.hidden=4", "model.embedding=4", "device=cpu", "threads=1"]
     Thread(target=interrupt, daemon=True).start()
-    line = ["train", "-m", *data, *model, "train.minutes=0.2", "seed=0,1", "run=a"]
-    assert cli.run(line, config_directory()) == 130
+    arguments = ["train", "-m", *data, *model, "train.minutes=0.2", "seed=0,1", "run=a"]
+    assert cli.run(arguments, config_directory()) == 130
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["a-0"]
-    line = ["train", "run=a-${seed}", "seed=0", "train.resume=true", "train.steps=1"]
-    assert cli.run(line, config_directory()) == 0
+    arguments = ["train", "run=a-${seed}", "seed=0", "train.resume=true", "train.steps=1"]
+    assert cli.run(arguments, config_directory()) == 0
 
 
-def test_a_run_leaves_nothing(calls: list[Any], configs: Path) -> None:
+def test_a_command_leaves_no_files(calls: list[Any], configs: Path) -> None:
     assert cli.run(["train"], configs) == 0
     assert list(Path().iterdir()) == []
     assert len(calls) == 1
 
 
-def test_cfg_prints_the_configuration_only(calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cfg_prints_the_configuration_only(calls: list[Any], configs: Path, capsys: Capture) -> None:
     assert cli.run(["train", "--cfg", "job", "run=a b"], configs) == 0
     printed = capsys.readouterr()
     assert "\nrun: a b\n" in printed.out
     assert (calls, printed.err) == ([], "")
 
 
-LISTS = {"eval": ("references", "data.train"), "train": ("data.train", "data.valid")}
+LIST_SETTINGS = {"eval": ("references", "data.train"), "train": ("data.train", "data.valid")}
 
 
 @pytest.mark.parametrize("command", LITERAL)
-@pytest.mark.parametrize("name", HOSTILE)
-def test_any_file_name_is_taken_as_it_stands(name: str, command: str, calls: list[Any], configs: Path) -> None:
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_every_file_name_reaches_the_command_unchanged(
+    name: str, command: str, calls: list[Any], configs: Path
+) -> None:
     expected = "./???" if name == "???" else name
-    keys = sorted(LITERAL[command].keys() - {*LISTS[command]})
+    keys = sorted(LITERAL[command].keys() - {*LIST_SETTINGS[command]})
     assert len(keys) > 10
-    first, second = LISTS[command]
+    first, second = LIST_SETTINGS[command]
     lists = [f"{first}={name},{name}x,{name}", f"{second}={name},x"]
     assert cli.run([command, "data=names", *(f"++{key}={name}" for key in keys), *lists], configs) == 0
-    values, listed = dict(leaves(calls[0])), expected.strip(" ")  # spaces around commas are none of a name's
+    values, listed = dict(leaves(calls[0])), expected.strip(" ")  # spaces around commas are dropped
     assert values[first] == (listed, f"{name}x".strip(" "), listed)
     assert values[second] == (listed, "x")
     assert {values[key] for key in keys} == {expected}
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_any_text_is_taken_as_it_stands(name: str, calls: list[Any], configs: Path) -> None:
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_every_text_reaches_the_command_unchanged(name: str, calls: list[Any], configs: Path) -> None:
     expected = "./???" if name == "???" else name
     assert cli.run(["generate", f"checkpoint={name}", f"prompt={name}", f"stop={name}"], configs) == 0
     assert {calls[0][key] for key in ("checkpoint", "prompt", "stop")} == {expected}
@@ -547,11 +533,11 @@ def test_any_text_is_taken_as_it_stands(name: str, calls: list[Any], configs: Pa
     assert calls[1]["stop"] == [",", "a"]
 
 
-def test_any_file_name_survives_a_sweep(calls: list[Any], configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.root, "handlers", [])  # not every one of these names can be sent between processes
+def test_every_file_name_survives_a_sweep(calls: list[Any], configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])  # a log handler could not encode all these names
     keys = sorted(key for key, several in LITERAL["eval"].items() if not several)
-    for start in range(0, len(HOSTILE), len(keys)):
-        names = dict(zip(keys, HOSTILE[start : start + len(keys)], strict=False))
+    for start in range(0, len(HOSTILE_NAMES), len(keys)):
+        names = dict(zip(keys, HOSTILE_NAMES[start : start + len(keys)], strict=False))
         settings = [f"++{key}={name}" for key, name in names.items()]
         assert cli.run(["eval", "-m", *settings, f"references={','.join(names.values())}"], configs) == 0
         expected = {key: "./???" if name == "???" else name for key, name in names.items()}
@@ -570,7 +556,7 @@ def test_random_names_survive_quoting(calls: list[Any], configs: Path) -> None:
         assert dict(leaves(calls[-1])).items() >= names.items()
 
 
-def test_lists_of_names(calls: list[Any], configs: Path) -> None:
+def test_lists_of_names_are_parsed(calls: list[Any], configs: Path) -> None:
     Path("a,b").touch()
     Path("[c]").touch()
     cases: dict[str, Any] = {
@@ -591,7 +577,7 @@ def test_lists_of_names(calls: list[Any], configs: Path) -> None:
     assert [call["references"] for call in calls] == list(cases.values())
 
 
-def test_null_is_null_unless_a_file_is_called_so(calls: list[Any], configs: Path) -> None:
+def test_null_is_null_unless_a_file_has_this_name(calls: list[Any], configs: Path) -> None:
     cli.run(["train", "init_from=null", "run=null"], configs)
     Path("null").touch()
     cli.run(["train", "init_from=null"], configs)
@@ -605,7 +591,7 @@ def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "message"),
     [
         ("trian", "Unknown command 'trian'; did you mean 'train'?"),
         ("train train.bach_size=3", "Unknown setting 'train.bach_size'; did you mean 'train.batch_size'?"),
@@ -645,18 +631,18 @@ def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
         ("--completion ksh", "seqtool --completion needs one of bash, zsh, fish."),
     ],
 )
-def test_one_sentence_for_a_mistake(
-    line: str, sentence: str, calls: list[Any], configs: Path, capsys: pytest.CaptureFixture[str]
+def test_every_mistake_has_a_one_line_message(
+    line: str, message: str, calls: list[Any], configs: Path, capsys: Capture
 ) -> None:
     assert cli.run(line.split(" "), configs) == 2
     printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", f"seqtool: {sentence}\n")
+    assert (printed.out, printed.err) == ("", f"seqtool: {message}\n")
     assert calls == []
 
 
 @pytest.mark.parametrize("option", ["--config-dir", "-cd"])
 @pytest.mark.parametrize(
-    ("line", "sentence"),
+    ("line", "message"),
     [
         (
             "experiment=mine train.epochs=1,2",
@@ -670,40 +656,40 @@ def test_one_sentence_for_a_mistake(
         ("model.deep=3", "Setting 'model.deep' of train exists only with model=large or tiny."),
         (
             "experiment=lost seed=3",
-            "{own}/experiment/lost.yaml: unknown model 'lost'; choose from large, small, tiny.",
+            "{user_configs}/experiment/lost.yaml: unknown model 'lost'; choose from large, small, tiny.",
         ),
     ],
 )
-def test_a_mistake_beside_the_users_own_settings(
+def test_mistakes_with_user_configurations_are_explained(
     line: str,
-    sentence: str,
+    message: str,
     option: str,
-    own: Path,
+    user_configs: Path,
     calls: list[Any],
     configs: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
-    assert cli.run(["train", *line.split(), option, str(own)], configs) == 2
-    assert (calls, capsys.readouterr()) == ([], ("", f"seqtool: {sentence.format(own=own)}\n"))
+    assert cli.run(["train", *line.split(), option, str(user_configs)], configs) == 2
+    assert (calls, capsys.readouterr()) == ([], ("", f"seqtool: {message.format(user_configs=user_configs)}\n"))
 
 
-def test_the_users_own_settings(
-    own: Path,
+def test_user_configurations_are_used(
+    user_configs: Path,
     calls: list[Any],
     configs: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
-    """A file of theirs that is broken is named, whatever else is on the line."""
-    monkeypatch.chdir(own.parent)
-    assert cli.run(["train", f"--config-dir={own.name}", "experiment=mine", "run=${model.size}"], configs) == 0
+    """A broken configuration file is named, whatever other arguments there are."""
+    monkeypatch.chdir(user_configs.parent)
+    assert cli.run(["train", f"--config-dir={user_configs.name}", "experiment=mine", "run=${model.size}"], configs) == 0
     assert (calls[0]["model"]["hidden"], calls[0]["train"]["epochs"], calls[0]["run"]) == (2, 3, 1)
-    (own / "experiment/broken.yaml").write_text("# @package _global_\ntrain: [\n")
-    for more in ([], ["--help"], ["train.epochs=1,2"], ["modle=3"]):
+    (user_configs / "experiment/broken.yaml").write_text("# @package _global_\ntrain: [\n")
+    for options in ([], ["--help"], ["train.epochs=1,2"], ["modle=3"]):
         capsys.readouterr()
-        assert cli.run(["train", "--config-dir", own.name, "experiment=broken", *more], configs) == 2
-        said = capsys.readouterr().err
-        assert "/experiment/broken.yaml is not YAML: while parsing " in said
+        assert cli.run(["train", "--config-dir", user_configs.name, "experiment=broken", *options], configs) == 2
+        error = capsys.readouterr().err
+        assert "/experiment/broken.yaml is not YAML: while parsing " in error
     assert cli.run(["train", "--config-dir", "nowhere", "experiment=mine"], configs) == 2
     expected = "seqtool: There is no directory 'nowhere': --config-dir must name a directory of YAML files.\n"
     assert (len(calls), capsys.readouterr().err) == (1, expected)
@@ -711,7 +697,7 @@ def test_the_users_own_settings(
 
 @pytest.mark.parametrize("flag", [[], ["-m"]], ids=["once", "sweep"])
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    ("error", "message"),
     [
         (InputError("data/a.de has 2 lines but a.en has 1."), "data/a.de has 2 lines but a.en has 1."),
         (
@@ -722,64 +708,58 @@ def test_the_users_own_settings(
     ],
     ids=["input", "file", "other"],
 )
-def test_bad_input_found_by_a_command_is_one_sentence(
+def test_bad_input_of_a_command_is_reported_in_one_line(
     error: Exception,
-    sentence: str,
+    message: str,
     flag: list[str],
     configs: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     def command(config: Any) -> None:
         raise error
 
-    failing(command, monkeypatch)
+    replace_train(command, monkeypatch)
     assert cli.run(["train", *flag], configs) == 2
-    assert capsys.readouterr().err == f"seqtool: {sentence}\n"
+    assert capsys.readouterr().err == f"seqtool: {message}\n"
 
     monkeypatch.setenv("SEQTOOL_DEBUG", "1")
     assert cli.run(["train", *flag], configs) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("Traceback") and "in command" in printed
-    assert printed.endswith(f"seqtool: {sentence}\n")
+    assert printed.endswith(f"seqtool: {message}\n")
 
 
-def test_a_setting_that_was_taken_out(
-    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_removed_setting_that_a_command_needs_is_reported(
+    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    failing(lambda config: print(config.train.epochs), monkeypatch)
+    replace_train(lambda config: print(config.train.epochs), monkeypatch)
     assert cli.run(["train", "~train.epochs"], configs) == 2
-    assert (
-        capsys.readouterr().err
-        == "seqtool: train needs a setting that ~train.epochs removes: override it with key=value instead.\n"
-    )
+    expected = "seqtool: train needs a setting that ~train.epochs removes: override it with key=value instead.\n"
+    assert capsys.readouterr().err == expected
 
 
-def test_a_defect_keeps_its_traceback(
-    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_defect_keeps_its_traceback(configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def command(config: Any) -> None:
         print(config.train.no_such_key)
 
-    failing(command, monkeypatch)
-    with pytest.raises(Exception, match="no_such_key") as found:
+    replace_train(command, monkeypatch)
+    with pytest.raises(Exception, match="no_such_key") as error:
         cli.run(["train"], configs)
-    assert any(entry.name == "command" for entry in found.traceback)
+    assert any(entry.name == "command" for entry in error.traceback)
     assert capsys.readouterr().err == ""
 
 
-def test_an_interrupt_is_quiet(
-    configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_prints_nothing(configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def command(config: Any) -> None:
         raise KeyboardInterrupt
 
-    failing(command, monkeypatch)
+    replace_train(command, monkeypatch)
     assert cli.run(["train"], configs) == 130
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_a_closed_pipe_is_not_reported() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = f"{sys.executable} -m seqtool train --help | (exec <&-; sleep 0.5)"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, env=environment)
@@ -798,15 +778,15 @@ def test_help_of_a_command_shows_its_settings_and_choices(configs: Path) -> None
     assert help_texts.command("inspect", configs, []).startswith("seqtool inspect: ")
 
 
-def helped(capsys: pytest.CaptureFixture[str], *arguments: str, configs: Path) -> str:
+def help_output(capsys: Capture, *arguments: str, configs: Path) -> str:
     assert cli.run([*arguments, "--help"], configs) == 0
     return capsys.readouterr().out
 
 
-def test_help_shows_what_the_settings_on_the_line_come_to(configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A preset's values and those that are given, beside the comments, in the groups that it chooses."""
-    assert "\n  train: {batch_size: 4, epochs: 1, resume: false}\n" in helped(capsys, "train", configs=configs)
-    text = helped(
+def test_help_shows_the_values_of_the_given_settings(configs: Path, capsys: Capture) -> None:
+    """Values of presets and arguments are shown with their comments, in the groups that the preset chooses."""
+    assert "\n  train: {batch_size: 4, epochs: 1, resume: false}\n" in help_output(capsys, "train", configs=configs)
+    text = help_output(
         capsys, "train", "experiment=paper", "run=a b", "model.deep.layers=2", "+model.extra=3", configs=configs
     )
     assert "\n  run: a b  # the name of the run\n" in text
@@ -817,8 +797,8 @@ def test_help_shows_what_the_settings_on_the_line_come_to(configs: Path, capsys:
     assert cli.run(["train", "experiment=none", "--help"], configs) == 2
 
 
-def test_help_of_a_preset_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    text = helped(capsys, "train", "experiment=scenes_soft", "schedule.warmup=7", configs=config_directory())
+def test_help_shows_a_built_in_preset(capsys: Capture) -> None:
+    text = help_output(capsys, "train", "experiment=scenes_soft", "schedule.warmup=7", configs=config_directory())
     for line in (
         "  data=scenes  # choose from ",
         "    doubly_stochastic: 0.02  # λ on ",
@@ -829,30 +809,30 @@ def test_help_of_a_preset_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
         "    encoder:\n",
         "      backbone: small  # small (for the built-in images) | ",
         "      minimum_count: 1  # for kind=word, how often a word must occur to be known",
-        "    epochs: ${train.epochs}  # over which it falls to 0\n",
+        "    epochs: ${train.epochs}  # epochs over which the rate falls to 0\n",
     ):
         assert f"\n{line}" in text
     config = config_directory()
-    assert "\n      size: 32  # pixels" in helped(
-        capsys, "train", "model=show_tell", "model.encoder.size=32", configs=config
-    )
+    text = help_output(capsys, "train", "model=show_tell", "model.encoder.size=32", configs=config)
+    assert "\n      size: 32  # pixels" in text
     assert "model.encoder.backbone=" in help_texts.complete("seqtool train model=show_tell model.en", config)
 
 
-def test_help_with_the_users_own_settings(own: Path, configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for line in (["experiment=mine", "--config-dir", str(own)], ["-cd", str(own), "experiment=mine"]):
-        text = helped(capsys, "train", *line, configs=configs)
+def test_help_shows_user_configurations(user_configs: Path, configs: Path, capsys: Capture) -> None:
+    directory = str(user_configs)
+    for options in (["experiment=mine", "--config-dir", directory], ["-cd", directory, "experiment=mine"]):
+        text = help_output(capsys, "train", *options, configs=configs)
         assert "\n  train: {batch_size: 4, epochs: 3, resume: false}\n" in text
         assert "\n  model=tiny  # choose from large, small, tiny\n" in text
         assert "\n    hidden: 2  # units\n" in text and "\n    deep: {layers: 4}" in text
         assert "\n  experiment=mine  # choose from lost, mine, paper\n" in text
 
 
-def test_completion_with_the_users_own_settings(
-    own: Path, configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_completion_offers_user_configurations(
+    user_configs: Path, configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    own.rename("mine")
+    user_configs.rename("mine")
     assert help_texts.complete("seqtool train --config-dir mi", configs) == ["mine/"]
     assert help_texts.complete("seqtool train --config-dir mine model=", configs) == [
         "model=large ",
@@ -862,7 +842,9 @@ def test_completion_with_the_users_own_settings(
     assert help_texts.complete("seqtool train -cd mine model=tiny model.s", configs) == ["model.size="]
 
 
-def test_completion(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_offers_commands_settings_and_paths(
+    configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "first").mkdir()
     (tmp_path / "runs" / "file.txt").touch()
@@ -880,17 +862,17 @@ def test_completion(configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert help_texts.complete("seqtool nothing x", configs) == []
 
 
-def test_bash_completes(tmp_path: Path) -> None:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "seqtool").write_text(f'#!/bin/sh\nexec {sys.executable} -m seqtool "$@"\n')
-    (folder / "seqtool").chmod(0o755)
+def test_completion_works_in_bash(tmp_path: Path) -> None:
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    (directory / "seqtool").write_text(f'#!/bin/sh\nexec {sys.executable} -m seqtool "$@"\n')
+    (directory / "seqtool").chmod(0o755)
     script = """
         eval "$(seqtool --completion bash)"
         for COMP_LINE in "seqtool tr" "seqtool train optim=ada" "seqtool train optim.l"; do
             COMP_POINT=${#COMP_LINE}; _seqtool; printf '<%s>' "${COMPREPLY[@]}"; echo
         done"""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{directory}{os.pathsep}{os.environ['PATH']}"}
     result = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
     )

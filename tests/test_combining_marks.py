@@ -1,4 +1,4 @@
-"""Words of scripts with combining marks are not cut at them: in counts, in F1 by frequency, in a language model."""
+"""Tests that words are not cut at combining marks: in counts, in F1 by frequency and in language models."""
 
 import contextlib
 import json
@@ -12,6 +12,7 @@ from seqtool.data.cache import Cache
 from seqtool.data.text.vocabulary import VocabularySettings, load, train
 from seqtool.data.text.words import words
 from seqtool.metrics.words import f1_by_count
+from seqtool.models.tokens import UNK
 from seqtool.runtime.files import config_directory
 
 NFD = unicodedata.normalize("NFD", "Ça déjà Été Việt")
@@ -42,8 +43,8 @@ def run(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize("script", SENTENCES)
-def test_words_that_are_counted(script: str) -> None:
-    """In both normal forms alike, with any marks of punctuation beside them."""
+def test_words_with_combining_marks_are_counted_whole(script: str) -> None:
+    """The words are the same in both normal forms, and next to punctuation."""
     sentence = SENTENCES[script]
     expected = unicodedata.normalize("NFC", sentence).split()
     for text in (sentence, unicodedata.normalize("NFD", sentence), f"«{sentence.replace(' ', ', ')}»।"):
@@ -51,20 +52,21 @@ def test_words_that_are_counted(script: str) -> None:
 
 
 @pytest.mark.parametrize("script", [script for script in SENTENCES if script != "english"])
-def test_words_of_a_language_model(script: str, tmp_path: Path) -> None:
-    """No piece begins with a mark, and pieces make up the text."""
+def test_language_models_do_not_cut_words_at_marks(script: str, tmp_path: Path) -> None:
+    """No piece begins with a combining mark, and the pieces decode to the text."""
     text = f"{SENTENCES[script]}. ❤\ufe0f {SENTENCES[script]}\n"
     vocabulary = train([text] * 3, SETTINGS, verbatim=True)
     vocabulary.save(tmp_path / "saved")
-    for known in (vocabulary, load(tmp_path / "saved")):
-        pieces = known.pieces(text)
-        wanted = [f"▁{word}" for word in f"{SENTENCES[script]} . ❤\ufe0f {SENTENCES[script]}".split()] + ["\n"]
-        assert ["▁" + pieces[0], *pieces[1:]] == [piece.replace("▁.", ".") for piece in wanted]
-        assert known.decode(known.encode(text)) == text and 1 not in known.encode(text)
+    words_and_marks = f"{SENTENCES[script]} . ❤\ufe0f {SENTENCES[script]}".split()
+    expected = [*(f"▁{word}".replace("▁.", ".") for word in words_and_marks), "\n"]
+    for used in (vocabulary, load(tmp_path / "saved")):
+        pieces = used.pieces(text)
+        assert ["▁" + pieces[0], *pieces[1:]] == expected
+        assert used.decode(used.encode(text)) == text and UNK not in used.encode(text)
 
 
-def test_rare_and_frequent_words() -> None:
-    """A word that is right counts by how often it stands in the training data, in either normal form."""
+def test_f1_groups_words_by_training_count() -> None:
+    """Words are grouped by how often they occur in the training data, in either normal form."""
     counts = dict.fromkeys(words("मैं जाता déjà"), 3)
     hypotheses = ["मैं गया", unicodedata.normalize("NFD", "déjà")]
     scores = f1_by_count(hypotheses, [["मैं जाता"], ["déjà"]], counts, samples=2)
@@ -73,8 +75,9 @@ def test_rare_and_frequent_words() -> None:
 
 
 @pytest.mark.parametrize("script", ["devanagari", "latin", "persian with a non-joiner"])
-def test_prepared_and_read(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The counts that are kept of a corpus are of whole words, and a language model of words reads whole ones."""
+def test_prepared_counts_and_scored_tokens_are_whole_words(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with contextlib.chdir(tmp_path):
         sentence = SENTENCES[script]
         Path("lines").write_text(f"{sentence}\n" * 40, encoding="utf-8")

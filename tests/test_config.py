@@ -1,4 +1,4 @@
-"""Typed settings and built parts: what is accepted, and what each mistake is told."""
+"""Tests of typed settings and of parts built from settings: accepted values, and messages for mistakes."""
 
 import random
 import sys
@@ -35,49 +35,51 @@ class Settings:
 
 class Part:
     def __init__(self, *, size: int, scale: float, kind: str, sizes: list[int], vocabulary: object) -> None:
-        self.found = (size, scale, kind, sizes)
+        self.settings = (size, scale, kind, sizes)
         self.vocabulary = vocabulary
 
 
-def make_part(size: int, label: str | None = None, **others: Any) -> tuple[Any, ...]:
-    return size, label, others
+def make_part(size: int, label: str | None = None, **extra: Any) -> tuple[Any, ...]:
+    return size, label, extra
 
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module seqtool.parts, with the class Part and things that a checkpoint must not name."""
+    """The module seqtool.parts, with the class Part, and with names that a checkpoint must not use."""
     module = types.ModuleType("seqtool.parts")
     monkeypatch.setattr(Part, "__module__", "seqtool.parts")
     vars(module).update(Part=Part, make_part=make_part, Path=Path, number=3)
     monkeypatch.setitem(sys.modules, "seqtool.parts", module)
 
 
-GOOD: dict[str, Any] = {"name": "a", "rate": 1, "limits": {"maximum": 3}}
+SETTINGS: dict[str, Any] = {"name": "a", "rate": 1, "limits": {"maximum": 3}}
 PART: dict[str, Any] = {"_target_": "seqtool.parts.Part", "size": 1, "scale": 2, "kind": "k", "sizes": [3]}
 
 
-def message(function: Any, *arguments: Any, **named: Any) -> str:
+def message(function: Any, *arguments: Any, **keywords: Any) -> str:
+    """Return the message of the InputError that a call raises."""
     with pytest.raises(InputError) as error:
-        function(*arguments, **named)
+        function(*arguments, **keywords)
     return str(error.value)
 
 
-def test_settings_become_the_dataclass() -> None:
-    found = config.typed(Settings, GOOD | {"other": {"ratio": 2}, "names": ["x"], "extra": {"a": [1]}})
+def test_settings_are_converted_to_the_dataclass() -> None:
+    settings = config.typed(Settings, SETTINGS | {"other": {"ratio": 2}, "names": ["x"], "extra": {"a": [1]}})
     expected = Settings("a", 1.0, Limits(3), Limits(7, 2.0), ["x"], extra={"a": [1]})
-    assert found == expected
-    assert type(found.rate) is float and type(found.other.ratio) is float
-    assert type(found.names) is list and type(found.extra) is dict
+    assert settings == expected
+    assert type(settings.rate) is float and type(settings.other.ratio) is float
+    assert type(settings.names) is list and type(settings.extra) is dict
 
 
 def test_interpolations_are_resolved_once() -> None:
-    whole = OmegaConf.create({"top": "${x}", "x": r"\${y}", "train": GOOD | {"name": r"\${x}", "names": ["${top}"]}})
-    found = config.typed(Settings, whole.train)
-    assert (found.name, found.names) == ("${x}", ["${y}"])
+    train = SETTINGS | {"name": r"\${x}", "names": ["${top}"]}
+    configuration = OmegaConf.create({"top": "${x}", "x": r"\${y}", "train": train})
+    settings = config.typed(Settings, configuration.train)
+    assert (settings.name, settings.names) == ("${x}", ["${y}"])
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "expected"),
     [
         ({"nam": 1}, "Unknown setting 'train.nam'; did you mean 'train.name'?"),
         (
@@ -104,36 +106,37 @@ def test_interpolations_are_resolved_once() -> None:
         ),
     ],
 )
-def test_every_mistake_is_named(change: dict[str, Any], text: str) -> None:
-    whole = OmegaConf.create({"train": GOOD | change})
-    assert message(config.typed, Settings, whole.train) == text
+def test_every_mistake_in_settings_is_reported(change: dict[str, Any], expected: str) -> None:
+    configuration = OmegaConf.create({"train": SETTINGS | change})
+    assert message(config.typed, Settings, configuration.train) == expected
 
 
-def test_settings_outside_a_configuration_have_short_names() -> None:
-    assert message(config.typed, Settings, GOOD | {"zzz": 1}).startswith("Unknown setting 'zzz'; choose from extra, ")
+def test_settings_without_a_configuration_have_short_names() -> None:
+    error = message(config.typed, Settings, SETTINGS | {"zzz": 1})
+    assert error.startswith("Unknown setting 'zzz'; choose from extra, ")
 
 
 def test_a_broken_interpolation_names_its_setting() -> None:
-    text = message(config.plain, OmegaConf.create({"a": {"b": "${nothing}"}}))
-    assert text == "Setting 'a.b' cannot be resolved: Interpolation key 'nothing' not found."
+    error = message(config.plain, OmegaConf.create({"a": {"b": "${nothing}"}}))
+    assert error == "Setting 'a.b' cannot be resolved: Interpolation key 'nothing' not found."
 
 
 def test_build_calls_the_target_with_settings_and_parts(package: None) -> None:
     vocabulary = object()
     for trusted in (True, False):
         part = classes.build(PART, trusted=trusted, vocabulary=vocabulary)
-        assert part.found == (1, 2.0, "k", [3]) and type(part.found[1]) is float
+        assert part.settings == (1, 2.0, "k", [3]) and type(part.settings[1]) is float
         assert part.vocabulary is vocabulary
 
 
-def test_a_trusted_target_may_be_any_function_with_defaults_of_its_own(package: None) -> None:
+def test_a_trusted_target_may_be_any_function_with_defaults(package: None) -> None:
     settings = OmegaConf.create({"_target_": "seqtool.parts.make_part", "size": 1})
     assert classes.build(settings, trusted=True) == (1, None, {})
     assert classes.build({"_target_": "fractions.Fraction", "numerator": 3}, trusted=True) == 3
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "expected"),
     [
         ({"sise": 1}, "Unknown setting 'model.sise'; did you mean 'model.size'?"),
         ({"size": "big"}, "Setting 'model.size' must be a whole number, not 'big'."),
@@ -160,9 +163,9 @@ def test_a_trusted_target_may_be_any_function_with_defaults_of_its_own(package: 
         ({"_target_": None}, "Setting 'model._target_' must name a class with its module, such as mine.Model."),
     ],
 )
-def test_build_names_every_mistake(change: dict[str, Any], text: str, package: None) -> None:
-    whole = OmegaConf.create({"model": PART | change})
-    assert message(classes.build, whole.model, trusted=True, vocabulary=None) == text
+def test_build_reports_every_mistake(change: dict[str, Any], expected: str, package: None) -> None:
+    configuration = OmegaConf.create({"model": PART | change})
+    assert message(classes.build, configuration.model, trusted=True, vocabulary=None) == expected
 
 
 @pytest.mark.parametrize(
@@ -177,72 +180,70 @@ def test_build_names_every_mistake(change: dict[str, Any], text: str, package: N
     ],
 )
 def test_a_checkpoint_may_only_name_classes_of_the_package(target: str, package: None) -> None:
-    top, text = (
-        target.partition(".")[0],
-        f"The configuration names '{target}': only classes of seqtool may be built from it",
-    )
-    trust = f" (trust={top} would allow those of {top}, and runs the code of that module)"
-    text += "." if top == "seqtool" else f"{trust}."
-    assert message(classes.build, {"_target_": target}, trusted=False) == text
+    package_name = target.partition(".")[0]
+    expected = f"The configuration names '{target}': only classes of seqtool may be built from it"
+    if package_name != "seqtool":
+        expected += f" (trust={package_name} would allow those of {package_name}, and runs the code of that module)"
+    assert message(classes.build, {"_target_": target}, trusted=False) == f"{expected}."
 
 
-def test_a_target_outside_is_refused_before_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_outside_of_seqtool_is_refused_before_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "outside.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     message(classes.build, {"_target_": "outside.Class"}, trusted=False)
 
 
-class Whole:
-    """What a module of the user's own is checked against; `size` may be the name of a Part."""
+class Base:
+    """The base class that user classes must derive from; `size` may be the name of a Part."""
 
     def __init__(self, *, size: str | type[Part]) -> None:
         self.size = size
 
 
-OWN = """
+USER_MODULE = """
 from os import mkdir
 from pathlib import Path
 
 from seqtool.parts import Part
 from abc import ABC, abstractmethod
-from test_config_whole import Whole
+from test_config_base import Base
 
 
 class Small(Part): ...
-class Mine(Whole): ...
+class Mine(Base): ...
 class Other: ...
-class Half(Whole, ABC):
+class Half(Base, ABC):
     @abstractmethod
     def grow(self): ...
 """
 
 
 @pytest.fixture
-def own(package: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The module `mine` in the current directory, which nobody has imported."""
-    whole = types.ModuleType("test_config_whole")
-    vars(whole).update(Whole=Whole)
-    monkeypatch.setitem(sys.modules, "test_config_whole", whole)
+def user_module(package: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The module `mine` in the current directory, not yet imported."""
+    base_module = types.ModuleType("test_config_base")
+    vars(base_module).update(Base=Base)
+    monkeypatch.setitem(sys.modules, "test_config_base", base_module)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(USER_MODULE)
     yield
     sys.modules.pop("mine", None)
 
 
-MINE = {"_target_": "mine.Mine", "size": "mine.Small"}
+USER_SETTINGS = {"_target_": "mine.Mine", "size": "mine.Small"}
 
 
 @pytest.mark.parametrize("trusted", [True, ["mine"]])
-def test_a_module_of_ones_own(own: None, trusted: classes.Trust) -> None:
-    """Its classes are built where the user names them, or trusts a checkpoint that does; a setting may be a class."""
-    found = classes.build(MINE, trusted=trusted, base=Whole)
-    assert type(found).__name__ == "Mine" and found.size is sys.modules["mine"].Small
-    assert classes.build(MINE | {"size": "small"}, trusted=trusted, base=Whole).size == "small"
+def test_classes_of_a_user_module_are_built(user_module: None, trusted: classes.Trust) -> None:
+    """The user names the classes, or trusts the module for a checkpoint that names them; a setting may be a class."""
+    model = classes.build(USER_SETTINGS, trusted=trusted, base=Base)
+    assert type(model).__name__ == "Mine" and model.size is sys.modules["mine"].Small
+    assert classes.build(USER_SETTINGS | {"size": "small"}, trusted=trusted, base=Base).size == "small"
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "expected"),
     [
         ({"_target_": "mien.Mine"}, "Unknown target 'mien.Mine': there is no module 'mien'; did you mean 'mine'?"),
         ({"_target_": "mine.Mien"}, "Unknown target 'mine.Mien'; did you mean 'mine.Mine'?"),
@@ -251,11 +252,11 @@ def test_a_module_of_ones_own(own: None, trusted: classes.Trust) -> None:
         ({"size": None}, "Setting 'model.size' must be text, not null."),
         (
             {"_target_": "mine.Other"},
-            "Setting 'model._target_' names 'mine.Other', which is not a class derived from {whole}.",
+            "Setting 'model._target_' names 'mine.Other', which is not a class derived from {base}.",
         ),
         (
             {"_target_": "mine.mkdir"},
-            "Setting 'model._target_' names 'mine.mkdir', which is not a class derived from {whole}.",
+            "Setting 'model._target_' names 'mine.mkdir', which is not a class derived from {base}.",
         ),
         ({"_target_": "mine.Half"}, "Setting 'model._target_' names 'mine.Half', which has no grow."),
         (
@@ -264,14 +265,14 @@ def test_a_module_of_ones_own(own: None, trusted: classes.Trust) -> None:
         ),
     ],
 )
-def test_a_name_of_ones_own_that_cannot_be_used(change: dict[str, Any], text: str, own: None) -> None:
-    whole = OmegaConf.create({"model": MINE | change})
-    expected = text.format(whole=f"{Whole.__module__}.Whole")
-    assert message(classes.build, whole.model, trusted=True, base=Whole) == expected
+def test_invalid_user_classes_are_refused(change: dict[str, Any], expected: str, user_module: None) -> None:
+    configuration = OmegaConf.create({"model": USER_SETTINGS | change})
+    error = message(classes.build, configuration.model, trusted=True, base=Base)
+    assert error == expected.format(base=f"{Base.__module__}.Base")
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "expected"),
     [
         ({"_target_": "mine.os.system"}, "Unknown target 'mine.os.system': there is no module 'mine.os'."),
         (
@@ -280,38 +281,38 @@ def test_a_name_of_ones_own_that_cannot_be_used(change: dict[str, Any], text: st
         ),
         ({"_target_": "mine.Path"}, "The configuration names 'mine.Path': only classes of mine may be built"),
         (
-            {"_target_": "mine.Whole"},
-            "The configuration names 'mine.Whole': only classes of mine may be built",
+            {"_target_": "mine.Base"},
+            "The configuration names 'mine.Base': only classes of mine may be built",
         ),
         ({"size": "os.system"}, "The configuration names 'os.system': only classes of seqtool may be built from it"),
         ({"size": "mineral.Small"}, "The configuration names 'mineral.Small': only classes of seqtool may"),
     ],
 )
-def test_what_trust_does_not_reach(change: dict[str, Any], text: str, own: None) -> None:
-    assert message(classes.build, MINE | change, trusted=["mine"], base=Whole).startswith(text)
+def test_trust_is_limited_to_the_named_module(change: dict[str, Any], expected: str, user_module: None) -> None:
+    assert message(classes.build, USER_SETTINGS | change, trusted=["mine"], base=Base).startswith(expected)
 
 
-def test_nothing_is_imported_for_a_checkpoint_without_trust(own: None) -> None:
+def test_modules_are_not_imported_without_trust(user_module: None) -> None:
     for trusted in (False, [], ["min"], ["mines"]):
-        for settings in (MINE, MINE | {"_target_": "test_config.Whole"}):
+        for settings in (USER_SETTINGS, USER_SETTINGS | {"_target_": "test_config.Base"}):
             message(classes.build, settings, trusted=trusted)
             assert "mine" not in sys.modules
 
 
-def test_the_modules_that_are_trusted() -> None:
+def test_trust_takes_names_of_modules() -> None:
     assert classes.modules(None) == []
     assert classes.modules("mine, other") == classes.modules(["mine", "other"]) == ["mine", "other"]
-    text = "trust=mine.Model is not the name of a module: of mine.parts.Model it is mine."
-    assert message(classes.modules, "mine.Model") == text
+    expected = "trust=mine.Model is not the name of a module: of mine.parts.Model it is mine."
+    assert message(classes.modules, "mine.Model") == expected
 
 
-def test_a_table_takes_names_and_classes() -> None:
+def test_a_table_of_parts_accepts_names_and_classes() -> None:
     assert classes.chosen("part", {"part": Part}, kind="part") is classes.chosen(Part, {}, kind="part") is Part
-    text = "Unknown part 'mine.Part'; choose from part."
-    assert message(classes.chosen, "mine.Part", {"part": Part}, kind="part") == text
+    expected = "Unknown part 'mine.Part'; choose from part."
+    assert message(classes.chosen, "mine.Part", {"part": Part}, kind="part") == expected
 
 
-def test_what_a_module_lacks_is_no_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_imports_of_a_user_module_are_not_input_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "needy.py").write_text("import no_such_module")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):

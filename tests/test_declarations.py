@@ -1,4 +1,4 @@
-"""Each setting is declared once: the YAML files and the declarations agree, and what depends on settings follows."""
+"""Tests of declarations: they agree with the YAML files and the code, and a new setting needs only its declaration."""
 
 import dataclasses
 import inspect
@@ -26,7 +26,7 @@ from seqtool.settings.declarations import COMMANDS, NewFile, declared, of_comman
 from seqtool.training.optimisation import SCHEDULES
 
 CONFIGS = config_directory()
-CHOSEN = ("model", "optim", "schedule", "data")  # the classes that are chosen have the other settings there
+CLASS_GROUPS = ("model", "optim", "schedule", "data")  # their settings are parameters of classes
 
 
 def run(*arguments: str, configs: Path = CONFIGS) -> int:
@@ -34,27 +34,25 @@ def run(*arguments: str, configs: Path = CONFIGS) -> int:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_yaml_files_and_the_declarations_name_the_same_settings(command: str) -> None:
-    written = {name for name in ConfigFiles(command, [CONFIGS]).settings() if not name.endswith("_target_")}
-    groups = {name.rpartition(".")[0] for name in written} | {"experiment"}
-    assert of_command(command).keys() <= written
-    others = written - of_command(command).keys() - groups
-    assert {name.partition(".")[0] for name in others} <= {*CHOSEN}
-    assert not {name for name in others if name.startswith(("model.encoder.", "data.vocabulary.", "data.limits."))}
+def test_yaml_files_and_declarations_name_the_same_settings(command: str) -> None:
+    in_yaml = {name for name in ConfigFiles(command, [CONFIGS]).settings() if not name.endswith("_target_")}
+    groups = {name.rpartition(".")[0] for name in in_yaml} | {"experiment"}
+    assert of_command(command).keys() <= in_yaml
+    undeclared = in_yaml - of_command(command).keys() - groups
+    assert {name.partition(".")[0] for name in undeclared} <= {*CLASS_GROUPS}
+    assert not {name for name in undeclared if name.startswith(("model.encoder.", "data.vocabulary.", "data.limits."))}
     assert set(help_texts.COMMANDS) == COMMANDS.keys()
 
 
-def test_no_default_stands_in_two_places() -> None:
-    """A dataclass has one only where some data leave the setting out, a class none beside its YAML file."""
+def test_every_default_is_stated_only_once() -> None:
+    """Only settings that some data leave out have defaults in dataclasses; classes repeat no defaults of YAML files."""
     files = ConfigFiles("train", [CONFIGS])
-    for place, schemas in [pair for places in COMMANDS.values() for pair in places.items()]:
-        own = {field.name for schema in schemas for field in dataclasses.fields(schema) if _has_default(field)}
-        for name in own:
-            assert place in ("data.vocabulary", "data.limits"), name
-            without = [
-                choice for choice in files.choices("data") if f"{place}.{name}" not in files.of_choice("data", choice)
-            ]
-            assert without, name
+    for group, schemas in [pair for groups in COMMANDS.values() for pair in groups.items()]:
+        fields = [field for schema in schemas for field in dataclasses.fields(schema)]
+        for name in {field.name for field in fields if _has_default(field)}:
+            assert group in ("data.vocabulary", "data.limits"), name
+            choices = [files.of_choice("data", choice) for choice in files.choices("data")]
+            assert any(f"{group}.{name}" not in settings for settings in choices), name
     for file in [*CONFIGS.glob("model/*.yaml"), *CONFIGS.glob("data/*.yaml"), *CONFIGS.glob("schedule/*.yaml")]:
         settings = load(file)
         target = SCHEDULES[settings["name"]] if "name" in settings else located(settings, trusted=True)
@@ -66,7 +64,7 @@ def _has_default(field: "dataclasses.Field[Any]") -> bool:
     return (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
 
 
-def test_choices_are_those_of_the_code() -> None:
+def test_declared_choices_agree_with_the_code() -> None:
     train, vocabulary = of_command("train"), declared(declarations.Vocabulary)
     assert train["train.batch_by"].choices == ("sentences", "tokens")
     assert vocabulary["kind"].choices == KINDS and vocabulary["normalization"].choices == tuple(NORMALIZATIONS)
@@ -77,7 +75,7 @@ def test_choices_are_those_of_the_code() -> None:
 
 @dataclasses.dataclass
 class Lexicon:
-    """A setting that someone adds to `translate`."""
+    """Settings that are added to `translate`."""
 
     lexicon: declarations.File | None
     unused: NewFile | None
@@ -86,10 +84,10 @@ class Lexicon:
 
 @pytest.fixture
 def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The YAML files and declarations with a line more for each of these settings."""
+    """The YAML files and declarations with a line added for each of these settings."""
     shutil.copytree(CONFIGS, tmp_path / "configs")
     with (tmp_path / "configs/translate.yaml").open("a") as file:
-        file.write("lexicon: null  # a file of word pairs\nunused: null  # a file of those not used\ndepth: 1\n")
+        file.write("lexicon: null  # a file of word pairs\nunused: null  # a file for unused pairs\ndepth: 1\n")
     monkeypatch.setitem(COMMANDS, "translate", {"": (*COMMANDS["translate"][""], Lexicon)})  # type: ignore[arg-type]
     of_command.cache_clear()
     (tmp_path / "home").mkdir()
@@ -101,32 +99,32 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     of_command.cache_clear()
 
 
-def test_a_setting_that_names_a_file_is_added_by_a_line_and_a_declaration(
+def test_a_file_setting_is_added_by_a_line_and_a_declaration(
     configs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(translate, "translate", lambda config: seen.append(plain(config)))
-    line = ["translate", "checkpoint=c"]
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(translate, "translate", lambda config: calls.append(plain(config)))
+    arguments = ["translate", "checkpoint=c"]
     assert run("translate", "--help", configs=configs) == 0
     assert "\n  lexicon: null  # a file of word pairs\n" in capsys.readouterr().out
     assert help_texts.complete("seqtool translate lex", configs) == ["lexicon="]
     assert help_texts.complete("seqtool translate lexicon=~/w", configs) == ["lexicon=~/words.txt"]
     for name in ("a, (b)=1", "10", "${beam}"):
-        assert run(*line, f"lexicon={name}", configs=configs) == 0
-        assert seen[-1]["lexicon"] == name
-    assert run(*line, "lexicon=~/words.txt", configs=configs) == 0
-    assert seen[-1]["lexicon"] == f"{Path.cwd()}/home/words.txt"
-    assert run(*line, "-m", "beam=1,2", "unused=out-${beam}", configs=configs) == 0
-    assert [values["unused"] for values in seen[-2:]] == ["out-1", "out-2"]
-    assert run(*line, "-m", "beam=1,2", "unused=out", configs=configs) == 2
+        assert run(*arguments, f"lexicon={name}", configs=configs) == 0
+        assert calls[-1]["lexicon"] == name
+    assert run(*arguments, "lexicon=~/words.txt", configs=configs) == 0
+    assert calls[-1]["lexicon"] == f"{Path.cwd()}/home/words.txt"
+    assert run(*arguments, "-m", "beam=1,2", "unused=out-${beam}", configs=configs) == 0
+    assert [values["unused"] for values in calls[-2:]] == ["out-1", "out-2"]
+    assert run(*arguments, "-m", "beam=1,2", "unused=out", configs=configs) == 2
     assert "unused=out was written by an earlier job of this sweep" in capsys.readouterr().err
-    assert run(*line, "lexikon=a", configs=configs) == 2
+    assert run(*arguments, "lexikon=a", configs=configs) == 2
     assert capsys.readouterr().err == "seqtool: Unknown setting 'lexikon'; did you mean 'lexicon'?\n"
     lexicon = typed(Lexicon, {"lexicon": "a", "unused": None, "depth": 10})
     assert declarations.out_of_range(Lexicon, vars(lexicon)) == ["depth must be at most 9, not 10"]
 
 
-OWN = """
+USER_MODULE = """
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.settings.declarations import File, Files
 
@@ -139,16 +137,16 @@ class Pages(TextCorpus):
 """
 
 
-def test_a_setting_of_ones_own_class_that_names_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(training, "train", lambda config: seen.append(plain(config)))
+def test_file_settings_of_a_user_class_keep_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(training, "train", lambda config: calls.append(plain(config)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     Path("mine/data").mkdir(parents=True)
-    Path("bound.py").write_text(OWN)
+    Path("bound.py").write_text(USER_MODULE)
     settings = {"_target_": "bound.Pages", "pages": None, "index": None, "size": 1}
     Path("mine/data/pages.yaml").write_text(yaml.safe_dump(settings))
-    line = ["train", "--config-dir=mine", "data=pages"]
-    assert run(*line, "data.pages=a (1),b", "data.index=10", "data.size=10") == 0
-    assert seen[-1]["data"] == {**settings, "pages": ["a (1)", "b"], "index": "10", "size": 10}
+    arguments = ["train", "--config-dir=mine", "data=pages"]
+    assert run(*arguments, "data.pages=a (1),b", "data.index=10", "data.size=10") == 0
+    assert calls[-1]["data"] == {**settings, "pages": ["a (1)", "b"], "index": "10", "size": 10}
     sys.modules.pop("bound")

@@ -1,4 +1,4 @@
-"""Beam search against brute force and against itself."""
+"""Tests of decoding: beam search, length and coverage penalties, ensembles, forced decoding and sampling."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from small_models import VOCABULARY, make_model, random_sentences
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.batching import Ensemble
 from seqtool.decoding.beam_search import beam_search, highest, length_penalty
-from seqtool.decoding.common import Hypothesis, force, impossible
+from seqtool.decoding.common import Hypothesis, excluded_ids, force
 from seqtool.decoding.sampling import TokenSampler, sample
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
@@ -35,7 +35,8 @@ def search(model: Any, sentences: list[list[int]], **settings: Any) -> list[list
         return beam_search(model.step, *model.encode(source), mask=source.mask, **defaults | settings)
 
 
-def greedy(model: Any, sentence: list[int], maximum: int) -> list[int]:
+def greedy_search(model: Any, sentence: list[int], maximum: int) -> list[int]:
+    """Return the tokens of greedy search, as an independent implementation of it."""
     memory, state = model.encode(make_source([sentence]))
     token, tokens = torch.tensor([BOS]), []
     for _ in range(maximum):
@@ -48,15 +49,16 @@ def greedy(model: Any, sentence: list[int], maximum: int) -> list[int]:
     return tokens
 
 
-def test_beam_1_is_greedy(model: Any) -> None:
-    found = search(model, SENTENCES, beam=1)
+def test_beam_1_equals_greedy_search(model: Any) -> None:
+    hypotheses = search(model, SENTENCES, beam=1)
     with torch.inference_mode():
-        assert [n_best[0].tokens for n_best in found] == [greedy(model, sentence, 12) for sentence in SENTENCES]
+        expected = [greedy_search(model, sentence, 12) for sentence in SENTENCES]
+    assert [n_best[0].tokens for n_best in hypotheses] == expected
 
 
 @pytest.mark.parametrize("penalty", ["none", "average", "gnmt"])
 def test_full_width_finds_the_optimum(penalty: str) -> None:
-    """Every sequence of at most 3 tokens, EOS included, scored by forced decoding."""
+    """The optimum is found by forced decoding of every sequence of at most 3 tokens, EOS included."""
     model = make_model("bahdanau-gru", scale=1.0)
     words = [token for token in range(VOCABULARY) if token not in (PAD, BOS, EOS)]
     sequences = [list(s) for n in range(3) for s in itertools.product(words, repeat=n)]
@@ -66,36 +68,37 @@ def test_full_width_finds_the_optimum(penalty: str) -> None:
         rows = torch.zeros(len(sequences), dtype=torch.int64)
         forced = force(model.step, select(memory, rows), select(state, rows), make_target(sequences))
         scores = sorted((h.log_probability / divide(len(h.tokens) + 1) for h in forced), reverse=True)
-        found = search(model, [sentence], beam=100, maximum=[3], n_best=5, penalty=divide)[0]
-        assert [h.score for h in found] == pytest.approx(scores[:5], rel=1e-5)
-        assert all(h.ended for h in found)
+        n_best = search(model, [sentence], beam=100, maximum=[3], n_best=5, penalty=divide)[0]
+        assert [h.score for h in n_best] == pytest.approx(scores[:5], rel=1e-5)
+        assert all(h.ended for h in n_best)
 
 
-def test_batch_mates_change_nothing(model: Any) -> None:
-    """Batch size, order and mates: the same words, and the same scores within 1e-5 relative."""
-    together = [n_best[0] for n_best in search(model, SENTENCES, penalty=length_penalty("average", 0))]
-    backwards = [n_best[0] for n_best in search(model, SENTENCES[::-1], penalty=length_penalty("average", 0))][::-1]
-    alone = [search(model, [s], penalty=length_penalty("average", 0))[0][0] for s in SENTENCES]
-    for one, two, three in zip(together, backwards, alone, strict=True):
-        assert one.tokens == two.tokens == three.tokens
-        assert one.score == pytest.approx(three.score, rel=1e-5, abs=1e-7)
-        assert one.score == pytest.approx(two.score, rel=1e-5, abs=1e-7)
+def test_other_sentences_in_a_batch_change_nothing(model: Any) -> None:
+    """Whatever the batch size and the order, words are equal, and scores are equal within a relative 1e-5."""
+    penalty = length_penalty("average", 0)
+    in_batch = [n_best[0] for n_best in search(model, SENTENCES, penalty=penalty)]
+    reversed_order = [n_best[0] for n_best in search(model, SENTENCES[::-1], penalty=penalty)][::-1]
+    singly = [search(model, [sentence], penalty=penalty)[0][0] for sentence in SENTENCES]
+    for expected, *hypotheses in zip(in_batch, reversed_order, singly, strict=True):
+        for hypothesis in hypotheses:
+            assert hypothesis.tokens == expected.tokens
+            assert expected.score == pytest.approx(hypothesis.score, rel=1e-5, abs=1e-7)
 
 
-def test_scores_are_those_of_forced_decoding() -> None:
+def test_beam_search_scores_equal_forced_decoding() -> None:
     model = make_model("luong")
-    found = [n_best[0] for n_best in search(model, SENTENCES, keep_attention=True)]
-    ended = [i for i, hypothesis in enumerate(found) if hypothesis.ended]
+    hypotheses = [n_best[0] for n_best in search(model, SENTENCES, keep_attention=True)]
+    ended = [i for i, hypothesis in enumerate(hypotheses) if hypothesis.ended]
     assert len(ended) > 5
     with torch.inference_mode():
         memory, state = model.encode(make_source([SENTENCES[i] for i in ended]))
-        forced = force(model.step, memory, state, make_target([found[i].tokens for i in ended]))
+        forced = force(model.step, memory, state, make_target([hypotheses[i].tokens for i in ended]))
     for i, expected in zip(ended, forced, strict=True):
-        assert found[i].tokens == expected.tokens
-        assert found[i].log_probability == pytest.approx(expected.log_probability, rel=1e-4)
-        assert found[i].attention is not None and expected.attention is not None
+        assert hypotheses[i].tokens == expected.tokens
+        assert hypotheses[i].log_probability == pytest.approx(expected.log_probability, rel=1e-4)
+        assert hypotheses[i].attention is not None and expected.attention is not None
         width = len(SENTENCES[i]) + 1
-        assert torch.allclose(found[i].attention[:, :width], expected.attention[:, :width], atol=1e-5, rtol=1e-4)
+        assert torch.allclose(hypotheses[i].attention[:, :width], expected.attention[:, :width], atol=1e-5, rtol=1e-4)
 
 
 def test_forced_decoding_equals_forward() -> None:
@@ -109,8 +112,8 @@ def test_forced_decoding_equals_forward() -> None:
 
 
 def test_n_best_is_sorted_and_distinct() -> None:
-    found = search(make_model("bahdanau-lstm", scale=1.0), SENTENCES, beam=6, n_best=6)
-    for n_best in found:
+    n_best_lists = search(make_model("bahdanau-lstm", scale=1.0), SENTENCES, beam=6, n_best=6)
+    for n_best in n_best_lists:
         assert len(n_best) == 6
         assert len({tuple(h.tokens) for h in n_best}) == 6
         scores = [h.score for h in n_best if h.ended]
@@ -118,16 +121,17 @@ def test_n_best_is_sorted_and_distinct() -> None:
 
 
 @pytest.mark.parametrize("maximum", [1, 2, 3])
-def test_what_has_ended_does_not_live_on(maximum: int) -> None:
-    """Not even in a beam that is wider than the vocabulary."""
-    found = search(make_model("bahdanau-gru", scale=1.0), SENTENCES[:5], beam=30, n_best=30, maximum=[maximum] * 5)
-    for n_best in found:
+def test_ended_hypotheses_are_not_extended(maximum: int) -> None:
+    """The beam of 30 is wider than the vocabulary, and still has no duplicates."""
+    n_best_lists = search(
+        make_model("bahdanau-gru", scale=1.0), SENTENCES[:5], beam=30, n_best=30, maximum=[maximum] * 5
+    )
+    for n_best in n_best_lists:
         assert len({(tuple(h.tokens), h.ended) for h in n_best}) == len(n_best) > 5
         assert all(math.isfinite(h.score) for h in n_best)
 
 
-def test_always_a_hypothesis() -> None:
-    """Also when no beam can end."""
+def test_there_is_a_hypothesis_even_if_none_can_end() -> None:
     model = make_model("bahdanau-gru")
     with torch.no_grad():
         model.output.bias[EOS] = -1e9
@@ -137,15 +141,15 @@ def test_always_a_hypothesis() -> None:
         assert math.isfinite(n_best[0].score)
 
 
-def test_maximum_is_each_sentences_own() -> None:
+def test_every_sentence_has_its_own_maximum_length() -> None:
     model = make_model("bahdanau-gru")
     with torch.no_grad():
         model.output.bias[EOS] = -1e9
-    found = search(model, SENTENCES[:3], maximum=[2, 5, 9])
-    assert [len(n_best[0].tokens) for n_best in found] == [2, 5, 9]
+    hypotheses = search(model, SENTENCES[:3], maximum=[2, 5, 9])
+    assert [len(n_best[0].tokens) for n_best in hypotheses] == [2, 5, 9]
 
 
-def test_none_ends_before_its_minimum() -> None:
+def test_no_hypothesis_ends_before_the_minimum_length() -> None:
     model = make_model("bahdanau-gru")
     with torch.no_grad():
         model.output.bias[EOS] = 50.0
@@ -153,15 +157,15 @@ def test_none_ends_before_its_minimum() -> None:
         assert n_best[0].ended and len(n_best[0].tokens) == 3
 
 
-def test_ensemble_of_one_model_with_itself_is_the_model() -> None:
+def test_an_ensemble_of_equal_models_equals_the_model() -> None:
     model = make_model("bahdanau-gru")
-    alone, together = search(model, SENTENCES), search(Ensemble([model, model]), SENTENCES)
-    for (one,), (two,) in zip(alone, together, strict=True):
-        assert one.tokens == two.tokens
-        assert one.score == pytest.approx(two.score, rel=1e-5)
+    by_model, by_ensemble = search(model, SENTENCES), search(Ensemble([model, model]), SENTENCES)
+    for (expected,), (hypothesis,) in zip(by_model, by_ensemble, strict=True):
+        assert hypothesis.tokens == expected.tokens
+        assert expected.score == pytest.approx(hypothesis.score, rel=1e-5)
 
 
-def test_ensemble_averages_probabilities() -> None:
+def test_an_ensemble_averages_probabilities() -> None:
     models = [make_model("bahdanau-gru", seed=0), make_model("sutskever-lstm", seed=1)]
     ensemble = Ensemble(models)
     source, token = make_source(SENTENCES[:4]), torch.tensor([BOS] * 4)
@@ -187,17 +191,17 @@ def draw(
 
 
 def test_sampling_follows_the_model() -> None:
-    """First words, drawn 4,000 times: each within 4 standard errors of its probability."""
+    """Of 4,000 samples of the first word, each word's share is within 4 standard errors of its probability."""
     model = make_model("bahdanau-gru", scale=1.0)
-    drawn = draw(model, SENTENCES[:1], samples=4000, maximum=[1])[0]
-    firsts = torch.tensor([h.tokens[0] if h.tokens else EOS for h in drawn])
+    hypotheses = draw(model, SENTENCES[:1], samples=4000, maximum=[1])[0]
+    first_tokens = torch.tensor([h.tokens[0] if h.tokens else EOS for h in hypotheses])
     logits = model.step(*model.encode(make_source(SENTENCES[:1])), torch.tensor([BOS])).logits[0]
     p = logits.softmax(-1)
     p[[PAD, BOS]] = 0
     p = p / p.sum()
     for token in range(VOCABULARY):
-        error = (p[token] * (1 - p[token]) / 4000).sqrt()
-        assert abs((firsts == token).float().mean() - p[token]) <= 4 * error
+        standard_error = (p[token] * (1 - p[token]) / 4000).sqrt()
+        assert abs((first_tokens == token).float().mean() - p[token]) <= 4 * standard_error
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}])
@@ -209,73 +213,69 @@ def test_sampling_at_its_limits_is_greedy(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 1e-6}, {}])
-def test_no_word_of_probability_0_is_drawn(settings: dict[str, Any]) -> None:
-    """Not even by the highest random number, which single precision rounds to 1."""
+def test_words_of_probability_0_are_not_drawn(settings: dict[str, Any]) -> None:
+    """The largest random number, which single precision rounds to 1, does not draw them either."""
     model = make_model("luong")
     with torch.no_grad():
         model.output.bias[VOCABULARY - 1] = -1e9
-    found = draw(
-        model,
-        SENTENCES,
-        uniform_noise=torch.tensor(1 - 2**-26, dtype=torch.float64).float().expand(40, 1, 12),
-        **settings,
-    )
-    assert all(VOCABULARY - 1 not in h.tokens and math.isfinite(h.log_probability) for (h,) in found)
+    noise = torch.tensor(1 - 2**-26, dtype=torch.float64).float().expand(40, 1, 12)
+    hypotheses = draw(model, SENTENCES, uniform_noise=noise, **settings)
+    assert all(VOCABULARY - 1 not in h.tokens and math.isfinite(h.log_probability) for (h,) in hypotheses)
     if settings:
-        assert [h.tokens for (h,) in found] == [h.tokens for (h,) in search(model, SENTENCES, beam=1)]
+        assert [h.tokens for (h,) in hypotheses] == [h.tokens for (h,) in search(model, SENTENCES, beam=1)]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 3.0, 1e-4])
-@pytest.mark.parametrize("may", [{"may_end": True, "unknown": True}, {"may_end": False, "unknown": False}])
-def test_one_row_is_drawn_from_as_several_are(temperature: float, may: dict[str, bool]) -> None:
-    """By other operations, if it has few symbols: at the edges too, and whatever may not be drawn is the likeliest."""
+@pytest.mark.parametrize("allowed", [{"may_end": True, "unknown": True}, {"may_end": False, "unknown": False}])
+def test_a_single_row_is_sampled_like_several_rows(temperature: float, allowed: dict[str, bool]) -> None:
+    """A single row with few symbols uses other operations. Forbidden tokens are likely here, and must not be drawn."""
     generator = torch.Generator().manual_seed(1)
     logits = 4 * torch.randn(200, 20, generator=generator)
     logits[::2, EOS] = 50.0
     logits[::3, 10:] = -math.inf
     noise = torch.cat([torch.tensor([0.0, 1.0, 1 - 2**-24]), torch.rand(197, generator=generator)])
-    one, several = (TokenSampler(noise[None].expand(n, -1), temperature, 0, 1.0) for n in (1, 2))
-    barred = {token for some in impossible(**may) for token in range(some.start, some.stop)}
-    for place, row in enumerate(logits):
-        token, log_p = one.draw(row[None].clone(), place, **may)
-        tokens, all_log_p = several.draw(row.repeat(2, 1), place, **may)
-        assert torch.isfinite(log_p) and int(token) not in barred
-        if place >= 3:  # at the edges, rounding decides
+    single, several = (TokenSampler(noise[None].expand(n, -1), temperature, 0, 1.0) for n in (1, 2))
+    forbidden = {token for span in excluded_ids(**allowed) for token in range(span.start, span.stop)}
+    for index, row in enumerate(logits):
+        token, log_p = single.draw(row[None].clone(), index, **allowed)
+        tokens, all_log_p = several.draw(row.repeat(2, 1), index, **allowed)
+        assert torch.isfinite(log_p) and int(token) not in forbidden
+        if index >= 3:  # the first 3 random numbers are at the limits, where rounding decides
             assert int(token) == int(tokens[0])
             torch.testing.assert_close(log_p, all_log_p[:1])
-    for each, n in ((one, 1), (several, 2)):
-        assert each.draw(torch.full((n, 20), math.nan), 5, **may)[0].tolist() == [19] * n
+    for sampler, n in ((single, 1), (several, 2)):
+        assert sampler.draw(torch.full((n, 20), math.nan), 5, **allowed)[0].tolist() == [19] * n
 
 
-def test_sampling_is_seeded() -> None:
+def test_samples_depend_on_the_seed_alone() -> None:
     model = make_model("bahdanau-gru", scale=1.0)
-    tokens = [[h.tokens for h in n] for n in draw(model, SENTENCES, samples=2)]
-    assert tokens == [[h.tokens for h in n] for n in draw(model, SENTENCES, samples=2)]
-    assert tokens != [[h.tokens for h in n] for n in draw(model, SENTENCES, samples=2, seed=4)]
+    tokens = [[h.tokens for h in samples] for samples in draw(model, SENTENCES, samples=2)]
+    assert tokens == [[h.tokens for h in samples] for samples in draw(model, SENTENCES, samples=2)]
+    assert tokens != [[h.tokens for h in samples] for samples in draw(model, SENTENCES, samples=2, seed=4)]
 
 
-def test_batch_mates_change_no_sample() -> None:
-    """The random numbers of each sentence are its own."""
+def test_other_sentences_in_a_batch_change_no_sample() -> None:
+    """Each sentence has its own random numbers."""
     model = make_model("bahdanau-gru", scale=1.0)
     noise = torch.rand(len(SENTENCES), 2, 12, generator=torch.Generator().manual_seed(5))
-    together = draw(model, SENTENCES, uniform_noise=noise)
+    in_batch = draw(model, SENTENCES, uniform_noise=noise)
     for i, sentence in enumerate(SENTENCES):
-        alone = draw(model, [sentence], uniform_noise=noise[i : i + 1])[0]
-        assert [h.tokens for h in alone] == [h.tokens for h in together[i]]
+        singly = draw(model, [sentence], uniform_noise=noise[i : i + 1])[0]
+        assert [h.tokens for h in singly] == [h.tokens for h in in_batch[i]]
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("broken", [slice(None), EOS])
 def test_a_broken_model_still_gives_a_hypothesis(beam: int, broken: slice | int) -> None:
-    """Not-a-number is no reason for a traceback."""
+    """Search does not fail if logits are NaN."""
     model = make_model("bahdanau-gru")
     with torch.no_grad():
         model.output.bias[broken] = math.nan
     assert all(len(n_best) == 1 for n_best in search(model, SENTENCES[:3], beam=beam))
 
 
-@pytest.mark.parametrize("size", [12, 4096, 5000])  # short; whole blocks; some behind them
-def test_the_highest_of_long_rows(size: int) -> None:
+@pytest.mark.parametrize("size", [12, 4096, 5000])  # a short row; whole blocks; a remainder
+def test_highest_equals_topk_on_long_rows(size: int) -> None:
     x = torch.randn(6, size, generator=torch.Generator().manual_seed(1))
     x[1] = x[1].sort(descending=True).values
     x[2] = x[2].sort().values
@@ -287,33 +287,33 @@ def test_the_highest_of_long_rows(size: int) -> None:
         assert all(len(set(row)) == k for row in index.tolist())
 
 
-def test_length_penalties() -> None:
-    """Wu et al. 2016, equation 14."""
+def test_length_penalties_match_their_formulas() -> None:
+    """The penalty gnmt is equation 14 of Wu et al. 2016."""
     assert length_penalty("gnmt", 0.6)(7) == pytest.approx(2**0.6)
     assert length_penalty("average", 0)(7) == 7
     with pytest.raises(InputError, match=r"^Unknown length_penalty 'gnm'; choose from none, average, gnmt\.$"):
         length_penalty("gnm", 0)
 
 
-@pytest.mark.parametrize("lost", [0.0, 1e-30])
-def test_a_position_that_nothing_attended_to_is_no_padding(lost: float) -> None:
-    """Where its weight was rounded to 0 it costs more than where it just was not."""
+@pytest.mark.parametrize("weight", [0.0, 1e-30])
+def test_the_coverage_penalty_counts_positions_without_attention(weight: float) -> None:
+    """A source position whose weight is rounded to 0 is not taken for padding: it costs at least as much as 1e-30."""
 
     def step(memory: Any, state: torch.Tensor, token: torch.Tensor) -> Step[torch.Tensor]:
         logits = torch.full((1, VOCABULARY), -9.0)
         logits[:, EOS] = 0.0
-        return Step(logits, state, torch.tensor([[1.0, lost, 0.0]]))
+        return Step(logits, state, torch.tensor([[1.0, weight, 0.0]]))
 
     mask = torch.tensor([[True, True, False]])
     settings = {"beam": 1, "maximum": [3], "n_best": 1, "penalty": length_penalty("none", 0), "keep_attention": False}
-    (found,), (free,) = (
+    (penalised,), (unpenalised,) = (
         beam_search(step, mask, torch.zeros(1, 1), coverage=beta, mask=mask, **settings)[0] for beta in (0.5, 0.0)
     )
-    assert free.score - found.score >= 0.5 * -math.log(1e-30) * 0.999
+    assert unpenalised.score - penalised.score >= 0.5 * -math.log(1e-30) * 0.999
 
 
-def test_coverage_penalty() -> None:
-    """β Σ_j log min(Σ_i α_ij, 1) is what it adds to the score."""
+def test_the_coverage_penalty_matches_its_formula() -> None:
+    """The penalty adds β Σ_j log min(Σ_i α_ij, 1) to the score."""
     model = make_model("bahdanau-gru", scale=1.0)
     for (h,), sentence in zip(search(model, SENTENCES, coverage=0.4, keep_attention=True), SENTENCES, strict=True):
         if h.ended:

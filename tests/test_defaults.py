@@ -1,4 +1,4 @@
-"""What the code takes for defaults is what Hydra composes from the same files."""
+"""Tests that defaults in the code are those that Hydra composes from the same files."""
 
 from typing import Any
 
@@ -14,17 +14,19 @@ from seqtool.runtime.files import config_directory
 
 
 @pytest.mark.parametrize("command", ["decoding", "translate", "caption", "eval"])
-def test_defaults_are_those_of_the_command(command: str) -> None:
+def test_defaults_equal_hydras_composition(command: str) -> None:
     with initialize_config_dir(str(config_directory()), version_base=None):
         composed: Any = OmegaConf.to_container(compose(command))
     assert dict(defaults(command)) == composed
 
 
 @pytest.mark.parametrize(("predictor", "max_length", "sources_per_batch"), [(Translator, 200, 64), (Captioner, 50, 64)])
-def test_how_a_predictor_writes_by_default(predictor: type[Predictor], max_length: int, sources_per_batch: int) -> None:
-    found = predictor.default_settings()
-    assert found.pop("device") == "auto" and found.pop("threads") is None
-    settings = predictor.schema(**found)
+def test_predictors_have_the_default_decoding_settings(
+    predictor: type[Predictor], max_length: int, sources_per_batch: int
+) -> None:
+    defaults_of_class = predictor.default_settings()
+    assert defaults_of_class.pop("device") == "auto" and defaults_of_class.pop("threads") is None
+    settings = predictor.schema(**defaults_of_class)
     assert (settings.max_length, settings.sources_per_batch, settings.beam) == (max_length, sources_per_batch, 5)
     with pytest.raises(TypeError):
-        predictor.schema()  # no default stands in the code
+        predictor.schema()  # the class states no defaults

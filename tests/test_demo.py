@@ -1,4 +1,4 @@
-"""The demo's server: its answers are the commands', and nothing that strangers send harms it."""
+"""Tests of the demo's server: its answers equal those of the commands, and hostile requests do no harm."""
 
 import asyncio
 import contextlib
@@ -37,8 +37,9 @@ from seqtool.demo.app import Json, describe
 from seqtool.errors import InputError
 from seqtool.predict.translator import Translator
 
+Capture = pytest.CaptureFixture[str]
 WORDS = ("I", "have", "a", "big", "cat", "but", "the", "old", "dog", "sees", "red", "house", ".")
-STRANGE = [
+UNUSUAL_SENTENCES = [
     *("", " ", "I have a big cat.", "<img src=x onerror=alert(1)>", "</script>", "عندي قطة كبيرة", "🐈 🏠", "a\tb"),
     *("I see the dog. " * 340, "\u202eabc", "ab" * 2500, "e\u0301", "NUL \x00 here", "x" * 5000),
 ]
@@ -59,17 +60,17 @@ class Answer(NamedTuple):
 
 
 class Server:
-    """`seqtool demo` in a process of its own."""
+    """`seqtool demo` in a separate process."""
 
-    def __init__(self, place: Path, *settings: str) -> None:
+    def __init__(self, directory: Path, *settings: str) -> None:
         command = [sys.executable, "-m", "seqtool", "demo", "device=cpu", "threads=1", "port=0", *settings]
-        self.errors = (place / "errors.txt").open("w+")
-        self.process = subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.errors = (directory / "errors.txt").open("w+")
+        self.process = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=self.errors, text=True)
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
-        found = re.match(r"Open http://(\S+):(\d+)/(?:\?token=(\S+))?", self.line)
-        assert found, self.line
-        self.port, self.token = int(found[2]), found[3]
+        address = re.match(r"Open http://(\S+):(\d+)/(?:\?token=(\S+))?", self.line)
+        assert address, self.line
+        self.port, self.token = int(address[2]), address[3]
 
     def ready(self, headers: dict[str, str] | None = None) -> "Server":
         for _ in range(600):
@@ -83,8 +84,9 @@ class Server:
         content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
             connection.request(method, path, content, headers or {})
-            found = connection.getresponse()
-            return Answer(found.status, found.read(), {name.lower(): value for name, value in found.getheaders()})
+            response = connection.getresponse()
+            response_headers = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, response.read(), response_headers)
         finally:
             connection.close()
 
@@ -92,48 +94,51 @@ class Server:
         return self.call("POST", path, body, {"content-type": "application/json"})
 
     def memory(self) -> float:
-        """The most megabytes that the process has had so far."""
+        """Return the peak memory of the process in megabytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmHWM:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) / 1e3
+        match = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert match is not None
+        return int(match[1]) / 1e3
 
     def end(self) -> str:
-        """Ctrl-C; gives what was printed to standard error."""
+        """Interrupt the process as Ctrl-C does, and return its standard error."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         self.process.wait(20)
         self.errors.seek(0)
-        printed = self.errors.read()
+        errors = self.errors.read()
         self.errors.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
-        return printed
+        return errors
 
 
 @pytest.fixture(scope="module")
-def place(shown_runs: Path) -> Iterator[Path]:
-    """The directory of the runs, which is the current one meanwhile."""
+def directory(shown_runs: Path) -> Iterator[Path]:
+    """The directory of the runs, which is the working directory of the module's tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(shown_runs)
         yield shown_runs
 
 
+place = directory  # tests/browser/test_demo_page.py imports this name
+
+
 @pytest.fixture(scope="module")
-def server(place: Path) -> Iterator[Server]:
-    server = Server(place, "checkpoint=runs/attend,runs/fixed").ready()
+def server(directory: Path) -> Iterator[Server]:
+    server = Server(directory, "checkpoint=runs/attend,runs/fixed").ready()
     yield server
-    printed = server.end()
-    assert "Traceback" not in printed and server.process.returncode == 0
+    errors = server.end()
+    assert "Traceback" not in errors and server.process.returncode == 0
 
 
-def test_answers_are_those_of_the_command(place: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    """And of Python, field by field, whatever the text."""
+def test_answers_equal_the_output_of_translate(directory: Path, server: Server, capsys: Capture) -> None:
+    """Answers also equal those of the Python API, field by field, for unusual sentences too."""
     lines = strange_sentences(100)
     request = {"sentences": lines, "weights": True, "likeliest": 3, "settings": {"n_best": 2, "beam": 3}}
     answer = server.post("/api/translate", request)
     assert answer.status == 200
-    (place / "input.txt").write_text("".join(f"{line}\n" for line in lines))
+    (directory / "input.txt").write_text("".join(f"{line}\n" for line in lines))
     command = ["translate", "checkpoint=runs/attend", "input=input.txt", "format=jsonl", "weights=true", "likeliest=3"]
     assert run(*command, "n_best=2", "beam=3", "device=cpu", "threads=1") == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -141,45 +146,45 @@ def test_answers_are_those_of_the_command(place: Path, server: Server, capsys: p
     translator = seqtool.load("runs/attend", device="cpu", n_best=2, beam=3)
     assert isinstance(translator, Translator)
     python = translator.hypotheses(lines, attention=True, likeliest=3)
-    for found, expected in zip(answer.json["translations"], python, strict=True):
-        records = [one.record(weights=True) for one in expected]
-        assert found["translations"] == json.loads(json.dumps(records))
+    for line, hypotheses in zip(answer.json["translations"], python, strict=True):
+        records = [hypothesis.record(weights=True) for hypothesis in hypotheses]
+        assert line["translations"] == json.loads(json.dumps(records))
 
 
 def strange_sentences(count: int) -> list[str]:
-    """So many: hostile, empty, long and right-to-left ones first, then such as the model was trained on."""
+    """Return `count` sentences: first hostile, empty, long and right-to-left ones, then some like the training data."""
     generator = random.Random(0)
-    plain = (" ".join(generator.choices(WORDS, k=generator.randint(1, 20))) for _ in range(count - len(STRANGE)))
-    return [*STRANGE, *plain]
+    usual_count = count - len(UNUSUAL_SENTENCES)
+    usual_sentences = (" ".join(generator.choices(WORDS, k=generator.randint(1, 20))) for _ in range(usual_count))
+    return [*UNUSUAL_SENTENCES, *usual_sentences]
 
 
-def test_a_prefix_of_tokens_is_not_cut_anew(server: Server) -> None:
-    """A text might be cut into other tokens; what is no token of the model's is unknown, and stays as it is written."""
-    begins = ["▁", "L", "a", "▁", "c", "a"]
-    request = {"sentences": ["I have a big cat."] * 3, "prefixes": [begins, "La ca", [*begins, "</s>"]]}
-    found = [one["translations"][0] for one in server.post("/api/translate", request).json["translations"]]
-    assert found[0]["tokens"][: len(begins)] == begins and found[1]["tokens"][: len(begins)] != begins
-    assert found[2]["tokens"][: len(begins) + 1] == [*begins, "</s>"]
-    for bad in ([["a", 1]], ["a", "b"], [{}], "La", [["a", ""]]):
-        refused = server.post("/api/translate", {"sentences": ["I have"], "prefixes": bad})
+def test_a_prefix_of_tokens_is_not_tokenised_again(server: Server) -> None:
+    """Text might be split into other tokens. Tokens outside of the vocabulary are unknown, but keep their spelling."""
+    prefix = ["▁", "L", "a", "▁", "c", "a"]
+    request = {"sentences": ["I have a big cat."] * 3, "prefixes": [prefix, "La ca", [*prefix, "</s>"]]}
+    lines = server.post("/api/translate", request).json["translations"]
+    by_tokens, by_text, with_unknown = (line["translations"][0]["tokens"] for line in lines)
+    assert by_tokens[: len(prefix)] == prefix and by_text[: len(prefix)] != prefix
+    assert with_unknown[: len(prefix) + 1] == [*prefix, "</s>"]
+    for bad_prefixes in ([["a", 1]], ["a", "b"], [{}], "La", [["a", ""]]):
+        refused = server.post("/api/translate", {"sentences": ["I have"], "prefixes": bad_prefixes})
         assert refused.status == 400 and "prefix" in refused.text
 
 
-def test_a_prefix_is_the_commands(place: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "one.txt").write_text("I have a big cat.\n")
-    (place / "begins.txt").write_text("La casa\n")
+def test_a_text_prefix_works_as_in_translate(directory: Path, server: Server, capsys: Capture) -> None:
+    (directory / "one.txt").write_text("I have a big cat.\n")
+    (directory / "begins.txt").write_text("La casa\n")
     assert run("translate", "checkpoint=runs/attend", "input=one.txt", "prefix=begins.txt", "device=cpu") == 0
     request = {"sentences": ["I have a big cat."], "prefixes": ["La casa"]}
-    found = server.post("/api/translate", request).json["translations"][0]["translations"][0]
-    assert found["text"] + "\n" == capsys.readouterr().out and found["text"].startswith("La casa")
+    translation = server.post("/api/translate", request).json["translations"][0]["translations"][0]
+    assert translation["text"] + "\n" == capsys.readouterr().out and translation["text"].startswith("La casa")
 
 
-def test_given_pairs_are_scored_as_by_the_command(
-    place: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pairs_are_scored_as_by_the_command(directory: Path, server: Server, capsys: Capture) -> None:
     pairs = {"sources": ["I have a cat.", "The house."], "references": ["Tengo un gato.", ""]}
     for name, lines in pairs.items():
-        (place / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+        (directory / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
     files = ["sources=sources.txt", "references=references.txt", "format=jsonl", "likeliest=2", "device=cpu"]
     assert run("score", "checkpoint=runs/fixed", *files) == 0
     expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -187,76 +192,77 @@ def test_given_pairs_are_scored_as_by_the_command(
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "sentence"),
+    ("path", "body", "message"),
     [
         ("score", {"references": ["a"]}, "A translation model needs 'sources', one for each reference; a language "),
         ("score", {"sources": ["a"], "references": ["a"], "model": 2}, "'model' must be a whole number from 0 to 1."),
         ("generate", {"prompts": ["a"]}, "takes requests at /api/translate, not here."),
     ],
 )
-def test_what_is_wrong_is_said_in_words_of_the_interface(
-    server: Server, path: str, body: dict[str, Any], sentence: str
+def test_messages_use_the_field_names_of_the_interface(
+    server: Server, path: str, body: dict[str, Any], message: str
 ) -> None:
     answer = server.post(f"/api/{path}", body)
-    assert answer.status == 400 and sentence in answer.text
+    assert answer.status == 400 and message in answer.text
 
 
 def test_numbers_that_are_not_finite_are_null() -> None:
-    found = {"text": 'NaN, "Infinity"', "values": [math.nan, -math.inf, 1.5]}
-    assert Json(found).body.decode() == '{"text":"NaN, \\"Infinity\\"","values":[null,null,1.5]}'
+    content = {"text": 'NaN, "Infinity"', "values": [math.nan, -math.inf, 1.5]}
+    assert Json(content).body.decode() == '{"text":"NaN, \\"Infinity\\"","values":[null,null,1.5]}'
     assert Json({"a": "\ud800ß"}).body == b'{"a":"\\ud800\xc3\x9f"}'
 
 
-def test_the_tree_agrees_with_the_search(place: Path) -> None:
-    """On 100 sentences: its leaves are the n-best list, with their scores, and log-probabilities add up."""
+def test_the_tree_agrees_with_the_search(directory: Path) -> None:
+    """For 100 sentences, the leaves are the n-best list with its scores, and their paths have the right tokens."""
     translator = seqtool.load("runs/attend", device="cpu", beam=4, n_best=4, max_length=15)
     assert isinstance(translator, Translator)
-    known, penalty = translator.target_vocabulary, length_penalty("average", 0.6)
+    vocabulary, penalty = translator.target_vocabulary, length_penalty("average", 0.6)
     generator = random.Random(1)
     for _ in range(100):
         sentence = " ".join(generator.choices(WORDS, k=generator.randint(1, 8)))
         lattice = Lattice()
         (n_best,) = translator.hypotheses([sentence], trace=lattice)
-        steps = answers.search_tree(lattice, [one.pieces for one in n_best], penalty, known)["steps"]
-        leaves = {one["rank"]: (t, one) for t, step in enumerate(steps) for one in step if "rank" in one}
+        steps = answers.search_tree(lattice, [hypothesis.pieces for hypothesis in n_best], penalty, vocabulary)["steps"]
+        leaves = {node["rank"]: (t, node) for t, step in enumerate(steps) for node in step if "rank" in node}
         assert sorted(leaves) == list(range(len(n_best)))
-        for rank, one in enumerate(n_best):
+        for rank, hypothesis in enumerate(n_best):
             t, leaf = leaves[rank]
-            assert leaf["score"] == pytest.approx(one.score, abs=1e-5)
-            assert leaf["log_probability"] == pytest.approx(one.log_probability, abs=1e-5)
-            way = []
+            assert leaf["score"] == pytest.approx(hypothesis.score, abs=1e-5)
+            assert leaf["log_probability"] == pytest.approx(hypothesis.log_probability, abs=1e-5)
+            path = []
             while True:
-                way.append(leaf["token"])
+                path.append(leaf["token"])
                 if leaf["parent"] < 0:
                     break
-                before = steps[t - 1][leaf["parent"]]
-                assert before["log_probability"] >= leaf["log_probability"] and before["fate"] == "kept"
-                t, leaf = t - 1, before
-            assert [token for token in reversed(way) if token != "<end>"] == one.pieces
+                parent = steps[t - 1][leaf["parent"]]
+                assert parent["log_probability"] >= leaf["log_probability"] and parent["fate"] == "kept"
+                t, leaf = t - 1, parent
+            assert [token for token in reversed(path) if token != "<end>"] == hypothesis.pieces
 
 
-def test_why_not_mine(server: Server) -> None:
-    """The best translation stays in the beam; another one leaves it where something likelier was kept."""
+def test_why_shows_where_a_translation_left_the_beam(server: Server) -> None:
+    """The best translation stays in the beam; an unlikely translation leaves it where likelier hypotheses were kept."""
     sentence = "I have a big cat."
-    stayed = 0
-    for one in (sentence, "The old dog sees the house.", "a cat", "I see the red house."):
-        best = server.post("/api/translate", {"sentences": [one]}).json["translations"][0]["translations"][0]
-        own = server.post("/api/why", {"source": one, "translation": best["text"]}).json
-        if best["ended"] and own["translation"]["tokens"][:-1] == best["tokens"]:  # its text is cut as it was written
-            assert own["left"] is None and own["translation"]["score"] == pytest.approx(best["score"], abs=1e-4)
-            stayed += 1
-    assert stayed
-    other = server.post("/api/why", {"source": sentence, "translation": "hombre hombre hombre hombre"}).json
-    left = other["left"]
-    assert left["beaten_by"] and left["step"] < len(other["translation"]["tokens"])
-    assert other["translation"]["log_probability"] < other["best"]["log_probability"]
-    total = sum(other["translation"]["log_probabilities"][: left["step"] + 1])
-    assert all(one["log_probability"] >= total - 1e-4 for one in left["beaten_by"])
+    stay_count = 0
+    for source in (sentence, "The old dog sees the house.", "a cat", "I see the red house."):
+        best = server.post("/api/translate", {"sentences": [source]}).json["translations"][0]["translations"][0]
+        answer = server.post("/api/why", {"source": source, "translation": best["text"]}).json
+        if best["ended"] and answer["translation"]["tokens"][:-1] == best["tokens"]:  # the text has the same tokens
+            assert answer["left"] is None
+            assert answer["translation"]["score"] == pytest.approx(best["score"], abs=1e-4)
+            stay_count += 1
+    assert stay_count
+    answer = server.post("/api/why", {"source": sentence, "translation": "hombre hombre hombre hombre"}).json
+    left = answer["left"]
+    assert left["beaten_by"] and left["step"] < len(answer["translation"]["tokens"])
+    assert answer["translation"]["log_probability"] < answer["best"]["log_probability"]
+    total = sum(answer["translation"]["log_probabilities"][: left["step"] + 1])
+    assert all(hypothesis["log_probability"] >= total - 1e-4 for hypothesis in left["beaten_by"])
 
 
-def test_pictures(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Uploaded ones are described as by the command, and built-in ones as they are edited."""
-    server = Server(place, "checkpoint=runs/scenes").ready()
+def test_uploaded_and_built_in_images_are_captioned(directory: Path, capsys: Capture) -> None:
+    """Uploaded images get the captions of the command, built-in scenes can be edited, and bad images are refused."""
+    server = Server(directory, "checkpoint=runs/scenes").ready()
     try:
         file = sorted(Path("data/scenes/test").iterdir())[0]
         fields = {"weights": True, "settings": {"hard_attention": "argmax"}}
@@ -265,38 +271,37 @@ def test_pictures(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
                    "hard_attention=argmax", "device=cpu") == 0  # fmt: skip
         expected = json.loads(capsys.readouterr().out)
         assert answer.json["captions"] == [{**expected, "image": "c.png"}]
-        offered = server.call("GET", "/api/scenes").json
-        scene = offered["scenes"][0]
-        found = server.post("/api/caption", {"scene": scene, "picture": True, "prefix": "a"})
-        assert found.json["pictures"][0].startswith("data:image/png;base64,")
-        assert found.json["captions"][0]["captions"][0]["text"].startswith("a")
-        for content, reason in BAD_PICTURES.items():
+        scene = server.call("GET", "/api/scenes").json["scenes"][0]
+        answer = server.post("/api/caption", {"scene": scene, "picture": True, "prefix": "a"})
+        assert answer.json["pictures"][0].startswith("data:image/png;base64,")
+        assert answer.json["captions"][0]["captions"][0]["text"].startswith("a")
+        for content, reason in BAD_IMAGES.items():
             refused = server.call("POST", "/api/caption", *form([("x.png", content)], {}))
             assert refused.status == 400 and reason in refused.text and "Traceback" not in refused.text
-        before = server.memory()
-        many = server.call("POST", "/api/caption", *form([(f"{i}.png", file.read_bytes()) for i in range(9)], {}))
-        assert many.status == 400
-        large = server.call("POST", "/api/caption", *form([(f"{i}.png", LARGE) for i in range(2)], {}))
+        memory_before = server.memory()
+        too_many = server.call("POST", "/api/caption", *form([(f"{i}.png", file.read_bytes()) for i in range(9)], {}))
+        assert too_many.status == 400
+        large = server.call("POST", "/api/caption", *form([(f"{i}.png", LARGEST_IMAGE) for i in range(2)], {}))
         assert large.status == 200 and len(large.json["captions"]) == 2
         for refused in mutated_forms(server, file.read_bytes(), 60, seed=0):
             assert refused.status in (200, 400)
-        assert server.memory() < before + 300
+        assert server.memory() < memory_before + 300
         body, headers = form([("x.png", file.read_bytes())], {})
         head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, "content-length": len(body)}.items())
-        with contextlib.ExitStack() as stack:  # clients that hang in the middle take nobody's place
+        with contextlib.ExitStack() as stack:  # clients that stop sending do not block others
             for _ in range(30):
                 stream = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
                 stream.sendall(f"POST /api/caption HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\n".encode() + body[:-9])
             assert [server.call("POST", "/api/caption", body, headers).status for _ in range(5)] == [200] * 5
-        for bad, reason in BAD_SCENES:
-            refused = server.post("/api/caption", {"scene": bad})
+        for bad_scene, reason in BAD_SCENES:
+            refused = server.post("/api/caption", {"scene": bad_scene})
             assert refused.status == 400 and reason in refused.text
     finally:
         assert "Traceback" not in server.end()
 
 
 def form(files: list[tuple[str, bytes]], fields: Any) -> tuple[bytes, dict[str, str]]:
-    """A form with files named `images`, and the fields."""
+    """Return the body and the headers of a form with image files and a JSON field of settings."""
     parts = [b'--xx\r\nContent-Disposition: form-data; name="request"\r\n\r\n' + json.dumps(fields).encode()]
     for name, content in files:
         head = f'--xx\r\nContent-Disposition: form-data; name="images"; filename="{name}"\r\n\r\n'.encode()
@@ -305,35 +310,29 @@ def form(files: list[tuple[str, bytes]], fields: Any) -> tuple[bytes, dict[str, 
 
 
 def png(width: int, height: int) -> bytes:
-    """A picture that claims to be this large."""
+    """Return a PNG file whose header states this size."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
-        + chunk(b"IEND", b"")
-    )
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
 
 
-def encoded(kind: str, mode: str, side: int) -> bytes:
+def encoded_image(kind: str, mode: str, side: int) -> bytes:
     buffer = io.BytesIO()
     Image.new(mode, (side, side)).save(buffer, kind)
     return buffer.getvalue()
 
 
-LARGE = encoded("PNG", "RGBA", 5000)  # as large as may be
+LARGEST_IMAGE = encoded_image("PNG", "RGBA", 5000)  # 25 million pixels, the largest that is accepted
 
-
-BAD_PICTURES = {
+BAD_IMAGES = {
     png(60_000, 60_000): "million pixels",
     png(5001, 5000): "has more than 25 million pixels",
     b"%!PS-Adobe-3.0 EPSF-3.0\n": "is not an image of a known format",
     b"": "is empty",
-    encoded("GIF", "RGB", 4)[:20]: "x.png",
+    encoded_image("GIF", "RGB", 4)[:20]: "x.png",
 }
 ITEM = {"shape": "circle", "colour": "red", "turned": 0, "box": [0, 0, 9, 9]}
 BAD_SCENES = [
@@ -348,26 +347,27 @@ BAD_SCENES = [
 ]
 
 
-def test_scenes_are_drawn_as_they_were_invented() -> None:
+def test_offered_scenes_can_be_drawn() -> None:
     for scene in requests.offered_scenes()["scenes"]:
-        assert requests.drawn_scene(scene).size == (64, 64)
+        assert requests.draw_scene(scene).size == (64, 64)
     with pytest.raises(InputError, match="Unknown colour"):
-        requests.drawn_scene({"items": [{**ITEM, "colour": "pink"}]})
+        requests.draw_scene({"items": [{**ITEM, "colour": "pink"}]})
 
 
-def test_a_language_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The next symbols as one types, and text as the command writes it."""
-    server = Server(place, "checkpoint=runs/text").ready()
+def test_a_language_model_predicts_and_generates(directory: Path, capsys: Capture) -> None:
+    """The server predicts the next symbols of a text, and generates the same text as the command."""
+    server = Server(directory, "checkpoint=runs/text").ready()
     try:
-        found = server.post("/api/next", {"text": "the c", "likeliest": 3}).json
-        assert [one["token"] for one in found["predicted"]] == ["t", "h", "e", "▁", "c"]
-        assert len(found["likeliest"]) == 3 and found["likeliest"][0][1] >= found["likeliest"][1][1] > 0
-        following = server.post("/api/next", {"text": f"the c{found['likeliest'][0][0].replace('▁', ' ')}"}).json
-        assert following["predicted"][-1]["probability"] == pytest.approx(found["likeliest"][0][1], rel=1e-4)
-        written = server.post("/api/generate", {"prompts": ["the"], "settings": {"max_length": 9}}).json["texts"]
+        prediction = server.post("/api/next", {"text": "the c", "likeliest": 3}).json
+        assert [entry["token"] for entry in prediction["predicted"]] == ["t", "h", "e", "▁", "c"]
+        (token, probability), (_, second_probability) = prediction["likeliest"][:2]
+        assert len(prediction["likeliest"]) == 3 and probability >= second_probability > 0
+        following = server.post("/api/next", {"text": f"the c{token.replace('▁', ' ')}"}).json
+        assert following["predicted"][-1]["probability"] == pytest.approx(probability, rel=1e-4)
+        texts = server.post("/api/generate", {"prompts": ["the"], "settings": {"max_length": 9}}).json["texts"]
         command = ["generate", "checkpoint=runs/text", "prompt=the", "max_length=9", "format=jsonl", "device=cpu"]
         assert run(*command) == 0
-        assert written == [json.loads(capsys.readouterr().out)]
+        assert texts == [json.loads(capsys.readouterr().out)]
         assert server.post("/api/translate", {"sentences": ["a"]}).status == 400
         for settings in ({"stop": ["a" * 101]}, {"stop": ["a"] * 11}, {"n": 20, "max_length": 500, "seed": -1}):
             assert server.post("/api/generate", {"prompts": ["the"], "settings": settings}).status == 400
@@ -377,9 +377,9 @@ def test_a_language_model(place: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert "Traceback" not in server.end()
 
 
-def test_the_page_comes_before_the_model(place: Path) -> None:
-    """It says that the model is being loaded; a checkpoint that cannot be loaded is said, and ends with 2."""
-    server = Server(place, "checkpoint=runs/attend")
+def test_the_page_is_served_while_the_model_is_loading(directory: Path) -> None:
+    """Ctrl-C ends the server within 5 seconds, with status 0, even while the model is loading."""
+    server = Server(directory, "checkpoint=runs/attend")
     page = server.call("GET", "/")
     assert page.status == 200 and b'<script type="module" src="/web/demo.js">' in page.body
     assert server.call("GET", "/api/model").json["state"] in ("loading", "ready")
@@ -393,33 +393,33 @@ HOST = {"host": "evil.example"}
 CLOSED = b'{"sentences":' + b"[" * 10_000 + b"]" * 10_000 + b"}"
 FORM = {"content-type": "multipart/form-data; boundary=xx"}
 ATTACKS: dict[str, tuple[str, str, Any, dict[str, str], int]] = {
-    "another host": ("GET", "/", None, HOST, 400),
-    "another host, with a port": ("POST", "/api/translate", {"sentences": ["a"]}, {"host": "evil.example:8000"}, 400),
-    "localhost, by a tunnel": ("GET", "/api/model", None, {"host": "localhost:9999"}, 200),
+    "a foreign host": ("GET", "/", None, HOST, 400),
+    "a foreign host with a port": ("POST", "/api/translate", {"sentences": ["a"]}, {"host": "evil.example:8000"}, 400),
+    "localhost through a tunnel": ("GET", "/api/model", None, {"host": "localhost:9999"}, 200),
     "a page of another origin": (
         "POST", "/api/translate", {"sentences": ["a"]}, {"origin": "https://evil.example"}, 403
     ),
     "an origin that is null": ("POST", "/api/translate", {"sentences": ["a"]}, {"origin": "null"}, 403),
-    "another site, as the browser says": (
+    "a cross-site request": (
         "POST", "/api/translate", {"sentences": ["a"]}, {"sec-fetch-site": "cross-site"}, 403
     ),
-    "paths": ("GET", "/web/../../../etc/passwd", None, {}, 404),
-    "escaped paths": ("GET", "/web/..%2f..%2fetc%2fpasswd", None, {}, 404),
-    "no such page": ("GET", "/nowhere", None, {}, 404),
-    "another method": ("PUT", "/api/translate", None, {}, 405),
+    "a path out of the directory": ("GET", "/web/../../../etc/passwd", None, {}, 404),
+    "an escaped path out of the directory": ("GET", "/web/..%2f..%2fetc%2fpasswd", None, {}, 404),
+    "an unknown page": ("GET", "/nowhere", None, {}, 404),
+    "an unsupported method": ("PUT", "/api/translate", None, {}, 405),
     "deep JSON": ("POST", "/api/translate", b"[" * 10_000, {}, 400),
     "deep JSON that closes": ("POST", "/api/translate", CLOSED, {}, 400),
     "a number of thousands of digits": ("POST", "/api/translate", b'{"model": ' + b"9" * 50_000 + b"}", {}, 400),
-    "no JSON": ("POST", "/api/translate", b"\xff\xfe", {}, 400),
-    "no object": ("POST", "/api/translate", [], {}, 400),
-    "nothing": ("POST", "/api/translate", b"", {}, 400),
+    "invalid JSON": ("POST", "/api/translate", b"\xff\xfe", {}, 400),
+    "a list instead of an object": ("POST", "/api/translate", [], {}, 400),
+    "an empty body": ("POST", "/api/translate", b"", {}, 400),
     "unknown fields": ("POST", "/api/translate", {"sentences": ["a"], "file": "/etc/passwd"}, {}, 400),
     "unknown settings": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"device": "cuda"}}, {}, 400),
     "a huge beam": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"beam": 10**6}}, {}, 400),
     "a beam as text": ("POST", "/api/translate", {"sentences": ["a"], "settings": {"beam": "51"}}, {}, 400),
-    "much work": ("POST", "/api/translate", {"sentences": ["a"] * 1000, "settings": {"beam": 11}}, {}, 400),
-    "much to show": ("POST", "/api/translate", {"sentences": ["a"] * 1000, "likeliest": 50}, {}, 400),
-    "many weights": (
+    "too much work": ("POST", "/api/translate", {"sentences": ["a"] * 1000, "settings": {"beam": 11}}, {}, 400),
+    "too many predictions": ("POST", "/api/translate", {"sentences": ["a"] * 1000, "likeliest": 50}, {}, 400),
+    "too many attention weights": (
         "POST",
         "/api/translate",
         {
@@ -429,11 +429,11 @@ ATTACKS: dict[str, tuple[str, str, Any, dict[str, str], int]] = {
         {},
         400,
     ),
-    "much JSON where pictures may be": ("POST", "/api/caption", b"{}", {"content-length": str(3 << 20)}, 413),
+    "too much JSON for a caption": ("POST", "/api/caption", b"{}", {"content-length": str(3 << 20)}, 413),
     "long pairs": ("POST", "/api/score", {"sources": ["a b " * 4000], "references": ["a b " * 4000]}, {}, 400),
-    "a long own translation": ("POST", "/api/why", {"source": "a", "translation": "a b " * 4000}, {}, 400),
+    "a long translation to compare": ("POST", "/api/why", {"source": "a", "translation": "a b " * 4000}, {}, 400),
     "nothing to translate": ("POST", "/api/why", {"source": " ", "translation": "a"}, {}, 400),
-    "a tree by coverage": (
+    "a tree with a coverage penalty": (
         "POST",
         "/api/translate",
         {"sentences": ["a"], "tree": True, "settings": {"coverage_penalty": 0.2}},
@@ -445,8 +445,8 @@ ATTACKS: dict[str, tuple[str, str, Any, dict[str, str], int]] = {
     "a long sentence": ("POST", "/api/translate", {"sentences": ["a" * 20_001]}, {}, 400),
     "a lone surrogate": ("POST", "/api/translate", b'{"sentences": ["\\ud800"]}', {}, 400),
     "too few prefixes": ("POST", "/api/translate", {"sentences": ["a", "b"], "prefixes": ["x"]}, {}, 400),
-    "a prefix without end": ("POST", "/api/translate", {"sentences": ["a"], "prefixes": ["x " * 5000]}, {}, 400),
-    "another model": ("POST", "/api/translate", {"sentences": ["a"], "model": 2}, {}, 400),
+    "a long prefix": ("POST", "/api/translate", {"sentences": ["a"], "prefixes": ["x " * 5000]}, {}, 400),
+    "an unknown model": ("POST", "/api/translate", {"sentences": ["a"], "model": 2}, {}, 400),
     "two trees": ("POST", "/api/translate", {"sentences": ["a", "b"], "tree": True}, {}, 400),
     "a tree of samples": (
         "POST", "/api/translate", {"sentences": ["a"], "tree": True, "settings": {"sample": True}}, {}, 400
@@ -457,19 +457,21 @@ ATTACKS: dict[str, tuple[str, str, Any, dict[str, str], int]] = {
 }  # fmt: skip
 
 
-def test_models_whose_files_have_gone_are_described(place: Path, tmp_path: Path) -> None:
-    """A run that trains on removes the checkpoint that the demo was started with."""
-    shutil.copytree(place / "runs/attend", tmp_path / "attend")
+def test_models_are_described_after_their_files_are_deleted(directory: Path, tmp_path: Path) -> None:
+    """A run that is still training removes old checkpoints, such as that of the demo."""
+    shutil.copytree(directory / "runs/attend", tmp_path / "attend")
     model = seqtool.load(tmp_path / "attend", device="cpu")
     weights = load_file(model.checkpoints[0].path / "model.safetensors")
     shutil.rmtree(tmp_path / "attend")
-    (described,) = describe([model])
-    assert described["name"] == "attend" and described["parameters"] == sum(w.numel() for w in weights.values())
+    (description,) = describe([model])
+    assert description["name"] == "attend" and description["parameters"] == sum(
+        tensor.numel() for tensor in weights.values()
+    )
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_attacks(server: Server, attack: str) -> None:
-    """One clear answer each, without a traceback."""
+def test_attacks_get_one_clear_answer(server: Server, attack: str) -> None:
+    """Answers have security headers and no traceback; a refusal is a single line."""
     method, path, body, headers, status = ATTACKS[attack]
     answer = server.call(method, path, body, headers)
     assert answer.status == status, answer.text
@@ -480,28 +482,28 @@ def test_attacks(server: Server, attack: str) -> None:
         assert len(answer.text.splitlines()) == 1 and len(answer.text) < 400
 
 
-def test_an_upload_without_end_is_cut_off(server: Server) -> None:
-    """By its length if that is given, and by its bytes otherwise; memory stays."""
-    before = server.memory()
+def test_an_endless_upload_is_cut_off(server: Server) -> None:
+    """Uploads are limited by their declared length or, without one, by the bytes received; memory is bounded."""
+    memory_before = server.memory()
     declared = server.call("POST", "/api/caption", b"x" * 100, {"content-length": str(200 << 20)})
     assert declared.status == 413
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as stream:
         head = "POST /api/caption HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n"
         stream.sendall((head + "Content-Type: multipart/form-data; boundary=xx\r\n\r\n").encode())
         part = b'--xx\r\nContent-Disposition: form-data; name="images"; filename="a"\r\n\r\n'
-        sent = 0
+        sent_bytes = 0
         with pytest.raises(OSError):
             stream.sendall(b"%x\r\n%s\r\n" % (len(part), part))
-            while sent < 200 << 20:
+            while sent_bytes < 200 << 20:
                 stream.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
-                sent += 1 << 20
-        assert sent < 100 << 20
-    assert server.memory() < before + 300
+                sent_bytes += 1 << 20
+        assert sent_bytes < 100 << 20
+    assert server.memory() < memory_before + 300
     assert server.call("GET", "/api/model").status == 200
 
 
-def test_a_token_where_others_can_come_in(place: Path) -> None:
-    server = Server(place, "checkpoint=runs/attend", "host=0.0.0.0")
+def test_a_token_is_required_if_other_machines_can_connect(directory: Path) -> None:
+    server = Server(directory, "checkpoint=runs/attend", "host=0.0.0.0")
     try:
         token, body = server.token, {"sentences": ["a"]}
         assert token and len(token) >= 20
@@ -513,32 +515,34 @@ def test_a_token_where_others_can_come_in(place: Path) -> None:
         cookie = page.headers["set-cookie"]
         assert page.status == 200 and "HttpOnly" in cookie and "SameSite=strict" in cookie
         assert server.call("GET", "/api/model", None, {"cookie": cookie.partition(";")[0]}).status == 200
-        known = {"authorization": f"Bearer {token}"}
-        assert server.call("GET", "/api/model", None, known).status == 200
-        server.ready(known)
-        long = {"sentences": ["I have a big cat. " * 20] * 500, "settings": {"beam": 10}}
-        asking = threading.Thread(target=lambda: server.call("POST", "/api/translate", long, known), daemon=True)
-        asking.start()
+        authorized = {"authorization": f"Bearer {token}"}
+        assert server.call("GET", "/api/model", None, authorized).status == 200
+        server.ready(authorized)
+        long_request = {"sentences": ["I have a big cat. " * 20] * 500, "settings": {"beam": 10}}
+        client = threading.Thread(
+            target=lambda: server.call("POST", "/api/translate", long_request, authorized), daemon=True
+        )
+        client.start()
         time.sleep(0.5)
-        assert asking.is_alive()
+        assert client.is_alive()
     finally:
         assert "Traceback" not in server.end()  # Ctrl-C while a request is being answered
     assert server.process.returncode == 0
 
 
-def test_mutated_requests(server: Server) -> None:
-    """Three hundred, each with one clear answer; the server works as before."""
-    before = server.memory()
+def test_mutated_requests_do_no_harm(server: Server) -> None:
+    """Each of 300 requests gets a clear answer, and the server still works afterwards."""
+    memory_before = server.memory()
     statuses = [answer.status for answer in mutated(server, 300, seed=0)]
     assert set(statuses) <= {200, 400, 401, 403, 404, 405, 408, 411, 413, 421} and 400 in statuses
-    assert server.memory() < before + 300
+    assert server.memory() < memory_before + 300
     assert server.post("/api/translate", {"sentences": ["I have a cat."]}).status == 200
 
 
 def mutated(server: Server, count: int, *, seed: int) -> Iterator[Answer]:
-    """Answers to requests of which some bytes were changed, left out, repeated or swapped."""
+    """Yield the answers to requests in which some bytes were changed, removed, repeated or inserted."""
     generator = random.Random(seed)
-    whole = {
+    requests_by_path = {
         "/api/translate": {"sentences": ["I have a cat."], "prefixes": [""], "tree": True, "settings": {"beam": 2}},
         "/api/score": {"sources": ["a"], "references": ["b"], "likeliest": 2, "weights": True, "model": 1},
         "/api/why": {"source": "a", "translation": "b"},
@@ -547,56 +551,57 @@ def mutated(server: Server, count: int, *, seed: int) -> Iterator[Answer]:
         "/api/caption": {"scene": {"items": [ITEM], "clutter": 1}},
     }
     for _ in range(count):
-        path = generator.choice(list(whole))
-        yield _plain(server, path, _changed(json.dumps(whole[path]).encode(), generator), {})
+        path = generator.choice(list(requests_by_path))
+        yield _checked_answer(server, path, _mutate(json.dumps(requests_by_path[path]).encode(), generator), {})
 
 
 def mutated_forms(server: Server, picture: bytes, count: int, *, seed: int) -> Iterator[Answer]:
-    """The same of forms with a picture: half of the changes are in the picture alone."""
+    """Yield the answers to mutated forms with an image; half of the mutations change only the image."""
     generator = random.Random(seed)
     fields = {"likeliest": 2, "weights": True, "picture": True, "settings": {"beam": 2}}
     for _ in range(count):
         is_picture = generator.random() < 0.5
-        content, headers = form([("a.png", _changed(picture, generator) if is_picture else picture)], fields)
-        yield _plain(server, "/api/caption", content if is_picture else _changed(content, generator), headers)
+        content, headers = form([("a.png", _mutate(picture, generator) if is_picture else picture)], fields)
+        yield _checked_answer(server, "/api/caption", content if is_picture else _mutate(content, generator), headers)
 
 
-def _changed(content: bytes, generator: random.Random) -> bytes:
-    found = bytearray(content)
+def _mutate(content: bytes, generator: random.Random) -> bytes:
+    result = bytearray(content)
     for _ in range(generator.randint(1, 4)):
-        place = generator.randrange(len(found)) if found else 0
+        position = generator.randrange(len(result)) if result else 0
         kind = generator.randrange(4)
-        if kind == 0 and found:
-            found[place] = generator.randrange(256)
+        if kind == 0 and result:
+            result[position] = generator.randrange(256)
         elif kind == 1:
-            del found[place : place + generator.randint(1, 20)]
+            del result[position : position + generator.randint(1, 20)]
         elif kind == 2:
-            found[place:place] = found[place : place + 20] * generator.randint(1, 50)
+            result[position:position] = result[position : position + 20] * generator.randint(1, 50)
         else:
-            found[place:place] = generator.choice([b"null", b"1e999", b"-1", b'"', b"[", b"{}", b"\\u0000", b"NaN"])
-    return bytes(found)
+            tokens = [b"null", b"1e999", b"-1", b'"', b"[", b"{}", b"\\u0000", b"NaN"]
+            result[position:position] = generator.choice(tokens)
+    return bytes(result)
 
 
-def _plain(server: Server, path: str, content: bytes, headers: dict[str, str]) -> Answer:
-    """The answer, which has no traceback and is no failure of the server's."""
+def _checked_answer(server: Server, path: str, content: bytes, headers: dict[str, str]) -> Answer:
+    """Return the answer to a request, which must not be a failure of the server."""
     answer = server.call("POST", path, content, headers)
     assert "Traceback" not in answer.text and answer.status != 500, (path, content, answer.text)
     return answer
 
 
-def test_slow_and_vanishing_clients_disturb_nobody(server: Server) -> None:
-    """Some send a byte a second, some hang, some leave in the middle; the others are answered, and rightly."""
+def test_slow_and_vanishing_clients_do_not_disturb_others(server: Server) -> None:
+    """Some clients send slowly, hang or disconnect; the remaining clients get correct answers."""
     stop, body = threading.Event(), json.dumps({"sentences": ["I have a big cat."] * 50}).encode()
     head = f"POST /api/translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
 
-    def slow() -> None:
+    def send_slowly() -> None:
         with socket.create_connection(("127.0.0.1", server.port)) as stream:
             for byte in head + body:
                 if stop.wait(0.2):
                     return
                 stream.sendall(bytes([byte]))
 
-    threads = [threading.Thread(target=slow, daemon=True) for _ in range(8)]
+    threads = [threading.Thread(target=send_slowly, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
     with contextlib.ExitStack() as stack:
@@ -609,9 +614,10 @@ def test_slow_and_vanishing_clients_disturb_nobody(server: Server) -> None:
             answers = list(pool.map(lambda _: server.call("POST", "/api/translate", body), range(16)))
     stop.set()
     assert {answer.status for answer in answers} == {200}
-    best = [one["translations"][0] for answer in answers for one in answer.json["translations"]]
-    assert len(best) == 16 * 50 and len({one["text"] for one in best}) == 1
-    scores = [one["log_probability"] for one in best]  # batch mates may change the last digit: torch's sigmoid does
+    best = [line["translations"][0] for answer in answers for line in answer.json["translations"]]
+    assert len(best) == 16 * 50 and len({translation["text"] for translation in best}) == 1
+    # The last digit of torch's sigmoid depends on the other sentences of the batch.
+    scores = [translation["log_probability"] for translation in best]
     assert scores == pytest.approx([scores[0]] * len(scores), rel=1e-6)
 
 
@@ -627,16 +633,18 @@ def test_slow_and_vanishing_clients_disturb_nobody(server: Server) -> None:
         ("", "demo needs checkpoint=…"),
     ],
 )
-def test_what_is_not_served(place: Path, settings: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_cannot_be_served_are_refused(
+    directory: Path, settings: str, message: str, capsys: Capture
+) -> None:
     assert run("demo", *settings.split()) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_port_that_is_taken(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+def test_a_port_in_use_is_reported(directory: Path, capsys: Capture) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         assert run("demo", "checkpoint=runs/attend", f"port={port}") == 2
     assert f"port={port} (address already in use)" in capsys.readouterr().err
 
@@ -652,20 +660,22 @@ def test_a_port_that_is_taken(place: Path, capsys: pytest.CaptureFixture[str]) -
         ([100], ValueError),
     ],
 )
-def test_bytes_that_are_held_are_given_back(monkeypatch: pytest.MonkeyPatch, parts: list[int | None], end: Any) -> None:
-    """However a request ends: answered, too large, too much at once, left by its client, too slow, or by an error."""
+def test_memory_for_request_bodies_is_released(
+    monkeypatch: pytest.MonkeyPatch, parts: list[int | None], end: Any
+) -> None:
+    """It does not matter whether a request is answered, too large, refused, cancelled, too slow or raises an error."""
     for name, value in (("MAX_HELD_BYTES", 350), ("SMALL_BODY_BYTES", 100), ("BODY_SECONDS", 0.1)):
         monkeypatch.setattr(guards, name, value)
-    bodies, left = guards.Bodies(), list(parts)
-    bodies.held = others = 200 if end == 503 else 0
+    bodies, remaining = guards.Bodies(), list(parts)
+    bodies.held = held_before = 200 if end == 503 else 0
 
     async def receive() -> Any:
-        part = left.pop(0)
+        part = remaining.pop(0)
         if part == 0:
             await asyncio.Event().wait()
         if part is None:
             return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": b"x" * part, "more_body": bool(left)}
+        return {"type": "http.request", "body": b"x" * part, "more_body": bool(remaining)}
 
     async def read() -> None:
         async with bodies.read(Request({"type": "http", "headers": []}, receive), 500) as body:
@@ -681,50 +691,51 @@ def test_bytes_that_are_held_are_given_back(monkeypatch: pytest.MonkeyPatch, par
         assert type(error) is end
     else:
         assert end is None
-    assert bodies.held == others
+    assert bodies.held == held_before
 
 
 def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that sends nothing, one that sends its head too slowly, and one that does not read its answer; one that is
-    being answered stays.
+    """The server closes connections that send nothing, send their head slowly or do not read their answer.
+
+    A connection whose request is being answered stays open.
     """
     monkeypatch.setattr(guards, "IDLE_SECONDS", 0.5)
-    large = 64 << 20
+    large_size = 64 << 20
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            body = b"ok" if scope["path"] == "/" else b"x" * large
+            body = b"ok" if scope["path"] == "/" else b"x" * large_size
             await asyncio.sleep(1.5 if scope["path"] == "/" else 0)
             headers = [(b"content-length", str(len(body)).encode())]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
     with serving(lambda _: app) as port, contextlib.ExitStack() as stack:
-        silent, slow, good, unread = (
+        silent, slow, answered, unread = (
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)) for _ in range(4)
         )
         unread.sendall(2 * b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")  # the second waits until the first is read
         slow.sendall(b"GET / HTTP/1.1\r\nHo")
-        good.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        answered.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         assert silent.recv(100) == b"" and slow.recv(100) == b""
-        assert good.recv(1000).startswith(b"HTTP/1.1 200 OK")
-        read = 0
+        assert answered.recv(1000).startswith(b"HTTP/1.1 200 OK")
+        read_bytes = 0
         with contextlib.suppress(ConnectionError):
-            while some := unread.recv(1 << 20):
-                read += len(some)
-        assert read < large
+            while chunk := unread.recv(1 << 20):
+                read_bytes += len(chunk)
+        assert read_bytes < large_size
 
 
 @contextlib.contextmanager
 def serving(make: Callable[[int], Any]) -> Iterator[int]:
-    """A port of this process on which the application is served that `make` gives for it."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        port = listening.getsockname()[1]
+    """Serve the application that `make` returns for a port of this process, and yield the port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         config = uvicorn.Config(make(port), http=guards.TimedProtocol, log_config=None, ws="none")
         server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             yield port
@@ -733,8 +744,8 @@ def serving(make: Callable[[int], Any]) -> Iterator[int]:
             thread.join(10)
 
 
-def test_without_its_packages_it_says_what_to_install(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+def test_missing_packages_are_reported_with_a_command(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run("demo", "checkpoint=runs/attend") == 2

@@ -1,4 +1,4 @@
-"""What the demo's server takes and refuses: settings of every wrong type, hosts, tokens; and that it stops in time."""
+"""Tests of the demo's requests: settings of wrong types, hosts, tokens, time limits and the fields of answers."""
 
 import http.client
 import json
@@ -21,7 +21,7 @@ from seqtool.demo.engine import Engine
 RUNS = ("attend", "scenes", "text")
 TOKEN = "a-token-of-twenty-one"
 SCENE = {"items": [{"shape": "circle", "colour": "red", "turned": 0, "box": [0, 0, 9, 9]}]}
-ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     "translate": ("attend", {"sentences": ["I have a cat."]}),
     "score": ("attend", {"sources": ["I have a cat."], "references": ["Tengo un gato."]}),
     "why": ("attend", {"source": "I have a cat.", "translation": "Tengo un gato."}),
@@ -38,7 +38,7 @@ def models(shown_runs: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ports(models: dict[str, Any]) -> Iterator[dict[str, int]]:
-    """The ports on which the models are served; at `token`, one that asks for a token."""
+    """The ports at which the models are served; the server at `token` requires a token."""
     with ExitStack() as stack:
 
         def serve(run: str, **settings: Any) -> int:
@@ -61,16 +61,16 @@ def call(port: int, method: str, path: str, body: bytes | None = None, **headers
         connection.close()
 
 
-def nested(depth: int, ends: tuple[str, str] = ("[", "]")) -> str:
-    return ends[0] * depth + "1" + ends[1] * depth
+def nested(depth: int, brackets: tuple[str, str] = ("[", "]")) -> str:
+    return brackets[0] * depth + "1" + brackets[1] * depth
 
 
-OF_NO_TYPE = [
+WRONG_FOR_EVERY_TYPE = [
     *(nested(depth) for depth in (1, 2, 60, 500, 900)),
     *(nested(depth, ('{"a":', "}")) for depth in (1, 60, 500)),
     *("[]", "{}", '["a"]', "[null]", "[NaN]", '"\\u202e\\n"', json.dumps("x" * 5000), "9" * 4000, "-1e999", "NaN"),
 ]
-WRONG = {
+WRONG_VALUES = {
     "beam": ["true", '"2"', "2.5", "null", "Infinity", "1e3"],
     "seed": ["false", '"1"', "1.5", "null", "9007199254740993"],
     "sample": ["1", '"true"', "null"],
@@ -81,31 +81,31 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("kind", ASKED)
-def test_every_setting_is_of_its_type(
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_values_of_wrong_types_get_a_short_message(
     kind: str, models: dict[str, Any], ports: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anything else gets one short line, without a word in the log; and so does what is nested in a field."""
-    run, body = ASKED[kind]
+    """The message is one short line, and nothing is logged; the same holds for nested values of other fields."""
+    run, body = REQUESTS[kind]
     bodies = []
-    for name in set(WRONG) & set(vars(models[run].settings)):
-        values = [*OF_NO_TYPE, *WRONG[name]]
-        good = ("[]", '["a"]') if name == "stop" else ()
-        settings = [f'{{"{name}": {value}}}' for value in values if value not in good]
-        bodies += [f'{json.dumps(body)[:-1]}, "settings": {one}}}' for one in settings]
+    for name in set(WRONG_VALUES) & set(vars(models[run].settings)):
+        values = [*WRONG_FOR_EVERY_TYPE, *WRONG_VALUES[name]]
+        valid = ("[]", '["a"]') if name == "stop" else ()
+        settings = [f'{{"{name}": {value}}}' for value in values if value not in valid]
+        bodies += [f'{json.dumps(body)[:-1]}, "settings": {setting}}}' for setting in settings]
     for name in (*body, "settings", "model", "likeliest", "weights", "file"):
         fields = {key: value for key, value in body.items() if key != name}
-        begins = json.dumps(fields)[:-1] + (", " if fields else "")
-        bodies += [f'{begins}"{name}": {value}}}' for value in (nested(500), nested(20), "9" * 4000, "NaN", "[]")]
-    for one in bodies:
-        status, text = call(ports[run], "POST", f"/api/{kind}", one.encode())
-        assert status == 400 and text.count("\n") == 1 and len(text) < 400, (one[:200], status, text[:500])
+        start = json.dumps(fields)[:-1] + (", " if fields else "")
+        bodies += [f'{start}"{name}": {value}}}' for value in (nested(500), nested(20), "9" * 4000, "NaN", "[]")]
+    for content in bodies:
+        status, text = call(ports[run], "POST", f"/api/{kind}", content.encode())
+        assert status == 400 and text.count("\n") == 1 and len(text) < 400, (content[:200], status, text[:500])
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-    good = json.dumps({**body, "settings": {"seed": 7, "temperature": 1}}).encode()
-    assert call(ports[run], "POST", f"/api/{kind}", good)[0] == 200
+    valid_body = json.dumps({**body, "settings": {"seed": 7, "temperature": 1}}).encode()
+    assert call(ports[run], "POST", f"/api/{kind}", valid_body)[0] == 200
 
 
-def test_settings_within_a_form(ports: dict[str, int], caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_settings_in_a_form_get_a_short_message(ports: dict[str, int], caplog: pytest.LogCaptureFixture) -> None:
     for settings in ({"beam": json.loads(nested(500))}, {"hard_attention": ["argmax"]}, {"beam": "2"}):
         content, headers = form([("a.png", png(4, 4))], {"settings": settings})
         status, text = call(ports["scenes"], "POST", "/api/caption", content, content_type=headers["content-type"])
@@ -113,69 +113,69 @@ def test_settings_within_a_form(ports: dict[str, int], caplog: pytest.LogCapture
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-LONG = {"max_length": 300, "min_length": 300, "beam": 2}
-SLOW: list[tuple[str, dict[str, Any]]] = [
-    ("translate", {"sentences": ["I have a cat. " * 20] * 3, "settings": LONG}),
-    ("translate", {"sentences": ["I have a cat. " * 20] * 3, "settings": {**LONG, "sample": True}}),
+LONG_OUTPUT = {"max_length": 300, "min_length": 300, "beam": 2}
+SLOW_REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    ("translate", {"sentences": ["I have a cat. " * 20] * 3, "settings": LONG_OUTPUT}),
+    ("translate", {"sentences": ["I have a cat. " * 20] * 3, "settings": {**LONG_OUTPUT, "sample": True}}),
     ("score", {"sources": ["a"], "references": ["un gato " * 60]}),
-    ("why", {"source": "I have a cat. " * 5, "translation": "a", "settings": LONG}),
-    ("caption", {"scene": SCENE, "settings": LONG}),
-    ("caption", {"scene": SCENE, "settings": {**LONG, "sample": True, "hard_attention": "sample"}}),
+    ("why", {"source": "I have a cat. " * 5, "translation": "a", "settings": LONG_OUTPUT}),
+    ("caption", {"scene": SCENE, "settings": LONG_OUTPUT}),
+    ("caption", {"scene": SCENE, "settings": {**LONG_OUTPUT, "sample": True, "hard_attention": "sample"}}),
     ("generate", {"prompts": ["the"], "settings": {"max_length": 300}}),
 ]
 
 
-@pytest.mark.parametrize(("kind", "body"), SLOW)
-def test_a_request_stops_between_two_steps(
+@pytest.mark.parametrize(("kind", "body"), SLOW_REQUESTS)
+def test_a_request_over_the_time_limit_stops_between_steps(
     kind: str, body: dict[str, Any], models: dict[str, Any], ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also within a batch; the next request is answered."""
-    run, quick = ASKED[kind]
+    """A request stops within a batch too, and the next request is answered."""
+    run, quick_body = REQUESTS[kind]
     model = models[run].models[0]
     step = model.step
 
-    def slow(*arguments: Any) -> Any:
+    def slow_step(*arguments: Any) -> Any:
         time.sleep(0.02)
         return step(*arguments)
 
     monkeypatch.setattr(requests, "MAX_SECONDS", 0.3)
-    monkeypatch.setattr(model, "step", slow)
+    monkeypatch.setattr(model, "step", slow_step)
     start = time.monotonic()
     status, text = call(ports[run], "POST", f"/api/{kind}", json.dumps(body).encode())
     assert status == 400 and "took longer" in text and time.monotonic() - start < 2
     monkeypatch.undo()
-    assert call(ports[run], "POST", f"/api/{kind}", json.dumps(quick).encode())[0] == 200
+    assert call(ports[run], "POST", f"/api/{kind}", json.dumps(quick_body).encode())[0] == 200
 
 
-def test_answers_say_what_was_cut_unknown_and_forced(ports: dict[str, int]) -> None:
-    """As JSON lines do (tests/test_signs_in_json.py); a comparison with what was not read as a whole is refused."""
+def test_answers_report_truncated_unknown_and_forced_tokens(ports: dict[str, int]) -> None:
+    """The fields are those of JSON lines (tests/test_signs_in_json.py). Truncated sources cannot be compared."""
 
     def answer(kind: str, **body: Any) -> Any:
-        return json.loads(call(ports[ASKED[kind][0]], "POST", f"/api/{kind}", json.dumps(body).encode())[1])
+        return json.loads(call(ports[REQUESTS[kind][0]], "POST", f"/api/{kind}", json.dumps(body).encode())[1])
 
     sources = ["I have a 🐈.", "a big cat " * 9]
-    found = answer("translate", sentences=sources, prefixes=["La", ""], likeliest=1, settings={"max_length": 15})
-    first, second = found["translations"]
-    assert [one.strip("▁") for one in first["source_unknown"]] == ["🐈"] and first["source_cut"] == 0
+    translations = answer("translate", sentences=sources, prefixes=["La", ""], likeliest=1, settings={"max_length": 15})
+    first, second = translations["translations"]
+    assert [token.strip("▁") for token in first["source_unknown"]] == ["🐈"] and first["source_cut"] == 0
     assert second["source_unknown"] == [] and second["source_cut"] > 0
     captions = answer("caption", scene=SCENE, prefix="a 🐈", likeliest=1)["captions"][0]["captions"]
-    for (one, *_), unknown in ((first["translations"], 0), (captions, 1)):
-        log_p = [math.log(token["probability"]) for token in one["predicted"]]
-        assert one["prefix_unknown"] == unknown
-        assert one["log_probability"] == pytest.approx(sum(log_p[one["prefix_tokens"] :]), abs=1e-3)
-        assert one["log_probability_with_prefix"] == pytest.approx(sum(log_p), abs=1e-3)
-        assert one["score_with_prefix"] == pytest.approx(sum(log_p) / len(log_p), abs=1e-3)
+    for (best, *_), unknown_count in ((first["translations"], 0), (captions, 1)):
+        log_p = [math.log(token["probability"]) for token in best["predicted"]]
+        assert best["prefix_unknown"] == unknown_count
+        assert best["log_probability"] == pytest.approx(sum(log_p[best["prefix_tokens"] :]), abs=1e-3)
+        assert best["log_probability_with_prefix"] == pytest.approx(sum(log_p), abs=1e-3)
+        assert best["score_with_prefix"] == pytest.approx(sum(log_p) / len(log_p), abs=1e-3)
     assert "prefix_tokens" not in second["translations"][0]
     (scored,) = answer("score", sources=["a 🐈"], references=["un 猫"])["scores"]
     assert (len(scored["source_unknown"]), len(scored["unknown"])) == (1, 1)
     assert answer("generate", prompts=["the 猫"])["texts"][0]["unknown"] == ["猫"]
-    compared = json.dumps({"source": sources[1], "translation": "La", "settings": {"max_length": 15}}).encode()
-    status, text = call(ports["attend"], "POST", "/api/why", compared)
+    truncated = json.dumps({"source": sources[1], "translation": "La", "settings": {"max_length": 15}}).encode()
+    status, text = call(ports["attend"], "POST", "/api/why", truncated)
     assert status == 400 and "are not translated: shorten it to compare" in text
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:8000"])
-def test_this_machines_names(host: str, ports: dict[str, int]) -> None:
+def test_names_of_this_machine_are_accepted_as_hosts(host: str, ports: dict[str, int]) -> None:
     assert call(ports["text"], "GET", "/api/model", host=host)[0] == 200
 
 
@@ -187,25 +187,25 @@ def test_this_machines_names(host: str, ports: dict[str, int]) -> None:
         *("evil.com:localhost", "127.0.0.1:8x", "127.0.0.1:1/evil.com", "127.0.0.11", "evil.com", ""),
     ],
 )
-def test_other_names(host: str, ports: dict[str, int]) -> None:
+def test_other_host_names_are_refused(host: str, ports: dict[str, int]) -> None:
     status, text = call(ports["text"], "GET", "/api/model", host=host)
     assert status in (400, 421) and "ready" not in text
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEARER", "bearer "])
-def test_bearer_in_any_case(scheme: str, ports: dict[str, int]) -> None:
+def test_the_bearer_scheme_is_accepted_in_any_case(scheme: str, ports: dict[str, int]) -> None:
     assert call(ports["token"], "GET", "/api/model", authorization=f"{scheme} {TOKEN}")[0] == 200
     assert call(ports["token"], "GET", "/api/model", authorization=f"{scheme} {TOKEN}x")[0] == 401
     assert call(ports["token"], "GET", "/api/model", authorization=f"Basic {TOKEN}")[0] == 401
     assert call(ports["token"], "GET", "/api/model", cookie='bad="; =; \\')[0] == 401
 
 
-def test_a_defect_is_logged_and_not_shown(
+def test_a_defect_is_logged_but_not_sent_to_the_client(
     models: dict[str, Any], ports: dict[str, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: Any) -> Any:
+    def fail(*_: Any) -> Any:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(models["text"].models[0], "step", broken)
+    monkeypatch.setattr(models["text"].models[0], "step", fail)
     status, text = call(ports["text"], "POST", "/api/generate", b'{"prompts": ["the"]}')
     assert (status, text.count("\n")) == (500, 1) and "a defect" not in text and "a defect" in caplog.text

@@ -1,10 +1,10 @@
-"""Several processes are one: the same weights, the same scores, the same text, whatever their number."""
+"""Tests of several processes: weights, scores and texts are the same for any number of processes."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,14 @@ ATTEND = ["model=show_attend_tell", "model.hidden=12", "model.alignment=8", "mod
 STEPS = ["train.steps=22", "train.validate_every=11", "model.dropout=0"]
 SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *STEPS, "optim=sgd", "optim.lr=0.5", "train.accumulate=2"]
 TRANSFORMER = [
-    *("train", "run=transformer", *(one for one in COMMON if "embedding" not in one), *TEXT, *STEPS, "optim=sgd"),
+    *(
+        "train",
+        "run=transformer",
+        *(setting for setting in COMMON if "embedding" not in setting),
+        *TEXT,
+        *STEPS,
+        "optim=sgd",
+    ),
     *("model=transformer", "model.width=8", "model.heads=2", "model.feed_forward=12", "optim.lr=0.5"),
 ]
 ADAM = ["train", "run=adam", *COMMON, *TEXT, *STEPS, "model=sutskever", "model.hidden=12", "optim.lr=0.01"]
@@ -40,85 +47,77 @@ STREAMS = [
     "validation.max_length=100",
 ]
 SOFT = [
-    *(
-        "train",
-        "run=soft",
-        *COMMON,
-        *PHOTOS,
-        *ATTEND,
-        *STEPS,
-        "model.encoder.fine_tune_from=8",
-        "train.batch_by=tokens",
-    ),
-    *("train.batch_size=40", "model.encoder.augment=false"),
+    *("train", "run=soft", *COMMON, *PHOTOS, *ATTEND, *STEPS, "model.encoder.fine_tune_from=8"),
+    *("train.batch_by=tokens", "train.batch_size=40", "model.encoder.augment=false"),
 ]
 HARD = [
-    *(
-        "train",
-        "run=hard",
-        *COMMON,
-        *PHOTOS,
-        *ATTEND,
-        "model.attention=hard",
-        "train.steps=20",
-        "train.validate_every=10",
-    ),
-    *("train.resume=auto", "train.batch_size=5"),
+    *("train", "run=hard", *COMMON, *PHOTOS, *ATTEND, "model.attention=hard", "train.steps=20"),
+    *("train.validate_every=10", "train.resume=auto", "train.batch_size=5"),
 ]
-Commands = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def commands(
-    place: Path, *lines: Sequence[str], processes: int, die_at: int = 0, **options: Any
+def run_commands(
+    directory: Path, *lines: Sequence[str], processes: int, die_at: int = 0, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run command lines in `place`, in one process or in those that torchrun starts. Runs whose weights are compared
-    are trained in fp64: Adam makes steps of full size even of what rounding leaves of a gradient.
+    """Run command lines in a directory, in a single process or in several that torchrun starts.
+
+    Runs whose weights are compared are trained in fp64, since Adam turns even rounding errors of gradients into full
+    steps.
     """
-    typed = [["float64" if "optim=sgd" in line or line in (ADAM, SOFT) else "float32", *line] for line in lines]
+    typed_lines = [["float64" if "optim=sgd" in line or line in (ADAM, SOFT) else "float32", *line] for line in lines]
     runner = [sys.executable]
     if processes > 1:
         runner += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "--max-restarts=1"]
-    ended = subprocess.run(
-        [*runner, str(COMMANDS), str(die_at), json.dumps(typed)],
-        cwd=place,
+    process = subprocess.run(
+        [*runner, str(COMMANDS), str(die_at), json.dumps(typed_lines)],
+        cwd=directory,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
         **options,
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended
+    assert process.returncode == 0, process.stderr
+    return process
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """For each number of processes a directory in which everything was run with it, decoding with the same weights."""
-    found: dict[int, Path] = {}
+def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """For each number of processes, a directory with the results of all commands; all decode with the same weights."""
+    directories: dict[int, Path] = {}
     for processes in (1, 2, 3):
-        place = found[processes] = tmp_path_factory.mktemp(f"processes-{processes}")
-        make_photos(place / "photos")
-        commands(place, SGD, STREAMS, TRANSFORMER, ADAM, SOFT, *uses(found[1] / "runs"), processes=processes)
-    return found
+        directory = directories[processes] = tmp_path_factory.mktemp(f"processes-{processes}")
+        make_photos(directory / "photos")
+        decoding = decoding_commands(directories[1] / "runs")
+        run_commands(directory, SGD, STREAMS, TRANSFORMER, ADAM, SOFT, *decoding, processes=processes)
+    return directories
 
 
-def uses(runs: Path) -> list[list[str]]:
-    """Commands that decode, in small batches."""
+def decoding_commands(runs: Path) -> list[list[str]]:
+    """Return commands that decode in small batches with the models of these runs."""
     machine = ["device=cpu", "threads=1", "batch_size=3", "max_length=12"]
-    scored = ["references=photos/lines.txt", "device=cpu", "threads=1"]
-    drawn = ["sample=true", "temperature=3"]  # what it finds most probable is still nothing
+    pairs = ["references=photos/lines.txt", "device=cpu", "threads=1"]
+    sample = ["sample=true", "temperature=3"]  # the likeliest translation is still empty
     return [
-        ["translate", f"checkpoint={runs}/adam", "input=photos/lines.txt", "output=translations.txt", *machine, *drawn],
+        [
+            "translate",
+            f"checkpoint={runs}/adam",
+            "input=photos/lines.txt",
+            "output=translations.txt",
+            *machine,
+            *sample,
+        ],
         ["caption", f"checkpoint={runs}/soft", "images=photos", "output=captions.txt", *machine],
         ["eval", f"checkpoint={runs}/soft", "split=train", "output=captions.json", "bound=2", *machine],
-        ["score", f"checkpoint={runs}/adam", *scored, "sources=photos/lines.txt", "output=pairs.txt"],
-        ["score", f"checkpoint={runs}/streams", *scored, "output=texts.txt"],
-        ["eval", f"checkpoint={runs}/adam", "output=test.txt", *machine, *drawn],
-        ["eval", f"checkpoint={runs}/sgd", "plot=figures", "samples=3", *machine, *drawn],
+        ["score", f"checkpoint={runs}/adam", *pairs, "sources=photos/lines.txt", "output=pairs.txt"],
+        ["score", f"checkpoint={runs}/streams", *pairs, "output=texts.txt"],
+        ["eval", f"checkpoint={runs}/adam", "output=test.txt", *machine, *sample],
+        ["eval", f"checkpoint={runs}/sgd", "plot=figures", "samples=3", *machine, *sample],
     ]
 
 
 def make_photos(directory: Path) -> None:
+    """Write a few images, one of them broken, with captions, and a text file."""
     directory.mkdir()
     generator = np.random.default_rng(0)
     lines = []
@@ -135,12 +134,13 @@ def make_photos(directory: Path) -> None:
     (directory / "lines.txt").write_text("\n".join(text) + "\n")
 
 
-def weights(place: Path, run: str, step: int) -> dict[str, torch.Tensor]:
-    return load_file(place / "runs" / run / "checkpoints" / f"step-{step:07}" / "model.safetensors")
+def weights(directory: Path, run: str, step: int) -> dict[str, torch.Tensor]:
+    return load_file(directory / "runs" / run / "checkpoints" / f"step-{step:07}" / "model.safetensors")
 
 
-def records(place: Path, run: str) -> list[dict[str, Any]]:
-    lines = (place / "runs" / run / "metrics.jsonl").read_text().splitlines()
+def records(directory: Path, run: str) -> list[dict[str, Any]]:
+    """Return the metrics of a run without times."""
+    lines = (directory / "runs" / run / "metrics.jsonl").read_text().splitlines()
     return [
         {name: value for name, value in json.loads(line).items() if name not in ("seconds", "tokens_per_second")}
         for line in lines
@@ -151,65 +151,67 @@ def records(place: Path, run: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("run", "tolerance"), [("sgd", 1e-9), ("streams", 1e-9), ("transformer", 1e-9), ("adam", 1e-7), ("soft", 1e-7)]
 )
-def test_weights_are_those_of_one_process(places: dict[int, Path], run: str, tolerance: float, processes: int) -> None:
+def test_weights_equal_those_of_one_process(
+    directories: dict[int, Path], run: str, tolerance: float, processes: int
+) -> None:
     for step in (11, 22):
-        alone, together = (weights(places[n], run, step) for n in (1, processes))
-        for name, value in alone.items():
-            torch.testing.assert_close(together[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()))
+        expected, actual = (weights(directories[n], run, step) for n in (1, processes))
+        for name, value in expected.items():
+            torch.testing.assert_close(actual[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()))
 
 
-def test_fewer_streams_than_processes(tmp_path: Path) -> None:
-    """Saved by two processes and gone on with by one, and the other way round."""
+def test_a_single_stream_is_resumed_by_one_or_two_processes(tmp_path: Path) -> None:
+    """A run saved by two processes is resumed by one, and the reverse."""
     make_photos(tmp_path / "photos")
-    line = [*STREAMS, "train.batch_size=1", "train.resume=auto"]
+    arguments = [*STREAMS, "train.batch_size=1", "train.resume=auto"]
     for step, processes in ((10, 2), (20, 1), (30, 2)):
-        commands(tmp_path, [*line, f"train.steps={step}", "train.validate_every=10"], processes=processes)
+        run_commands(tmp_path, [*arguments, f"train.steps={step}", "train.validate_every=10"], processes=processes)
     file = tmp_path / "runs/streams/checkpoints/step-0000030/training.safetensors"
     assert load_file(file)["carried.000"].shape == (1, 12)
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_states_of_streams_are_those_of_one_process(places: dict[int, Path], processes: int) -> None:
-    """As they are carried on, in the order of the streams, of which there are seven."""
+def test_states_of_streams_equal_those_of_one_process(directories: dict[int, Path], processes: int) -> None:
+    """The states carried to the next window are compared in the order of the seven streams."""
     file = "runs/streams/checkpoints/step-0000022/training.safetensors"
-    alone, together = (load_file(places[n] / file) for n in (1, processes))
-    carried = sorted(name for name in alone if name.startswith("carried."))
-    assert len(carried) == 4 and all(alone[name].shape == (7, 12) for name in carried)
+    expected, actual = (load_file(directories[n] / file) for n in (1, processes))
+    carried = sorted(name for name in expected if name.startswith("carried."))
+    assert len(carried) == 4 and all(expected[name].shape == (7, 12) for name in carried)
     for name in carried:
-        torch.testing.assert_close(together[name], alone[name], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(actual[name], expected[name], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize("run", ["sgd", "streams", "adam", "soft"])
-def test_records_are_those_of_one_process(places: dict[int, Path], run: str, processes: int) -> None:
-    alone, together = (records(places[n], run) for n in (1, processes))
-    assert len(alone) == len(together) == 6
-    for ours, theirs in zip(together, alone, strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4)
+def test_metrics_equal_those_of_one_process(directories: dict[int, Path], run: str, processes: int) -> None:
+    expected, actual = (records(directories[n], run) for n in (1, processes))
+    assert len(expected) == len(actual) == 6
+    for record, expected_record in zip(actual, expected, strict=True):
+        assert record == pytest.approx(expected_record, rel=1e-4)
 
 
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize(
     "file", ["translations.txt", "captions.txt", "captions.json", "test.txt", "pairs.txt", "texts.txt"]
 )
-def test_text_is_that_of_one_process(places: dict[int, Path], file: str, processes: int) -> None:
-    text = (places[processes] / file).read_bytes()
-    assert text == (places[1] / file).read_bytes()
+def test_text_equals_that_of_one_process(directories: dict[int, Path], file: str, processes: int) -> None:
+    text = (directories[processes] / file).read_bytes()
+    assert text == (directories[1] / file).read_bytes()
     assert len(text) > 200
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_pictures_are_those_of_one_process(places: dict[int, Path], processes: int) -> None:
-    drawn, alone = (sorted(file.name for file in (places[n] / "figures").iterdir()) for n in (processes, 1))
-    assert drawn == alone and len(alone) == 4 and not (places[processes] / "None").exists()
+def test_figures_equal_those_of_one_process(directories: dict[int, Path], processes: int) -> None:
+    actual, expected = (sorted(file.name for file in (directories[n] / "figures").iterdir()) for n in (processes, 1))
+    assert actual == expected and len(expected) == 4 and not (directories[processes] / "None").exists()
 
 
-def test_lines_from_a_pipe_are_translated_once_each_and_in_order(places: dict[int, Path]) -> None:
-    line = ["translate", "checkpoint=runs/adam", "device=cpu", "threads=1", "batch_size=1", "max_length=12"]
-    line += ["sample=true", "temperature=3"]
-    text = (places[1] / "photos" / "lines.txt").read_text()
-    ended = commands(places[1], line, processes=2, input=text)
-    assert ended.stdout == (places[1] / "translations.txt").read_text()
+def test_lines_from_a_pipe_are_translated_once_and_in_order(directories: dict[int, Path]) -> None:
+    arguments = ["translate", "checkpoint=runs/adam", "device=cpu", "threads=1", "batch_size=1", "max_length=12"]
+    arguments += ["sample=true", "temperature=3"]
+    text = (directories[1] / "photos" / "lines.txt").read_text()
+    process = run_commands(directories[1], arguments, processes=2, input=text)
+    assert process.stdout == (directories[1] / "translations.txt").read_text()
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,21 +228,21 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     assert choose_device("cpu") == torch.device("cpu")
 
 
-def test_a_run_whose_worker_was_killed_ends_the_same(tmp_path: Path) -> None:
-    """With chance in it: dropout, and hard attention's draws and baseline, are each process's own."""
-    made = {}
-    for name, die_at in (("whole", 0), ("killed", 13)):
-        place = tmp_path / name
-        place.mkdir()
-        make_photos(place / "photos")
-        ended = commands(place, HARD, processes=2, die_at=die_at)
-        made[name] = place / "runs/hard/checkpoints/step-0000020"
-        assert ("exitcode: -9" in ended.stderr) == bool(die_at)
-        assert ("Lost the connection to another process (" in ended.stderr) == bool(die_at)
+def test_a_run_with_a_killed_worker_ends_the_same(tmp_path: Path) -> None:
+    """Each process has its own random numbers, for dropout and hard attention, and its own baseline."""
+    checkpoints = {}
+    for name, die_at in (("uninterrupted", 0), ("killed", 13)):
+        directory = tmp_path / name
+        directory.mkdir()
+        make_photos(directory / "photos")
+        process = run_commands(directory, HARD, processes=2, die_at=die_at)
+        checkpoints[name] = directory / "runs/hard/checkpoints/step-0000020"
+        assert ("exitcode: -9" in process.stderr) == bool(die_at)
+        assert ("Lost the connection to another process (" in process.stderr) == bool(die_at)
     for file in ("model.safetensors", "training.safetensors"):
-        whole, killed = (load_file(made[name] / file) for name in ("whole", "killed"))
-        assert whole.keys() == killed.keys()
-        for name, value in whole.items():
+        uninterrupted, killed = (load_file(checkpoints[name] / file) for name in ("uninterrupted", "killed"))
+        assert uninterrupted.keys() == killed.keys()
+        for name, value in uninterrupted.items():
             assert torch.equal(value, killed[name]), name
-    assert not torch.equal(whole["random.cpu"], whole["random.cpu.1"])
-    assert whole["loss.baseline"].isfinite()
+    assert not torch.equal(uninterrupted["random.cpu"], uninterrupted["random.cpu.1"])
+    assert uninterrupted["loss.baseline"].isfinite()

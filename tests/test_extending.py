@@ -1,4 +1,4 @@
-"""docs/extending.md: its examples are files of their own, its commands work, and checkpoints use them if trusted."""
+"""Tests of docs/extending.md: its examples and commands work, and checkpoints use its classes only if trusted."""
 
 import json
 import re
@@ -25,42 +25,42 @@ TINY = (
     "train.steps=2 train.batch_size=8 train.minutes=null validation.max_length=5 device=cpu threads=1 data.processes=1"
 )
 TOY = "data.train=40 data.valid=6 data.test=6 data.vocabulary.kind=word"
-REFUSED = (
+NOT_TRUSTED = (
     "The configuration names '{name}': only classes of seqtool may be built from it (trust={top} would allow those of "
     "{top}, and runs the code of that module)."
 )
 
 
-def files() -> dict[str, str]:
-    """The page's examples by the names that stand before them."""
-    found = {}
+def example_files() -> dict[str, str]:
+    """Return the page's examples by the file names in the text before them."""
+    contents = {}
     for block in re.finditer(r"^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
         names = re.findall(r"`([\w/]+\.(?:py|yaml))`(?=[:,])", PAGE[: block.start()])
-        found[names[-1]] = block[1]
-    return found
+        contents[names[-1]] = block[1]
+    return contents
 
 
-MODULES = [Path(name).stem for name in files() if name.endswith(".py")]
+MODULES = [Path(name).stem for name in example_files() if name.endswith(".py")]
 
 
 def commands(section: str) -> list[list[str]]:
-    """Those of a section, training for two steps; what goes on goes on for two more."""
-    found = []
+    """Return the commands of a section; they train for two steps, and resumed runs for two more."""
+    command_lines = []
     for line in re.findall(r"^    seqtool (.*)$", SECTIONS[section], re.MULTILINE):
-        words = shlex.split(line)
-        if words[0] == "train":
-            words += shlex.split(TINY if "data=digits" in words else f"{TINY} {TOY}")
-        if "train.resume=true" in words:
-            words = [*words[: words.index("train.resume=true") + 1], "trust=cosine", "train.steps=4"]
-        found.append(words)
-    return found
+        arguments = shlex.split(line)
+        if arguments[0] == "train":
+            arguments += shlex.split(TINY if "data=digits" in arguments else f"{TINY} {TOY}")
+        if "train.resume=true" in arguments:
+            arguments = [*arguments[: arguments.index("train.resume=true") + 1], "trust=cosine", "train.steps=4"]
+        command_lines.append(arguments)
+    return command_lines
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with the page's files, in which its commands are given."""
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working directory with the page's files, in which its commands are run."""
     directory, path = tmp_path_factory.mktemp("mine"), list(sys.path)
-    for name, text in files().items():
+    for name, text in example_files().items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text, encoding="utf-8")
     (directory / "new.en").write_text("I have a cat.\nthe red house\n")
@@ -70,21 +70,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(directory)
         yield directory
     sys.path[:] = path
-    forget()
+    forget_modules()
 
 
-def forget() -> None:
+def forget_modules() -> None:
+    """Forget the imports of the page's modules."""
     for name in MODULES:
         sys.modules.pop(name, None)
 
 
-def run(*words: str) -> int:
-    return cli.run(words, config_directory())
+def run(*arguments: str) -> int:
+    return cli.run(arguments, config_directory())
 
 
-def test_the_page_has_an_example_of_each() -> None:
+def test_the_page_has_an_example_of_each_kind() -> None:
     assert MODULES == ["cosine", "minimal", "bag", "exact", "digits", "lion"]
-    assert [name for name in files() if name.endswith(".yaml")] == [
+    assert [name for name in example_files() if name.endswith(".yaml")] == [
         "mine/model/bag.yaml",
         "mine/data/digits.yaml",
         "mine/optim/lion.yaml",
@@ -92,48 +93,46 @@ def test_the_page_has_an_example_of_each() -> None:
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_the_commands_of_the_page(section: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = commands(section)
-    assert found
-    for words in found:
-        assert run(*words) == 0, capsys.readouterr().err
+def test_the_commands_of_the_page_succeed(section: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command_lines = commands(section)
+    assert command_lines
+    for arguments in command_lines:
+        assert run(*arguments) == 0, capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
-def cosine(place: Path) -> Path:
-    """A run with a score and a metric of one's own."""
-    line = (
-        f"train run=own model.score=cosine.Cosine validation.scores=exact.Exact train.best_by=exact.Exact {TINY} {TOY}"
-    )
-    assert run(*shlex.split(line)) == 0
-    return place / "runs" / "own"
+def cosine_run(directory: Path) -> Path:
+    """A run with the page's attention score and metric."""
+    classes = "model.score=cosine.Cosine validation.scores=exact.Exact train.best_by=exact.Exact"
+    assert run(*shlex.split(f"train run=custom {classes} {TINY} {TOY}")) == 0
+    return directory / "runs" / "custom"
 
 
-def test_a_metric_of_ones_own_is_a_score_as_others_are(cosine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the run's progress and records, in `inspect`, and in each form of `eval`."""
-    best = checkpoint.find(cosine).progress["best"]
+def test_a_user_metric_is_reported_like_built_in_scores(cosine_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The metric is in the run's progress and records, in `inspect`, and in every output format of `eval`."""
+    best = checkpoint.find(cosine_run).progress["best"]
     assert best.keys() == {"checkpoint", "step", "loss", "bleu", "exact.Exact"}
-    records = [json.loads(line) for line in (cosine / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (cosine_run / "metrics.jsonl").read_text().splitlines()]
     assert any("valid_exact.Exact" in record for record in records)
-    forget()
-    assert run("inspect", str(cosine)) == run("inspect", "runs") == 0
-    out = capsys.readouterr().out
-    assert f"Exact {best['exact.Exact']:.4f}" in out and "| Exact" in out
+    forget_modules()
+    assert run("inspect", str(cosine_run)) == run("inspect", "runs") == 0
+    output = capsys.readouterr().out
+    assert f"Exact {best['exact.Exact']:.4f}" in output and "| Exact" in output
     assert "exact" not in sys.modules
     files = ["eval", "hypotheses=new.es", "references=reference.es", "baseline=reference.es", "scores=exact.Exact"]
     assert run(*files, "format=json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["system"]["scores"][-1] == {"name": "Exact", "value": 50.0, "signature": "metric:exact.Exact"}
-    assert found["comparison"]["differences"][-1]["name"] == "Exact"
+    report = json.loads(capsys.readouterr().out)
+    assert report["system"]["scores"][-1] == {"name": "Exact", "value": 50.0, "signature": "metric:exact.Exact"}
+    assert report["comparison"]["differences"][-1]["name"] == "Exact"
     assert run(*files) == 0
     assert re.search(r"^\| Exact +\| 50\.0000 +\|$", capsys.readouterr().out, re.MULTILINE)
     assert run(*files, "format=jsonl") == 0
-    lines = [json.loads(line)["scores"]["Exact"] for line in capsys.readouterr().out.splitlines()]
-    assert lines == [100.0, 0.0]
+    scores = [json.loads(line)["scores"]["Exact"] for line in capsys.readouterr().out.splitlines()]
+    assert scores == [100.0, 0.0]
 
 
 @pytest.mark.parametrize(
-    ("line", "text"),
+    ("line", "message"),
     [
         ("train run=x model.score=cosin.Cosine", "there is no module 'cosin'; did you mean 'cosine'?"),
         ("train run=x model.score=cosine.Cosne", "Unknown target 'cosine.Cosne'; did you mean 'cosine.Cosine'?"),
@@ -167,82 +166,83 @@ def test_a_metric_of_ones_own_is_a_score_as_others_are(cosine: Path, capsys: pyt
         ),
     ],
 )
-def test_what_cannot_be_used(line: str, text: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_classes_that_do_not_fit_are_refused(
+    line: str, message: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     capsys.readouterr()
     assert run(*shlex.split(f"{line} {TINY} {TOY}" if line.startswith("train") else line)) == 2
-    assert text in capsys.readouterr().err
-    assert not (place / "runs" / "x").exists()
+    assert message in capsys.readouterr().err
+    assert not (directory / "runs" / "x").exists()
 
 
-LINES = (
-    "translate checkpoint=runs/own input=new.en",
-    "eval checkpoint=runs/own",
-    "train run=own train.resume=true train.steps=3",
+COMMANDS = (
+    "translate checkpoint=runs/custom input=new.en",
+    "eval checkpoint=runs/custom",
+    "train run=custom train.resume=true train.steps=3",
 )
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_without_trust_nothing_of_the_users_runs(line: str, cosine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    forget()
+@pytest.mark.parametrize("line", COMMANDS)
+def test_user_code_does_not_run_without_trust(line: str, cosine_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forget_modules()
     for trust in ("", " trust=cosin", " trust=exact"):
         assert run(*shlex.split(line + trust)) == 2
-        sentence = REFUSED.format(name="cosine.Cosine", top="cosine")
-        assert capsys.readouterr().err == f"seqtool: {sentence}\n"
+        message = NOT_TRUSTED.format(name="cosine.Cosine", top="cosine")
+        assert capsys.readouterr().err == f"seqtool: {message}\n"
         assert "cosine" not in sys.modules
 
 
-def test_the_interface_of_python_needs_trust_too(cosine: Path) -> None:
-    forget()
+def test_the_python_interface_needs_trust_too(cosine_run: Path) -> None:
+    forget_modules()
     with pytest.raises(InputError, match=r"^The configuration names 'cosine\.Cosine': .*\(trust=cosine would"):
-        seqtool.load("runs/own")
+        seqtool.load("runs/custom")
     assert "cosine" not in sys.modules
     for trust in ("cosine", ["cosine"], "exact,cosine"):
-        assert len(seqtool.load("runs/own", trust=trust, device="cpu").translate(["I have a cat."])) == 1
+        assert len(seqtool.load("runs/custom", trust=trust, device="cpu").translate(["I have a cat."])) == 1
 
 
-def test_a_run_goes_on_by_the_command_that_it_says(cosine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_prints_commands_with_trust(cosine_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert run(*shlex.split(f"{LINES[2]} trust=cosine,exact")) == 0
+    assert run(*shlex.split(f"{COMMANDS[2]} trust=cosine,exact")) == 0
     (last,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Run: ")]
-    trust = "trust=cosine"  # of the model; the metric is not needed
-    assert last == (
-        f"Run: runs/own (seqtool translate checkpoint=runs/own {trust}; seqtool eval checkpoint=runs/own {trust})"
-    )
+    trust = "trust=cosine"  # for the model; these commands do not need the metric
+    arguments = f"checkpoint=runs/custom {trust}"
+    assert last == f"Run: runs/custom (seqtool translate {arguments}; seqtool eval {arguments})"
 
 
-def test_a_run_that_begins_with_a_model_of_ones_own(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_initialising_from_a_user_model_needs_trust(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"train --config-dir mine model=bag {TINY} {TOY}"
     assert run(*shlex.split(line), "run=first") == 0
     capsys.readouterr()
     assert run(*shlex.split(line), "run=second", "init_from=runs/first") == 2
-    assert capsys.readouterr().err.endswith(f"{REFUSED.format(name='bag.Bag', top='bag')}\n")
+    assert capsys.readouterr().err.endswith(f"{NOT_TRUSTED.format(name='bag.Bag', top='bag')}\n")
     assert run(*shlex.split(line), "run=second", "init_from=runs/first", "trust=bag") == 0
 
 
 @pytest.mark.parametrize(
-    ("setting", "name", "text"),
+    ("setting", "name", "message"),
     [
-        ("_target_", "os.system", REFUSED.format(name="os.system", top="os")),
-        ("_target_", "seqtoolx.Model", REFUSED.format(name="seqtoolx.Model", top="seqtoolx")),
-        ("score", "cosinex.Cosine", REFUSED.format(name="cosinex.Cosine", top="cosinex")),
+        ("_target_", "os.system", NOT_TRUSTED.format(name="os.system", top="os")),
+        ("_target_", "seqtoolx.Model", NOT_TRUSTED.format(name="seqtoolx.Model", top="seqtoolx")),
+        ("score", "cosinex.Cosine", NOT_TRUSTED.format(name="cosinex.Cosine", top="cosinex")),
         ("score", "cosine.os.system", "Unknown target 'cosine.os.system': there is no module 'cosine.os'."),
         (
             "score",
             "cosine.AttentionScore",
             "The configuration names 'cosine.AttentionScore': only classes of cosine may be built from it.",
         ),
-        ("cell", "posix.system", REFUSED.format(name="posix.system", top="posix")),
+        ("cell", "posix.system", NOT_TRUSTED.format(name="posix.system", top="posix")),
     ],
 )
-def test_what_a_stranger_names_does_not_run(
-    setting: str, name: str, text: str, cosine: Path, capsys: pytest.CaptureFixture[str]
+def test_untrusted_names_in_a_checkpoint_do_not_run(
+    setting: str, name: str, message: str, cosine_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Although one module is trusted. The modules that are named would leave a file."""
+    """One module is trusted, and others are named, which would write a file if they were imported."""
     for module in ("seqtoolx", "cosinex"):
         Path(f"{module}.py").write_text("open('canary', 'w').close()")
     copy = Path("stranger")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(checkpoint.find(cosine).path, copy)
+    shutil.copytree(checkpoint.find(cosine_run).path, copy)
 
     def change(record: dict[str, Any]) -> None:
         record["config"]["model"][setting] = name
@@ -250,5 +250,5 @@ def test_what_a_stranger_names_does_not_run(
     rewrite(copy, change)
     for line in (f"translate checkpoint={copy} input=new.en", f"eval checkpoint={copy}"):
         assert run(*shlex.split(line), "trust=cosine") == 2
-        assert capsys.readouterr().err == f"seqtool: {text}\n"
+        assert capsys.readouterr().err == f"seqtool: {message}\n"
     assert not Path("canary").exists()

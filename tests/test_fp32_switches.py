@@ -1,5 +1,6 @@
-"""What a caller has set of torch's switches for fp32 is no obstacle, is not in force where full fp32 is needed, and is
-there afterwards; and torch.compile follows every Transformer.
+"""Tests of torch's switches for fp32: full fp32 is used where it is needed, and a caller's settings are restored.
+
+One more test compiles every Transformer with torch.compile.
 """
 
 import subprocess
@@ -15,96 +16,96 @@ from small_models import make_captioner
 from seqtool.models.inputs import Pixels
 from seqtool.runtime.precision import fp32_switches, onednn, without_onednn, without_tf32
 
-B: Any = torch.backends
-NEW = pytest.mark.skipif(not hasattr(B, "fp32_precision"), reason="torch has these switches from 2.9 on")
+BACKENDS: Any = torch.backends
+NEEDS_SWITCHES = pytest.mark.skipif(
+    not hasattr(BACKENDS, "fp32_precision"), reason="torch has these switches since 2.9"
+)
 
 
-def general(precision: str) -> None:
-    B.fp32_precision = precision
+def set_precision(switch: Any, precision: str) -> None:
+    switch.fp32_precision = precision
 
 
-def of(library: Any, precision: str) -> None:
-    library.fp32_precision = precision
-
-
-SET: dict[str, Callable[[], object]] = {
+CALLER_SETTINGS: dict[str, Callable[[], object]] = {
     "nothing": lambda: None,
-    "general": lambda: general("tf32"),
-    "general ieee": lambda: general("ieee"),
-    "cudnn": lambda: of(B.cudnn, "tf32"),
-    "cudnn.conv": lambda: of(B.cudnn.conv, "ieee"),
-    "cudnn.rnn": lambda: of(B.cudnn.rnn, "ieee"),
-    "cuda.matmul": lambda: of(B.cuda.matmul, "tf32"),
-    "mkldnn": lambda: of(B.mkldnn, "tf32"),
-    "mkldnn.conv": lambda: of(B.mkldnn.conv, "bf16"),
-    "mkldnn.matmul": lambda: of(B.mkldnn.matmul, "tf32"),
-    "general, but one": lambda: (of(B.cuda.matmul, "ieee"), general("tf32")),
-    "older, products": lambda: setattr(B.cuda.matmul, "allow_tf32", True),
-    "older, convolutions": lambda: setattr(B.cudnn, "allow_tf32", False),
+    "general": lambda: set_precision(BACKENDS, "tf32"),
+    "general ieee": lambda: set_precision(BACKENDS, "ieee"),
+    "cudnn": lambda: set_precision(BACKENDS.cudnn, "tf32"),
+    "cudnn.conv": lambda: set_precision(BACKENDS.cudnn.conv, "ieee"),
+    "cudnn.rnn": lambda: set_precision(BACKENDS.cudnn.rnn, "ieee"),
+    "cuda.matmul": lambda: set_precision(BACKENDS.cuda.matmul, "tf32"),
+    "mkldnn": lambda: set_precision(BACKENDS.mkldnn, "tf32"),
+    "mkldnn.conv": lambda: set_precision(BACKENDS.mkldnn.conv, "bf16"),
+    "mkldnn.matmul": lambda: set_precision(BACKENDS.mkldnn.matmul, "tf32"),
+    "general, except products": lambda: (set_precision(BACKENDS.cuda.matmul, "ieee"), set_precision(BACKENDS, "tf32")),
+    "older, products": lambda: setattr(BACKENDS.cuda.matmul, "allow_tf32", True),
+    "older, convolutions": lambda: setattr(BACKENDS.cudnn, "allow_tf32", False),
     "older, precision": lambda: torch.set_float32_matmul_precision("medium"),
-    "older, then general": lambda: (torch.set_float32_matmul_precision("high"), general("tf32")),
+    "older, then general": lambda: (torch.set_float32_matmul_precision("high"), set_precision(BACKENDS, "tf32")),
 }
 
 
-def state() -> list[Any]:
-    """Of every switch what it says, or that torch refuses to say."""
+def switch_values() -> list[Any]:
+    """Return the value of every switch, or "refused" where torch raises an error for mixed settings."""
 
-    def said(read: Callable[[], Any]) -> Any:
+    def value(read: Callable[[], Any]) -> Any:
         try:
             return read()
         except RuntimeError:
             return "refused"
 
-    older = [lambda: B.cudnn.allow_tf32, lambda: B.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision]
-    newer = [lambda one=one: one.fp32_precision for one in (B, B.cudnn, B.mkldnn, *fp32_switches())]
-    return [said(read) for read in (*older, *newer)]
+    older = [lambda: BACKENDS.cudnn.allow_tf32, lambda: BACKENDS.cuda.matmul.allow_tf32]
+    switches = (BACKENDS, BACKENDS.cudnn, BACKENDS.mkldnn, *fp32_switches())
+    newer = [lambda switch=switch: switch.fp32_precision for switch in switches]
+    return [value(read) for read in (*older, torch.get_float32_matmul_precision, *newer)]
 
 
 @pytest.fixture
 def caller(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a caller has set; afterwards torch's defaults."""
-    SET[request.param]()
+    """A caller's settings; torch's defaults are restored afterwards."""
+    CALLER_SETTINGS[request.param]()
     yield
     torch.set_float32_matmul_precision("highest")
-    for switch in (B, B.cudnn, B.mkldnn, *fp32_switches()):
+    for switch in (BACKENDS, BACKENDS.cudnn, BACKENDS.mkldnn, *fp32_switches()):
         switch.fp32_precision = "none"
-    B.cudnn.allow_tf32 = True
+    BACKENDS.cudnn.allow_tf32 = True
 
 
-CALLERS = pytest.mark.parametrize("caller", SET, indirect=True)
+WITH_EVERY_SETTING = pytest.mark.parametrize("caller", CALLER_SETTINGS, indirect=True)
 
 
-@NEW
-@CALLERS
-def test_full_fp32_is_in_force_and_everything_as_before_afterwards(caller: None) -> None:
-    before = state()
+@NEEDS_SWITCHES
+@WITH_EVERY_SETTING
+def test_full_fp32_is_used_and_settings_are_restored(caller: None) -> None:
+    before = switch_values()
     with without_tf32():
         assert {switch.fp32_precision for switch in fp32_switches()} <= {"none", "ieee"}
         with without_tf32(), onednn(), without_onednn():
             pass
         assert {switch.fp32_precision for switch in fp32_switches()} <= {"none", "ieee"}
-    assert state() == before
+    assert switch_values() == before
 
 
-@NEW
-@CALLERS
-def test_captions_are_made_whatever_is_set(caller: None) -> None:
-    before = state()
+@NEEDS_SWITCHES
+@WITH_EVERY_SETTING
+def test_a_backbone_works_with_every_setting(caller: None) -> None:
+    before = switch_values()
     model = make_captioner("show_tell-first_step")
     model.annotations(Pixels(torch.zeros(2, 3, 24, 24, dtype=torch.uint8)))
-    assert state() == before
+    assert switch_values() == before
 
 
-@NEW
+@NEEDS_SWITCHES
 @pytest.mark.parametrize("caller", ["general"], indirect=True)
-def test_switches_follow_the_general_one_afterwards(caller: None) -> None:
+def test_switches_follow_the_general_switch_afterwards(caller: None) -> None:
     with without_tf32(), onednn(), without_onednn():
         pass
-    B.fp32_precision = "ieee"
-    assert B.cuda.matmul.fp32_precision == B.mkldnn.matmul.fp32_precision == B.mkldnn.conv.fp32_precision == "ieee"
+    BACKENDS.fp32_precision = "ieee"
+    for switch in (BACKENDS.cuda.matmul, BACKENDS.mkldnn.matmul, BACKENDS.mkldnn.conv):
+        assert switch.fp32_precision == "ieee"
 
 
-def test_torch_compile_follows_every_transformer() -> None:
+def test_torch_compile_works_for_every_transformer() -> None:
     script = Path(__file__).parent / "compiling.py"
-    ended = subprocess.run([sys.executable, "-W", "error", str(script)], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    process = subprocess.run([sys.executable, "-W", "error", str(script)], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr

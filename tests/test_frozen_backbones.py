@@ -1,4 +1,4 @@
-"""A frozen backbone: annotation vectors are stored of the very weights that the model's checkpoints have."""
+"""Tests of frozen backbones: cached annotation vectors belong to the weights in the model's checkpoints."""
 
 import contextlib
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ def run(*arguments: str) -> int:
     return cli.run(list(arguments), config_directory())
 
 
-def newest(name: str) -> Path:
-    return checkpoint.newest(Path("runs") / name).path
+def newest_checkpoint(run_name: str) -> Path:
+    return checkpoint.newest(Path("runs") / run_name).path
 
 
 def write_weights(path: Path, seed: int) -> None:
@@ -33,9 +33,9 @@ def write_weights(path: Path, seed: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with `runs/tuned`, whose backbone is trained, and `runs/frozen`, with that of first.safetensors."""
-    directory = tmp_path_factory.mktemp("place")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with `runs/tuned`, with a trained backbone, and `runs/frozen`, with that of first.safetensors."""
+    directory = tmp_path_factory.mktemp("backbones")
     with contextlib.chdir(directory):
         assert run(*TRAIN, "run=tuned", "train.steps=2") == 0
         write_weights(Path("first.safetensors"), seed=1)
@@ -44,59 +44,59 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield directory
 
 
-def test_fine_tuned_weights_are_not_frozen_behind_other_vectors(
-    place: Path, capsys: pytest.CaptureFixture[str]
+def test_a_fine_tuned_backbone_is_frozen_only_with_its_weights(
+    directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tuned = newest("tuned")
-    arguments = [*TRAIN, *FROZEN, f"init_from={tuned}", "run=on", "train.steps=2"]
+    tuned = newest_checkpoint("tuned")
+    arguments = [*TRAIN, *FROZEN, f"init_from={tuned}", "run=refrozen", "train.steps=2"]
     assert run(*arguments) == 2
     advice = f"model.encoder.weights={tuned}/model.safetensors"
     message = f"{tuned} has another backbone than model.encoder.weights=null gives, and it is frozen: set {advice}."
     assert message in capsys.readouterr().err
-    assert not Path("runs/on").exists()
+    assert not Path("runs/refrozen").exists()
     assert run(*arguments, advice) == 0
-    ours, theirs = (load_file(newest(name) / "model.safetensors") for name in ("on", "tuned"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs if name.startswith("backbone."))
+    weights, expected = (load_file(newest_checkpoint(name) / "model.safetensors") for name in ("refrozen", "tuned"))
+    assert all(torch.equal(weights[name], expected[name]) for name in expected if name.startswith("backbone."))
 
 
-def test_the_same_backbone_is_taken_over(place: Path) -> None:
+def test_a_run_may_start_from_the_same_frozen_backbone(directory: Path) -> None:
     first = "model.encoder.weights=first.safetensors"
     assert run(*TRAIN, *FROZEN, first, "init_from=runs/frozen", "run=further", "train.steps=1") == 0
 
 
-def test_a_backbone_that_is_trained_may_come_from_anywhere(place: Path) -> None:
+def test_a_trained_backbone_may_start_from_any_weights(directory: Path) -> None:
     assert run(*TRAIN, "init_from=runs/frozen", "run=thawed", "train.steps=1") == 0
 
 
-def test_a_run_goes_on_with_its_own_backbone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the file of weights was replaced it says so and changes nothing; named anew, it goes on bit for bit."""
+def test_a_run_is_resumed_only_with_its_backbone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the file of weights was replaced, resuming is refused; with the checkpoint's weights, it is exact."""
     write_weights(Path("file.safetensors"), seed=1)
     first = "model.encoder.weights=file.safetensors"
     assert run(*TRAIN, *FROZEN, first, "run=twice", "train.steps=2") == 0
-    last = newest("twice")
+    last = newest_checkpoint("twice")
     write_weights(Path("file.safetensors"), seed=2)
-    before = {path: path.read_bytes() for path in Path("runs/twice").rglob("*") if path.is_file()}
+    contents = {path: path.read_bytes() for path in Path("runs/twice").rglob("*") if path.is_file()}
     resume = ["train", "run=twice", "train.resume=true", "train.steps=4"]
     assert run(*resume) == 2
     advice = f"model.encoder.weights={last}/model.safetensors"
     message = f"{last} has another backbone than {first} gives, and it is frozen: set {advice}."
     assert message in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in Path("runs/twice").rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in Path("runs/twice").rglob("*") if path.is_file()} == contents
     assert run(*resume, advice) == 0
-    once, twice = (load_file(newest(name) / "model.safetensors") for name in ("frozen", "twice"))
-    assert once.keys() == twice.keys() and all(torch.equal(once[name], twice[name]) for name in once)
+    expected, resumed = (load_file(newest_checkpoint(name) / "model.safetensors") for name in ("frozen", "twice"))
+    assert expected.keys() == resumed.keys() and all(torch.equal(expected[name], resumed[name]) for name in expected)
 
 
-def test_other_settings_of_the_encoder_stay_as_they_were(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_encoder_settings_cannot_change_on_resuming(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "run=frozen", "train.resume=true", "++model.encoder.size=32") == 2
-    assert (
-        "Run runs/frozen was started with other settings of model.encoder.size (64, now 32): "
-        in capsys.readouterr().err
-    )
+    message = "Run runs/frozen was started with other settings of model.encoder.size (64, now 32): "
+    assert message in capsys.readouterr().err
 
 
-def test_a_random_backbone_that_is_frozen_is_warned_of(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Once, before the images are read; not where it has weights or is trained."""
+def test_a_frozen_backbone_with_random_weights_is_warned_of(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is one warning, before images are read, and none if the backbone has weights or is trained."""
     prepare = ["prepare", *DATA, *MODEL]
     assert run(*prepare, *FROZEN) == 0
     warning = (
@@ -110,5 +110,6 @@ def test_a_random_backbone_that_is_frozen_is_warned_of(place: Path, capsys: pyte
         assert run(*prepare, *settings) == 0
         assert "random weights" not in capsys.readouterr().err
     assert run("prepare", *DATA, *MODEL, *FROZEN, "model.encoder.backbone=torchvision/resnet18") == 0
-    assert "The CNN torchvision/resnet18 has random weights and stays frozen" in (said := capsys.readouterr().err)
-    assert "set model.encoder.weights to default or a file, or" in said
+    error = capsys.readouterr().err
+    assert "The CNN torchvision/resnet18 has random weights and stays frozen" in error
+    assert "set model.encoder.weights to default or a file, or" in error

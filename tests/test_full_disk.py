@@ -1,4 +1,4 @@
-"""A disk that fills up: one sentence with the path, nothing earlier lost, nothing half-written left."""
+"""Tests of a full disk: the message names the path, earlier files are kept, and no partial files are left."""
 
 import json
 import shutil
@@ -32,18 +32,18 @@ IMAGES = [
 
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A disk of 16 MB in memory, which is worked in."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
+    """A disk of 16 MB in memory, which is the working directory."""
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(directory)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("no right to mount a file system")
     try:
         with monkeypatch.context() as patch:
-            patch.chdir(place)
-            yield place
+            patch.chdir(directory)
+            yield directory
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+        subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def write_text(count: int) -> None:
@@ -53,9 +53,9 @@ def write_text(count: int) -> None:
         Path(f"{name}.tsv").write_text("".join(f"{' '.join(row)}\t{' '.join(row[::-1])}\n" for row in rows))
 
 
-def fill(disk: Path, *, leave: int) -> None:
-    """Leave so many bytes free."""
-    (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free - leave))
+def fill(disk: Path, *, free_bytes: int) -> None:
+    """Fill the disk, except for this number of bytes."""
+    (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free - free_bytes))
 
 
 def run(*arguments: str) -> int:
@@ -63,14 +63,18 @@ def run(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("leave", "path"), [(64 << 10, "checkpoints/step-0000004"), (0, "metrics.jsonl")], ids=["checkpoint", "metrics"]
+    ("free_bytes", "path"),
+    [(64 << 10, "checkpoints/step-0000004"), (0, "metrics.jsonl")],
+    ids=["checkpoint", "metrics"],
 )
-def test_saving(disk: Path, leave: int, path: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_training_is_resumed_after_the_disk_was_full(
+    disk: Path, free_bytes: int, path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     write_text(100)
     assert run(*TRAIN, "run=whole", "train.steps=4") == 0
     assert run(*TRAIN, "run=r", "train.steps=2") == 0
     metrics = Path("runs/r/metrics.jsonl").read_text()
-    fill(disk, leave=leave)
+    fill(disk, free_bytes=free_bytes)
     capfd.readouterr()
     assert run("train", "run=r", "train.resume=true", "train.steps=4") == 2
     assert capfd.readouterr().err.splitlines()[-1] == (
@@ -83,13 +87,13 @@ def test_saving(disk: Path, leave: int, path: str, capfd: pytest.CaptureFixture[
     Path("filler").unlink()
     assert run("train", "run=r", "train.resume=true", "train.steps=4") == 0
     for name in ("model.safetensors", "training.safetensors"):
-        whole, ours = (Path("runs", one, "checkpoints/step-0000004", name).read_bytes() for one in ("whole", "r"))
-        assert whole == ours
+        expected, resumed = (Path("runs", run, "checkpoints/step-0000004", name) for run in ("whole", "r"))
+        assert resumed.read_bytes() == expected.read_bytes()
 
 
-def test_preparing(disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_preparing_succeeds_after_the_disk_was_full(disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_text(20_000)
-    fill(disk, leave=64 << 10)
+    fill(disk, free_bytes=64 << 10)
     assert run("prepare", *TEXT) == 2
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("seqtool: The disk is full: cache/parallel-")
@@ -99,44 +103,45 @@ def test_preparing(disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run("prepare", *TEXT) == 0
 
 
-def test_preparing_goes_on_once_there_is_room(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What was encoded before the disk was full is kept; 10,000 pairs at a time are."""
+def test_preparing_is_resumed_after_the_disk_was_full(disk: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Pairs are encoded 10,000 at a time; those that were finished before the disk was full are kept."""
     write_text(40_000)
     assert run("prepare", *TEXT, "data.cache=whole") == 0
-    fill(disk, leave=900 << 10)  # of the 1.4 MB that the cache takes
+    fill(disk, free_bytes=900 << 10)  # the cache needs 1.4 MB
     assert run("prepare", *TEXT) == 2
     Path("filler").unlink()
     caplog.clear()
     assert run("prepare", *TEXT) == 0
     assert "Resuming after 20,000 training pairs of an interrupted preparation." in caplog.messages
-    (whole,), (ours,) = (list(Path(name).glob("parallel-*")) for name in ("whole", "cache"))
-    assert {one.name: one.read_bytes() for one in whole.iterdir()} == {
-        one.name: one.read_bytes() for one in ours.iterdir()
-    }
+    (expected_cache,), (resumed_cache,) = (list(Path(name).glob("parallel-*")) for name in ("whole", "cache"))
+    expected = {file.name: file.read_bytes() for file in expected_cache.iterdir()}
+    assert {file.name: file.read_bytes() for file in resumed_cache.iterdir()} == expected
 
 
-def test_translations(disk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_translate_leaves_the_output_file_unchanged(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     write_text(20)
     assert run(*TRAIN, "run=r", "train.steps=1") == 0
     Path("out.txt").write_text("what was there before\n")
     Path("in.txt").write_text("a b c\n" * 200)
     capfd.readouterr()
-    fill(disk, leave=0)
+    fill(disk, free_bytes=0)
     translate = ("translate", "checkpoint=runs/r", "input=in.txt", "device=cpu")
     assert run(*translate, "output=out.txt", "format=jsonl") == 2
-    full = f"seqtool: The disk is full: {disk / 'out.txt'} cannot be written; make room and try again."
-    assert capfd.readouterr().err.splitlines()[-1] == full
+    message = f"seqtool: The disk is full: {disk / 'out.txt'} cannot be written; make room and try again."
+    assert capfd.readouterr().err.splitlines()[-1] == message
     assert Path("out.txt").read_text() == "what was there before\n"
     assert sorted(path.name for path in disk.iterdir() if "out" in path.name) == ["out.txt"]
     with Path("/dev/full").open("w") as output:
         monkeypatch.setattr(sys, "stdout", output)
         assert run(*translate) == 2
-    assert capfd.readouterr().err.splitlines()[-1] == full.replace(str(disk / "out.txt"), "standard output")
+    assert capfd.readouterr().err.splitlines()[-1] == message.replace(str(disk / "out.txt"), "standard output")
 
 
 @pytest.mark.parametrize("form", ["text", "coco"])
-def test_captions(disk: Path, form: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """COCO's format is written at the end, the others image by image."""
+def test_caption_leaves_the_output_file_unchanged(disk: Path, form: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """COCO's format is written at the end, and text image by image."""
     Path("photos").mkdir()
     rows = []
     for number in range(30):
@@ -146,9 +151,9 @@ def test_captions(disk: Path, form: str, capfd: pytest.CaptureFixture[str]) -> N
     assert run("train", *IMAGES, "run=r", "train.steps=1") == 0
     Path("out").write_text("what was there before\n")
     capfd.readouterr()
-    fill(disk, leave=0)
+    fill(disk, free_bytes=0)
     assert run("caption", "checkpoint=runs/r", "images=photos", f"format={form}", "output=out", "device=cpu") == 2
-    full = f"seqtool: The disk is full: {disk / 'out'} cannot be written; make room and try again."
-    assert capfd.readouterr().err.splitlines()[-1] == full
+    message = f"seqtool: The disk is full: {disk / 'out'} cannot be written; make room and try again."
+    assert capfd.readouterr().err.splitlines()[-1] == message
     assert Path("out").read_text() == "what was there before\n"
     assert sorted(path.name for path in disk.iterdir() if "out" in path.name) == ["out"]

@@ -1,4 +1,4 @@
-"""What several processes say and do where one of them fails, waits, or was started by something else than torchrun."""
+"""Tests of groups of processes: errors, waiting, stopping, and launchers other than torchrun."""
 
 import multiprocessing
 import os
@@ -22,23 +22,23 @@ TRAIN = [
     *("train", "run=a", "device=cpu", "threads=1", "data.train=60", "data.valid=10", "data.test=10", *SIZES),
     *("data.processes=1", "data.vocabulary.kind=word", "train.steps=2", "validation.max_length=5"),
 ]
-IMPATIENT = """
+SHORT_TIMEOUT = """
 from datetime import timedelta
 from seqtool.runtime import distributed
 distributed.STEP_TIMEOUT = timedelta(seconds=3)
 """
 
 
-class Launched:
-    """Processes with the environment and the store that torchrun gives them, without the seconds that it takes."""
+class Group:
+    """Processes with the environment and the store that torchrun would give them, started without its delay."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.restarts = -1
 
     def run(self, *arguments: str, processes: int = 2, before: str = "") -> tuple[list[int | None], str]:
-        """Start all of them, or start them anew: exit statuses, and what all have said."""
+        """Start all processes, or start them again. Return their exit statuses and what they printed."""
         self.restarts += 1
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["seqtool.cli.train", "torch.distributed.nn"])
@@ -51,24 +51,26 @@ class Launched:
             "TORCHELASTIC_RESTART_COUNT": str(self.restarts),
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
-        errors = self.place / f"errors-{self.restarts}.txt"
-        started = [
+        errors = self.directory / f"errors-{self.restarts}.txt"
+        group = [
             context.Process(
-                target=work,
-                args=(self.place, errors, {**environment, "RANK": str(i), "LOCAL_RANK": str(i)}, before, arguments),
+                target=run_command,
+                args=(self.directory, errors, environment | {"RANK": rank, "LOCAL_RANK": rank}, before, arguments),
             )
-            for i in range(processes)
+            for rank in map(str, range(processes))
         ]
-        for process in started:
+        for process in group:
             process.start()
-        for process in started:
+        for process in group:
             process.join(60)
-        return [process.exitcode for process in started], errors.read_text()
+        return [process.exitcode for process in group], errors.read_text()
 
 
-def work(place: Path, errors: Path, environment: dict[str, str], before: str, arguments: tuple[str, ...]) -> None:
-    """One process; it leaves as a process does that ends, and closes its connections."""
-    os.chdir(place)
+def run_command(
+    directory: Path, errors: Path, environment: dict[str, str], before: str, arguments: tuple[str, ...]
+) -> None:
+    """Run a command as one process of the group, and exit with its status."""
+    os.chdir(directory)
     os.environ |= environment
     with errors.open("a") as file:
         os.dup2(file.fileno(), 2)
@@ -83,8 +85,8 @@ def work(place: Path, errors: Path, environment: dict[str, str], before: str, ar
     os._exit(status)
 
 
-def said(errors: str) -> list[str]:
-    """What seqtool said before it ended, perhaps behind another process's progress bar."""
+def messages_in(errors: str) -> list[str]:
+    """Return seqtool's error messages; another process's progress bar may stand before them."""
     return re.findall(r"seqtool: .*", errors)
 
 
@@ -93,10 +95,10 @@ MISSING = (
 )
 
 
-def test_torchrun_itself(tmp_path: Path) -> None:
-    """A sentence of the first process, for which the other one waits, is said once, also when both start anew."""
+def test_under_torchrun_an_error_is_printed_once(tmp_path: Path) -> None:
+    """The first process fails while the other one waits for it, and torchrun then restarts both."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    ended = subprocess.run(
+    result = subprocess.run(
         [*torchrun, "-m", "seqtool", *TRAIN, "train.resume=true"],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -104,12 +106,12 @@ def test_torchrun_itself(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert ended.returncode == 1 and re.search("exitcode *: 2 ", ended.stderr)
-    assert said(ended.stderr) == [MISSING]
+    assert result.returncode == 1 and re.search("exitcode *: 2 ", result.stderr)
+    assert messages_in(result.stderr) == [MISSING]
 
 
-def test_a_group_that_is_stopped_has_not_failed(tmp_path: Path) -> None:
-    """Torchrun would start processes again that end with another status; a process alone ends with 130."""
+def test_stopping_a_group_is_not_a_failure(tmp_path: Path) -> None:
+    """All processes end with 0, since torchrun restarts those that fail; a single process would end with 130."""
     stopping = """
 import os, signal
 from seqtool.training.recording import MetricsLog
@@ -120,18 +122,18 @@ def stopped(self, progress, rate):
         os.kill(os.getpid(), signal.SIGUSR1)
 MetricsLog.updated = stopped
 """
-    statuses, errors = Launched(tmp_path).run(*TRAIN, "train.steps=4", before=stopping)
+    statuses, errors = Group(tmp_path).run(*TRAIN, "train.steps=4", before=stopping)
     assert statuses == [0, 0] and "Resume with: seqtool train run=a train.resume=true" in errors
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "message"),
     [
-        # of the configuration, before there is a group
+        # an error in the configuration, before the group is formed
         (["train.label_smoothing=2"], "seqtool: train.label_smoothing must be below 1, not 2.0."),
-        # of the first process, while the others wait for it
+        # an error in the first process, while the others wait for it
         (["train.resume=true"], MISSING),
-        # of each process
+        # an error in every process
         (
             ["device=cuda:0"],
             "seqtool: device=cuda:0 would put all 2 processes of this machine on one GPU: set device=cuda and each "
@@ -139,18 +141,18 @@ MetricsLog.updated = stopped
         ),
     ],
 )
-def test_bad_input_is_said_once(tmp_path: Path, settings: list[str], sentence: str) -> None:
-    """By one process, and not again by those that are started in their place."""
-    launched = Launched(tmp_path)
-    statuses, errors = launched.run(*TRAIN, *settings)
-    assert (statuses, said(errors)) == ([2, 2], [sentence])
-    statuses, errors = launched.run(*TRAIN, *settings)
-    assert (statuses, said(errors)) == ([2, 2], [])
-    statuses, errors = launched.run(*TRAIN, "seed=-1")
-    assert (statuses, said(errors)) == ([2, 2], ["seqtool: seed must be at least 0, not -1."])
+def test_bad_input_is_reported_once(tmp_path: Path, settings: list[str], message: str) -> None:
+    """A single process prints the message, and the processes that are started in their place do not print it again."""
+    group = Group(tmp_path)
+    statuses, errors = group.run(*TRAIN, *settings)
+    assert (statuses, messages_in(errors)) == ([2, 2], [message])
+    statuses, errors = group.run(*TRAIN, *settings)
+    assert (statuses, messages_in(errors)) == ([2, 2], [])
+    statuses, errors = group.run(*TRAIN, "seed=-1")
+    assert (statuses, messages_in(errors)) == ([2, 2], ["seqtool: seed must be at least 0, not -1."])
 
 
-SLOW = """
+SLOW_DATA = """
 import os, time
 from pathlib import Path
 from seqtool.data.corpora.parallel import Toy
@@ -167,15 +169,15 @@ class Slow(Toy):
 
 
 def test_the_first_process_prepares_while_the_others_wait(tmp_path: Path) -> None:
-    """The others look at the data when all is there, however long the first one takes: here longer than they are
-    ready to wait for each other.
+    """The others read the data when all of it is ready, even if that takes longer than the timeout between them (here
+    5 seconds against 3).
     """
-    (tmp_path / "slow.py").write_text(SLOW)
-    before = f"{IMPATIENT}import sys\nsys.path.insert(0, '.')"
-    settings = ["data._target_=slow.Slow", "model.tie=all"]  # which is refused after that
-    statuses, errors = Launched(tmp_path).run(*TRAIN, *settings, processes=3, before=before)
+    (tmp_path / "slow.py").write_text(SLOW_DATA)
+    before = f"{SHORT_TIMEOUT}import sys\nsys.path.insert(0, '.')"
+    settings = ["data._target_=slow.Slow", "model.tie=all"]  # the second is refused once the data are ready
+    statuses, errors = Group(tmp_path).run(*TRAIN, *settings, processes=3, before=before)
     assert statuses == [2, 2, 2]
-    assert [line.partition(":")[2] for line in said(errors)] == [
+    assert [line.partition(":")[2] for line in messages_in(errors)] == [
         " model.tie=all needs one vocabulary for both sides: set data.vocabulary.joint=true."
     ]
     lines = (tmp_path / "fetched").read_text().splitlines()
@@ -183,7 +185,7 @@ def test_the_first_process_prepares_while_the_others_wait(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fails", "pattern"),
+    ("failure", "pattern"),
     [
         ("raise KeyError('no such thing')", r"Lost the connection to another process, which stopped with KeyError: .*"),
         ("os._exit(1)", r"Lost the connection to another process \([^(]*Connection [^(]*\): torchrun reports .*"),
@@ -193,22 +195,22 @@ def test_the_first_process_prepares_while_the_others_wait(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_the_cause_of_a_failure_is_said(tmp_path: Path, fails: str, pattern: str) -> None:
-    """A process that fails at its second step, and what the two others say of it: one sentence."""
+def test_the_cause_of_a_failure_is_reported_once(tmp_path: Path, failure: str, pattern: str) -> None:
+    """A process fails at its second step, and the two others report it in a single message."""
     before = f"""
-{IMPATIENT if "sleep" in fails else "from seqtool.runtime import distributed"}
+{SHORT_TIMEOUT if "sleep" in failure else "from seqtool.runtime import distributed"}
 import os, time
 total, calls = distributed.total, []
 def failing(tensor):
     calls.append(tensor)
     if len(calls) == 2 and rank == 1:
-        {fails}
+        {failure}
     return total(tensor)
 distributed.total = failing
 """
-    statuses, errors = Launched(tmp_path).run(*TRAIN, before=before, processes=3)
+    statuses, errors = Group(tmp_path).run(*TRAIN, before=before, processes=3)
     assert statuses == [2, 1, 2]
-    assert len(said(errors)) == 1 and re.fullmatch(f"seqtool: {pattern}", said(errors)[0]), errors
+    assert len(messages_in(errors)) == 1 and re.fullmatch(f"seqtool: {pattern}", messages_in(errors)[0]), errors
 
 
 @pytest.mark.parametrize(
@@ -225,8 +227,8 @@ def test_other_launchers_are_refused(
     monkeypatch.chdir(tmp_path)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    others = {"train": TRAIN[1:], "translate": ["checkpoint=x"], "caption": ["checkpoint=x", "images=."]}
-    assert cli.run([command, *others.get(command, ["checkpoint=x"])], config_directory()) == 2
+    settings = {"train": TRAIN[1:], "translate": ["checkpoint=x"], "caption": ["checkpoint=x", "images=."]}
+    assert cli.run([command, *settings.get(command, ["checkpoint=x"])], config_directory()) == 2
     variable = next(iter(variables))
     assert capsys.readouterr().err == (
         f"seqtool: {variable}=4 shows that another launcher than torchrun started 4 processes, which would all do the "
@@ -239,11 +241,11 @@ def test_other_launchers_are_refused(
     "variables",
     [
         {"WORLD_SIZE": "1", "RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
-        {"WORLD_SIZE": "4"},  # of somebody's own
+        {"WORLD_SIZE": "4"},  # set by the user for another purpose
         {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script
     ],
 )
-def test_a_process_by_itself_is_not_refused(
+def test_a_single_process_is_accepted(
     variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -253,7 +255,7 @@ def test_a_process_by_itself_is_not_refused(
     assert capsys.readouterr().err.startswith("seqtool: There is no run or checkpoint at x.")
 
 
-def test_tasks_of_srun_are_warned_of(
+def test_several_srun_tasks_give_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -266,14 +268,14 @@ def test_tasks_of_srun_are_warned_of(
     ]
 
 
-def test_a_named_gpu_is_for_one_process_on_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On each of two machines, say."""
+def test_a_named_gpu_is_refused_for_two_processes_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process on each of two machines may use it."""
     chosen: list[torch.device] = []
     monkeypatch.setattr(distributed, "local_rank", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     assert choose_device("cuda:1") == torch.device("cuda:1")
-    assert chosen == [torch.device("cuda:1")]  # where NCCL looks
+    assert chosen == [torch.device("cuda:1")]  # NCCL uses torch's current device
     monkeypatch.setattr(distributed, "local_size", lambda: 2)
     with pytest.raises(InputError, match=r"^device=cuda:1 would put all 2 processes of this machine on one GPU: "):
         choose_device("cuda:1")

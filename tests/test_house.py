@@ -1,4 +1,4 @@
-"""What the layout promises, read off the syntax trees: no import circles, and no guessing what one has in hand.
+"""Tests of the layout, by syntax trees: no import cycles, and no code that asks for the class of a model or of data.
 
 Which folder may import which is checked by import-linter (.importlinter).
 """
@@ -11,10 +11,10 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "seqtool"
 FILES = {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
-KNOWING = ("tasks/", "models/fast/")  # what may know which class a thing is of
-KINDS = ("models/", "data/cache.py")  # files whose classes are models, caches and splits
-INPUTS = "models/inputs.py"  # what a model reads may be asked
-PLATFORM = {("runtime/precision.py", "hasattr"), ("runtime/workers.py", "hasattr")}  # what torch or the system offers
+MAY_ASK = ("tasks/", "models/fast/")  # modules that may ask for the class of a model or of data
+DEFINING = ("models/", "data/cache.py")  # the modules whose classes are models, caches and splits
+INPUTS = "models/inputs.py"  # its classes are the inputs of models, which any module may ask for
+PLATFORM = {("runtime/precision.py", "hasattr"), ("runtime/workers.py", "hasattr")}  # what torch or Linux offers
 
 
 def classes(prefixes: tuple[str, ...]) -> set[str]:
@@ -27,28 +27,28 @@ def classes(prefixes: tuple[str, ...]) -> set[str]:
     }
 
 
-def questions(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
-    """Every `isinstance` and `hasattr`, with the names that stand in its second argument."""
+def class_checks(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
+    """Yield every call of `isinstance` and `hasattr`, with the names in its second argument."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "hasattr"):
-            named = {one.id for one in ast.walk(node.args[1]) if isinstance(one, ast.Name)}
-            yield node.func.id, named
+            names = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
+            yield node.func.id, names
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_nothing_asks_what_kind_of_model_or_data_it_has(name: str) -> None:
-    if name.startswith(KNOWING):
+def test_no_module_asks_for_the_class_of_a_model_or_of_data(name: str) -> None:
+    if name.startswith(MAY_ASK):
         return
-    kinds = classes(KINDS)
-    for question, named in questions(FILES[name]):
-        assert question == "isinstance" or (name, question) in PLATFORM, f"{name} asks with hasattr"
+    forbidden = classes(DEFINING)
+    for function, names in class_checks(FILES[name]):
+        assert function == "isinstance" or (name, function) in PLATFORM, f"{name} asks with hasattr"
         if not name.startswith("models/"):
-            assert not named & kinds, f"{name} asks whether it has a {', '.join(sorted(named & kinds))}"
+            assert not names & forbidden, f"{name} asks whether it has a {', '.join(sorted(names & forbidden))}"
 
 
 def imports(node: ast.AST) -> Iterator[str]:
-    """What a module imports at its top and inside functions, but not for the type checker alone: modules, or names in
-    modules, by their dotted names.
+    """Yield the dotted names of the modules, and of names in modules, that a tree imports, inside functions, too.
+    Imports for the type checker alone are left out.
     """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
@@ -60,32 +60,32 @@ def imports(node: ast.AST) -> Iterator[str]:
         yield from imports(child)
 
 
-def import_circles() -> set[frozenset[str]]:
-    """Sets of modules, each of which imports all others of its set through some of them."""
+def import_cycles() -> set[frozenset[str]]:
+    """Return the sets of modules that import each other, directly or through other modules of the set."""
     modules = {
         f"seqtool.{name.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__"): name for name in FILES
     }
-    reached = {}
+    reachable = {}
     for module, file in modules.items():
-        named = {name if name in modules else name.rpartition(".")[0] for name in imports(FILES[file])}
-        reached[module] = (named & modules.keys()) - {module}
-    for through in modules:  # Warshall's algorithm
+        names = {name if name in modules else name.rpartition(".")[0] for name in imports(FILES[file])}
+        reachable[module] = (names & modules.keys()) - {module}
+    for middle in modules:  # Warshall's algorithm
         for module in modules:
-            if through in reached[module]:
-                reached[module] |= reached[through]
+            if middle in reachable[module]:
+                reachable[module] |= reachable[middle]
     return {
-        frozenset(other for other in reached[module] if module in reached[other])
+        frozenset(other for other in reachable[module] if module in reachable[other])
         for module in modules
-        if module in reached[module]
+        if module in reachable[module]
     }
 
 
-def test_imports_have_no_circles() -> None:
-    assert not import_circles()
+def test_imports_have_no_cycles() -> None:
+    assert not import_cycles()
 
 
-def test_equations_hold_no_hand_written_gradients() -> None:
-    found = [
+def test_models_have_no_hand_written_gradients() -> None:
+    gradient_classes = [
         f"{name}: {node.name}"
         for name, tree in FILES.items()
         if not name.startswith("models/fast/")
@@ -93,7 +93,7 @@ def test_equations_hold_no_hand_written_gradients() -> None:
         if isinstance(node, ast.ClassDef)
         and any(ast.unparse(base).endswith("autograd.Function") for base in node.bases)
     ]
-    assert not found
+    assert not gradient_classes
 
 
 def test_the_package_has_few_parts() -> None:

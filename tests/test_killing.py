@@ -1,4 +1,4 @@
-"""The short form of scripts/development/kill_test.py."""
+"""Tests of killed and resumed runs: a short run of scripts/development/kill_test.py."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_a_killed_run_ends_as_if_nothing_had_happened() -> None:
+def test_killed_and_resumed_runs_end_like_uninterrupted_runs() -> None:
     script = ROOT / "scripts" / "development" / "kill_test.py"
     command = [sys.executable, str(script), "--kills", "3", "--families", "bahdanau", "--vocabularies", "joint"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

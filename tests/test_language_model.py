@@ -1,4 +1,4 @@
-"""Language models: texts as they stand, streams whose state is carried, and text that is written."""
+"""Tests of language models: text is kept exactly, streams carry the state, and text is generated and scored."""
 
 import json
 import math
@@ -15,8 +15,8 @@ import seqtool
 from seqtool.cli import main as cli
 from seqtool.data.batches import Streams
 from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.text import vocabulary
 from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load
+from seqtool.data.text.vocabulary import train as train_vocabulary
 from seqtool.errors import InputError
 from seqtool.models.fast import decoding
 from seqtool.models.initialisation import initialise
@@ -26,17 +26,17 @@ from seqtool.predict.generator import Draft
 from seqtool.runtime.files import config_directory
 
 KINDS = ("char", "word", "bpe", "unigram")
-ODD = "  two  spaces\tand a tab,\r\n\n\n   The end?? 1984's  \n"
-TEXT = "".join(f"the {animal} sees the {other}.\n" for animal in ("cat", "dog", "cow") for other in ("sun", "sky")) * 9
+ODD_TEXT = "  two  spaces\tand a tab,\r\n\n\n   The end?? 1984's  \n"
+TEXT = "".join(f"the {animal} sees the {thing}.\n" for animal in ("cat", "dog", "cow") for thing in ("sun", "sky")) * 9
 
 
-def learnt(text: str, kind: str, **others: Any) -> Vocabulary:
-    settings = {"size": 60, "minimum_count": 1, "sample": None, "normalization": "none", "lowercase": False}
-    made = VocabularySettings(kind=kind, reuse=None, **{**settings, **others})
-    return vocabulary.train(text.splitlines(keepends=True), made, verbatim=True)
+def learn_vocabulary(text: str, kind: str, **changes: Any) -> Vocabulary:
+    defaults = {"size": 60, "minimum_count": 1, "sample": None, "normalization": "none", "lowercase": False}
+    settings = VocabularySettings(kind=kind, reuse=None, **{**defaults, **changes})
+    return train_vocabulary(text.splitlines(keepends=True), settings, verbatim=True)
 
 
-def corpus(**settings: Any) -> PlainText:
+def make_corpus(**settings: Any) -> PlainText:
     return PlainText(**{"train": None, "valid": None, "test": None, "valid_share": 0.1, **settings})
 
 
@@ -44,94 +44,94 @@ def run(*arguments: str) -> int:
     return cli.run(arguments, config_directory())
 
 
-def small(cell: str = "lstm", *, quick: bool = False, dropout: float = 0.0) -> LanguageModel:
+def make_small_model(cell: str = "lstm", *, fast: bool = False, dropout: float = 0.0) -> LanguageModel:
     torch.manual_seed(0)
     model = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell=cell, dropout=dropout, tie="none")
     initialise(model, "default")
-    return (of_fast_parts(model) if quick else model).train(dropout > 0)
+    return (of_fast_parts(model) if fast else model).train(dropout > 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", [ODD, TEXT, "naïve 日本 text — no end"])
-def test_a_text_is_its_pieces_joined(kind: str, text: str, tmp_path: Path) -> None:
-    known = learnt(text, kind, size=60 if kind in ("char", "word") else 5 + len(set(text)))
-    assert known.decode(known.encode(text)) == text
-    lines = [index for line in text.splitlines(keepends=True) for index in known.encode(line)]
-    assert known.decode(lines) == text
-    known.save(tmp_path / "v")
-    again = load(tmp_path / "v")
-    assert again.fingerprint == known.fingerprint and again.encode(text) == known.encode(text)
-    assert len(known.pieces(text)) == len(known.encode(text))
+@pytest.mark.parametrize("text", [ODD_TEXT, TEXT, "naïve 日本 text — no end"])
+def test_decoding_restores_a_text_exactly(kind: str, text: str, tmp_path: Path) -> None:
+    vocabulary = learn_vocabulary(text, kind, size=60 if kind in ("char", "word") else 5 + len(set(text)))
+    assert vocabulary.decode(vocabulary.encode(text)) == text
+    ids = [index for line in text.splitlines(keepends=True) for index in vocabulary.encode(line)]
+    assert vocabulary.decode(ids) == text
+    vocabulary.save(tmp_path / "v")
+    loaded = load(tmp_path / "v")
+    assert loaded.fingerprint == vocabulary.fingerprint and loaded.encode(text) == vocabulary.encode(text)
+    assert len(vocabulary.pieces(text)) == len(vocabulary.encode(text))
 
 
-def test_what_is_unknown_or_a_space_in_disguise() -> None:
-    known = learnt("ab ", "char")
-    assert known.encode("a?b") == [known.encode("a")[0], UNK, known.encode("b")[0]]
-    assert known.decode(known.encode("a?b▁")) == "a⁇b "
+def test_unknown_symbols_become_unk_and_space_marks_spaces() -> None:
+    vocabulary = learn_vocabulary("ab ", "char")
+    assert vocabulary.encode("a?b") == [vocabulary.encode("a")[0], UNK, vocabulary.encode("b")[0]]
+    assert vocabulary.decode(vocabulary.encode("a?b▁")) == "a⁇b "
     with pytest.raises(InputError, match=r"^No symbol occurs data\.vocabulary\.minimum_count=9 times"):
-        learnt("ab ", "char", minimum_count=9)
+        learn_vocabulary("ab ", "char", minimum_count=9)
 
 
-def test_tiny_shakespeare(shared: Path) -> None:
+def test_tiny_shakespeare_is_encoded_and_divided_exactly(shared: Path) -> None:
     file = shared / "data/tinyshakespeare/input.txt"
     text = file.read_bytes().decode()
-    known = learnt(text, "char", size=1000)
-    assert len(known) - 4 == 65 and known.decode(known.encode(text)) == text
-    parts = ["".join(corpus(train=str(file)).lines(split)) for split in ("train", "valid")]
-    assert list(map(len, parts)) == [1_003_854, 111_540] and "".join(parts) == text
+    vocabulary = learn_vocabulary(text, "char", size=1000)
+    assert len(vocabulary) - 4 == 65 and vocabulary.decode(vocabulary.encode(text)) == text  # 65 characters occur in it
+    parts = ["".join(make_corpus(train=str(file)).lines(split)) for split in ("train", "valid")]
+    assert list(map(len, parts)) == [1_003_854, 111_540] and "".join(parts) == text  # 90 and 10 %
 
 
-def test_where_a_text_is_divided(tmp_path: Path) -> None:
-    """At a character, whatever the lines are; several files are joined; a file to validate on leaves the rest whole."""
+def test_texts_are_joined_and_divided_at_a_character(tmp_path: Path) -> None:
+    """The division does not depend on line ends. With a file to validate on, the training text is left whole."""
     (tmp_path / "a.txt").write_bytes(b"one\r\ntwo")
     (tmp_path / "b.txt").write_bytes("  drei\n\nfünf\n".encode())
     files = [str(tmp_path / name) for name in ("a.txt", "b.txt")]
     whole = "one\r\ntwo  drei\n\nfünf\n"
     for share in (0.1, 0.5, 0.9):
-        made = corpus(train=files, valid_share=share)
-        train, valid = ("".join(made.lines(split)) for split in ("train", "valid"))
+        corpus = make_corpus(train=files, valid_share=share)
+        train, valid = ("".join(corpus.lines(split)) for split in ("train", "valid"))
         assert train + valid == whole and len(train) == int(len(whole) * (1 - share))
-    made = corpus(train=files[0], valid=files[1], test=files[0])
-    assert ["".join(made.lines(split)) for split in made.splits()] == [whole[:8], whole[8:], whole[:8]]
+    corpus = make_corpus(train=files[0], valid=files[1], test=files[0])
+    assert ["".join(corpus.lines(split)) for split in corpus.splits()] == [whole[:8], whole[8:], whole[:8]]
     with pytest.raises(InputError, match=r"^data\.valid_share=0\.99 of 8 characters leaves nothing to train on\."):
-        list(corpus(train=files[0], valid_share=0.99).lines("train"))
+        list(make_corpus(train=files[0], valid_share=0.99).lines("train"))
     with pytest.raises(InputError, match=r"^data\.valid_share must be above 0 and below 1, not 1\."):
-        corpus(valid_share=1.0)
+        make_corpus(valid_share=1.0)
 
 
-def test_without_a_file_the_text_is_the_built_in_sentences() -> None:
-    made = corpus()
-    assert made.splits() == ("train", "valid") and made.fingerprint(lambda path: "")["built_in"]["train"] == 20_000
-    assert all(line.endswith((".\n", "?\n")) for line in islice(made._lines("train"), 100))
+def test_without_files_the_built_in_sentences_are_used() -> None:
+    corpus = make_corpus()
+    assert corpus.splits() == ("train", "valid") and corpus.fingerprint(lambda path: "")["built_in"]["train"] == 20_000
+    assert all(line.endswith((".\n", "?\n")) for line in islice(corpus._lines("train"), 100))
 
 
 @pytest.mark.parametrize(("length", "rows", "steps"), [(100, 4, 7), (23, 5, 4), (3, 8, 2), (50, 1, 50), (11, 3, 100)])
-def test_streams_say_every_token_once(length: int, rows: int, steps: int) -> None:
-    text = np.arange(4, 4 + length).astype(np.uint16)
-    streams = Streams(text, rows=rows, steps=steps)
+def test_streams_contain_every_token_once(length: int, rows: int, steps: int) -> None:
+    tokens = np.arange(4, 4 + length).astype(np.uint16)
+    streams = Streams(tokens, rows=rows, steps=steps)
     labels, position = [], 0
     assert streams.rows == min(rows, length) and streams.tokens == length
     while not streams.has_ended(position):
-        (places,) = streams.batches(position, 1)
-        batch = streams.collate(places)
-        assert batch.continues == (position > 0) and batch.tokens == streams.labels(places)
-        for row, (start, end, _) in zip(batch.target, places, strict=True):
-            real = row[1:][row[1:] != PAD].tolist()
-            assert real == text[start:end].tolist()
-            assert int(row[0]) == (BOS if start == 0 else text[start - 1])
-            labels += real
+        (spans,) = streams.batches(position, 1)
+        batch = streams.collate(spans)
+        assert batch.continues == (position > 0) and batch.tokens == streams.labels(spans)
+        for row, (start, end, _) in zip(batch.target, spans, strict=True):
+            row_labels = row[1:][row[1:] != PAD].tolist()
+            assert row_labels == tokens[start:end].tolist()
+            assert int(row[0]) == (BOS if start == 0 else tokens[start - 1])
+            labels += row_labels
         position += 1
-    assert position == len(streams) and sorted(labels) == text.tolist()
+    assert position == len(streams) and sorted(labels) == tokens.tolist()
     assert streams.fraction_done(0) == 0 and streams.fraction_done(position) == 1
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru", "gru_cho"])
-@pytest.mark.parametrize("quick", [False, True])
-def test_forward_equals_stepping_equals_prefilling(cell: str, quick: bool) -> None:
-    """And a text read in two parts, the state carried, is the text read at once; a row does not feel the others."""
-    model, tokens = small(cell, quick=quick), torch.randint(4, 11, (3, 8))
+@pytest.mark.parametrize("fast", [False, True])
+def test_forward_equals_stepping_equals_prefilling(cell: str, fast: bool) -> None:
+    """A text read in two parts, with the state carried, gives what one pass gives; rows do not affect each other."""
+    model, tokens = make_small_model(cell, fast=fast), torch.randint(4, 11, (3, 8))
     output = model(None, tokens)
-    memory, first = model.encode(None)
+    memory, initial = model.encode(None)
     state = model.decoder.start(torch.zeros(3, 1))
     for t, token in enumerate(tokens.unbind(1)):
         step = model.step(memory, state, token)
@@ -144,10 +144,10 @@ def test_forward_equals_stepping_equals_prefilling(cell: str, quick: bool) -> No
     half = model(None, tokens[:, :5])
     torch.testing.assert_close(model(None, tokens[:, 5:], half.state).features, output.features[:, 5:])
     torch.testing.assert_close(model(None, tokens[1:2]).features, output.features[1:2])
-    torch.testing.assert_close(model.step(memory, first, tokens[:1, 0]).logits, model.project(output.features[:1, 0]))
+    torch.testing.assert_close(model.step(memory, initial, tokens[:1, 0]).logits, model.project(output.features[:1, 0]))
 
 
-def test_there_is_no_source_to_tie() -> None:
+def test_only_the_output_embedding_can_be_tied() -> None:
     sizes: dict[str, Any] = {
         "target_vocabulary": 9,
         "embedding": 4,
@@ -162,13 +162,13 @@ def test_there_is_no_source_to_tie() -> None:
         LanguageModel(**sizes, tie="all")
 
 
-def test_quicker_parts_change_nothing() -> None:
+def test_fast_parts_give_the_same_gradients() -> None:
     tokens, labels = torch.randint(4, 11, (4, 9)), torch.randint(4, 11, (4, 9))
     gradients = []
-    for quick in (False, True):
-        model = small(quick=quick).double()
+    for fast in (False, True):
+        model = make_small_model(fast=fast).double()
         model.loss(model(None, tokens).features, labels, 0.0).total.backward()
-        gradients.append([one.grad for one in model.parameters()])
+        gradients.append([weight.grad for weight in model.parameters()])
     torch.testing.assert_close(*gradients)
 
 
@@ -180,44 +180,46 @@ SETTINGS = [
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text that repeats itself, and a model that has learnt it."""
-    place = tmp_path_factory.mktemp("text")
-    (place / "a.txt").write_text(TEXT)
-    (place / "e.txt").write_text("")
-    (place / "bom.txt").write_bytes(b"\xef\xbb\xbf")
-    (place / "pairs").mkdir()
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with a repetitive text, a run that has learnt it (runs/a), and other small files."""
+    workspace = tmp_path_factory.mktemp("text")
+    (workspace / "a.txt").write_text(TEXT)
+    (workspace / "e.txt").write_text("")
+    (workspace / "bom.txt").write_bytes(b"\xef\xbb\xbf")
+    (workspace / "pairs").mkdir()
     words = VocabularySettings("word", 9, 1, None, "none", False, None)
-    vocabulary.train(["a b"], words).save(place / "pairs" / "target.vocabulary")
-    (place / "b.txt").write_text("the cat sees the sun.\nÜber\n")
+    train_vocabulary(["a b"], words).save(workspace / "pairs" / "target.vocabulary")
+    (workspace / "b.txt").write_text("the cat sees the sun.\nÜber\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(workspace)
         assert run("train", *SETTINGS, "run=a") == 0
-    return place
+    return workspace
 
 
-def test_it_learns_a_text(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So well that what it has to choose is all that is left: one of three animals, one of two things in the sky."""
-    monkeypatch.chdir(place)
+def test_training_learns_a_repetitive_text(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the animal (one of three) and what it sees (one of two) cannot be predicted in each line."""
+    monkeypatch.chdir(workspace)
     records = [json.loads(line) for line in Path("runs/a/metrics.jsonl").read_text().splitlines()]
     last = [record for record in records if "valid_bits" in record][-1]
     assert last["valid_bits"] == pytest.approx(last["valid_loss"] / math.log(2))
     assert last["valid_bits"] < 0.4
-    found = seqtool.load("runs/a", n=40, max_length=30, stop=["\n"], temperature=0.3).samples(["the "])[0]
-    assert sum(f"the {one.text}\n" in TEXT and one.ended for one in found) > 30
+    samples = seqtool.load("runs/a", n=40, max_length=30, stop=["\n"], temperature=0.3).samples(["the "])[0]
+    assert sum(f"the {sample.text}\n" in TEXT and sample.ended for sample in samples) > 30
 
 
-def test_the_size_of_a_text_is_said_in_tokens_and_its_curves_are_drawn(
-    place: Path, curves: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_training_logs_the_number_of_tokens_and_draws_curves(
+    workspace: Path, curves: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.chdir(place)
-    assert run("train", *SETTINGS, "run=said", "train.steps=1") == 0
-    assert Path("runs/said/learning_curves.png").stat().st_size > 5000
+    monkeypatch.chdir(workspace)
+    assert run("train", *SETTINGS, "run=curves", "train.steps=1") == 0
+    assert Path("runs/curves/learning_curves.png").stat().st_size > 5000
     assert f", {int(0.9 * len(TEXT)):,} tokens\n" in caplog.text
 
 
-def test_what_is_written(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(place)
+def test_generated_texts_continue_their_prompts(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workspace)
     common = ["checkpoint=runs/a", "device=cpu", "threads=1", "max_length=40"]
     capsys.readouterr()
     assert run("generate", *common, "prompt=the cat", "n=2") == 0
@@ -225,13 +227,13 @@ def test_what_is_written(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     first, second = printed.split("-" * 20 + "\n")
     assert first.startswith("the cat") and second.startswith("the cat") and first != second
     assert run("generate", *common, "prompt=the cat", "n=2") == 0
-    assert capsys.readouterr().out == printed  # by the seed
+    assert capsys.readouterr().out == printed  # the seed is the same
     assert run("generate", *common, "prompt=the cat", "n=2", "format=jsonl", "output=o.jsonl") == 0
     record = json.loads(Path("o.jsonl").read_text())
     assert record["prompt"] == "the cat"
-    assert ["the cat" + one["text"] for one in record["texts"]] == [text[:47] for text in (first, second)]
-    for one in record["texts"]:
-        assert "".join(one["tokens"]).replace("▁", " ") == one["text"] and one["log_probability"] < 0
+    assert ["the cat" + sample["text"] for sample in record["texts"]] == [text[: 7 + 40] for text in (first, second)]
+    for sample in record["texts"]:
+        assert "".join(sample["tokens"]).replace("▁", " ") == sample["text"] and sample["log_probability"] < 0
     Path("prompts.txt").write_text("the cat\nthe dog\n")
     assert run("generate", *common, "input=prompts.txt", "stop=.", "top_k=1") == 0
     lines = capsys.readouterr().out.split("-" * 20 + "\n")
@@ -244,21 +246,15 @@ def test_what_is_written(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert run("generate", *common) == 0 and len(capsys.readouterr().out.rstrip("\n")) >= 39  # without a prompt
 
 
-def test_a_transformers_windows_are_as_long_as_what_it_reads_in_training(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_transformers_window_is_as_long_as_train_bptt(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """So that every position is learnt; and it is evaluated, writes and scores as other language models do."""
-    monkeypatch.chdir(place)
-    sizes = [
-        "model.width=8",
-        "model.heads=2",
-        "model.layers=1",
-        "model.feed_forward=8",
-        "train.steps=2",
-        "train.show=1",
-    ]
-    own = [one for one in SETTINGS if not one.startswith("model")]
-    assert run("train", *own, "model=transformer_language_model", *sizes, "run=windows") == 0
+    """So all positions are learnt. Evaluation, generation and scores work as with other language models."""
+    monkeypatch.chdir(workspace)
+    sizes = ["model.width=8", "model.heads=2", "model.layers=1", "model.feed_forward=8"]
+    sizes += ["train.steps=2", "train.show=1"]
+    training_settings = [setting for setting in SETTINGS if not setting.startswith("model")]
+    assert run("train", *training_settings, "model=transformer_language_model", *sizes, "run=windows") == 0
     (model,) = seqtool.load("runs/windows", device="cpu").models
     assert model.context == 12 == len(model.decoder.words.position_embedding.weight)
     capsys.readouterr()
@@ -267,22 +263,22 @@ def test_a_transformers_windows_are_as_long_as_what_it_reads_in_training(
     assert run("generate", "checkpoint=runs/windows", "prompt=the", "max_length=40", "device=cpu") == 0
     assert len(capsys.readouterr().out) == 3 + 40 + 1
     assert run("score", "checkpoint=runs/windows", "references=a.txt", "device=cpu") == 0
-    written = []
-    for fast in (True, False):  # with and without a step of its own for one text
+    samples = []
+    for fast in (True, False):  # with and without the separate step for a single text
         monkeypatch.setattr(decoding, "mkl_is_fast", lambda fast=fast: fast)
         generator = seqtool.load(["runs/windows", "runs/windows/last"], max_length=40, device="cpu")
-        written += [one for (one,) in generator.samples(["the dog", ""])]
-    for one, other in zip(written[:2], written[2:], strict=True):
-        assert one.text == other.text
-        assert one.log_probability == pytest.approx(other.log_probability, rel=1e-4)
+        samples += [sample for (sample,) in generator.samples(["the dog", ""])]
+    for fast_sample, plain_sample in zip(samples[:2], samples[2:], strict=True):
+        assert fast_sample.text == plain_sample.text
+        assert fast_sample.log_probability == pytest.approx(plain_sample.log_probability, rel=1e-4)
 
 
-def test_the_likeliest_symbol_is_that_of_forward(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
+def test_top_k_1_generates_the_most_probable_symbols(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
     generator = seqtool.load("runs/a", top_k=1, max_length=20, device="cpu")
     (text,) = generator.generate(["the dog"])
-    known, model = generator.target_vocabulary, generator.model
-    tokens = known.encode("the dog" + text)
+    vocabulary, model = generator.target_vocabulary, generator.model
+    tokens = vocabulary.encode("the dog" + text)
     with torch.no_grad():
         logits = model.project(model(None, torch.tensor([[BOS, *tokens]])).features)[0].clone()
     logits[:, [PAD, UNK, BOS, EOS]] = -math.inf
@@ -291,45 +287,44 @@ def test_the_likeliest_symbol_is_that_of_forward(place: Path, monkeypatch: pytes
     assert ensemble.generate(["the dog"]) == [text]
 
 
-def test_what_is_written_has_the_probability_that_it_is_scored_with(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(place)
+def test_generated_text_has_the_log_probability_of_scoring(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
     for names in ("runs/a", ["runs/a", "runs/a/last"]):
         generator = seqtool.load(names, n=3, max_length=20, temperature=1.5, device="cpu")
         for model in generator.models:
-            model.output.bias[UNK] += 9  # so that it would be drawn
-        written = generator.samples(["the dog"])[0]
-        for one, scored in zip(written, generator.forced(None, ["the dog" + one.text for one in written]), strict=True):
-            assert generator.target_vocabulary.piece(UNK) not in one.pieces
-            assert one.log_probability == pytest.approx(sum(scored.log_probabilities[7:]), rel=1e-4)
+            model.output.bias[UNK] += 9  # it would be drawn if it were not excluded
+        samples = generator.samples(["the dog"])[0]
+        scores = generator.forced(None, ["the dog" + sample.text for sample in samples])
+        for sample, score in zip(samples, scores, strict=True):
+            assert generator.target_vocabulary.piece(UNK) not in sample.pieces
+            assert sample.log_probability == pytest.approx(sum(score.log_probabilities[7:]), rel=1e-4)
 
 
-def test_an_unknown_symbol_in_a_prompt_is_said(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_unknown_symbols_in_a_prompt_are_reported(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(workspace)
     assert (
         run("generate", "checkpoint=runs/a", "prompt=Üb: [x], ${y}", "max_length=5", "device=cpu", "stop=[',',b]") == 0
     )
-    written = capsys.readouterr()
-    assert written.out.startswith("Üb: [x], ${y}") and "," not in written.out[13:]
-    assert "The prompt has 10 symbols that the model does not know." in written.err
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Üb: [x], ${y}") and "," not in captured.out[13:]
+    assert "The prompt has 10 symbols that the model does not know." in captured.err
 
 
-def test_a_draft_ends_before_the_first_stop() -> None:
-    given: list[str] = []
-    draft = Draft(["\n\n", "END"], given.append)
-    ended = [draft.add(piece) for piece in ("a", "E", "N", "b\n", "c", "\nE", "N", "D", "x")]
-    assert draft.text == "aENb\nc\n" and ended[:7] == [False] * 7 and ended[7]
-    assert "".join(given) == "aENb\nc\n" and given[0] == "a"
-    draft = Draft(["stop"], given.append)
+def test_a_draft_ends_before_the_first_stop_text() -> None:
+    pieces: list[str] = []
+    draft = Draft(["\n\n", "END"], pieces.append)
+    has_ended = [draft.add(piece) for piece in ("a", "E", "N", "b\n", "c", "\nE", "N", "D", "x")]
+    assert draft.text == "aENb\nc\n" and has_ended[:7] == [False] * 7 and has_ended[7]
+    assert "".join(pieces) == "aENb\nc\n" and pieces[0] == "a"
+    draft = Draft(["stop"], pieces.append)
     draft.add("not st")
     draft.close()
-    assert given[-2:] == ["not ", "st"]
+    assert pieces[-2:] == ["not ", "st"]
 
 
-BAD = {
+BAD_INPUT = {
     "another model": (["train", "data=text", "model=bahdanau"], "model=bahdanau translates sentences, but data=text"),
     "other data": (["train", "model=language_model"], "model=language_model continues text, but data=toy holds"),
     "sentences": (
@@ -352,10 +347,10 @@ BAD = {
     "wrong command": (["translate", "checkpoint=runs/a"], "holds a language model: use seqtool generate."),
     "no stop": (["generate", "checkpoint=runs/a", "stop=[a,'']"], "stop= has an empty text"),
     "two prompts": (["generate", "checkpoint=runs/a", "prompt=a", "input=a.txt"], "prompt= and input= both give"),
-    "own input": (["generate", "checkpoint=runs/a", "input=a.txt", "output=a.txt"], "output=a.txt is the same file"),
+    "same file": (["generate", "checkpoint=runs/a", "input=a.txt", "output=a.txt"], "output=a.txt is the same file"),
     "format": (["generate", "checkpoint=runs/a", "format=json"], "Unknown format 'json'; choose from text, jsonl."),
     "split": (["eval", "checkpoint=runs/a", "split=none"], "The text has no split 'none'; it has train, valid."),
-    "two texts": (
+    "text and split": (
         ["eval", "checkpoint=runs/a", "text=a.txt", "split=train", "data=text"],
         "text= is scored instead of a split: leave data= and split= out.",
     ),
@@ -363,13 +358,13 @@ BAD = {
     "beam": (["eval", "checkpoint=runs/a", "beam=3"], "beam= means nothing for language models."),
     "references": (["eval", "checkpoint=runs/a", "references=a.txt"], "references= means nothing for language models."),
     "text": (["eval", "text=a.txt", "hypotheses=a.txt", "references=a.txt"], "text= is for language models: add task="),
-    "words of pairs": (["train", *SETTINGS, "data.vocabulary.reuse=pairs"], "a vocabulary for another kind of data"),
-    "bptt later": (
+    "pair vocabulary": (["train", *SETTINGS, "data.vocabulary.reuse=pairs"], "a vocabulary for another kind of data"),
+    "changed bptt": (
         ["train", "run=a", "train.resume=true", "train.bptt=7", "train.steps=500"],
         "train.bptt (12, now 7)",
     ),
     "half a character": (["generate", "checkpoint=runs/a", "prompt=\udcff"], "prompt= is not valid UTF-8."),
-    "a mark alone": (["train", *SETTINGS, "data.valid=bom.txt"], "bom.txt is empty."),
+    "only a byte order mark": (["train", *SETTINGS, "data.valid=bom.txt"], "bom.txt is empty."),
     "empty": (["eval", "checkpoint=runs/a", "text=e.txt"], "e.txt is empty."),
     "range": (
         ["generate", "checkpoint=runs/a", "top_p=0", "n=0"],
@@ -378,26 +373,28 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input(place: Path, case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments, sentence = BAD[case]
-    monkeypatch.chdir(place)
-    before = {path for path in place.rglob("*") if path.name != "digests.json"}
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_refused_and_writes_nothing(
+    workspace: Path, case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, message = BAD_INPUT[case]
+    monkeypatch.chdir(workspace)
+    before = {path for path in workspace.rglob("*") if path.name != "digests.json"}
     assert run(*arguments) == 2
     error = capsys.readouterr().err
-    assert sentence.lower() in error.lower() and error.count("\n") <= 2
-    assert {path for path in place.rglob("*") if path.name != "digests.json"} == before
+    assert message.lower() in error.lower() and error.count("\n") <= 2
+    assert {path for path in workspace.rglob("*") if path.name != "digests.json"} == before
 
 
 def test_a_text_is_scored_as_one_stream(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every token's −log p is that of one pass over the whole text; of an ensemble, that of the mean probability."""
-    monkeypatch.chdir(place)
+    """The −log p of each token is that of one pass over the whole text; for an ensemble, of the mean probability."""
+    monkeypatch.chdir(workspace)
     capsys.readouterr()
     common = ["eval", "checkpoint=runs/a", "device=cpu", "threads=1", "bootstrap=20"]
     assert run(*common, "text=b.txt", "format=json") == 0
-    found = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     text = Path("b.txt").read_text()
     generator = seqtool.load("runs/a", device="cpu")
     ids = generator.target_vocabulary.encode(text)
@@ -405,11 +402,11 @@ def test_a_text_is_scored_as_one_stream(
     with torch.no_grad():
         logits = model.project(model(None, torch.tensor([[BOS, *ids[:-1]]])).features)[0]
         nats = -logits.log_softmax(-1)[range(len(ids)), ids]
-    assert (found["tokens"], found["characters"], found["unknown"]) == (len(text), len(text), 3)
-    assert found["loss"] == pytest.approx(float(nats.mean()), rel=1e-5)
-    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
-    assert found["bits_per_character"]["value"] == pytest.approx(found["loss"] / math.log(2))
-    assert found["bits_per_character"]["low"] <= found["bits_per_character"]["value"]
+    assert (report["tokens"], report["characters"], report["unknown"]) == (len(text), len(text), 3)
+    assert report["loss"] == pytest.approx(float(nats.mean()), rel=1e-5)
+    assert report["perplexity"] == pytest.approx(math.exp(report["loss"]))
+    assert report["bits_per_character"]["value"] == pytest.approx(report["loss"] / math.log(2))
+    assert report["bits_per_character"]["low"] <= report["bits_per_character"]["value"]
     assert run(*common[:1], "checkpoint=runs/a,runs/a", *common[2:], "text=b.txt", "format=jsonl") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["text"] for line in lines] == text.splitlines(keepends=True)
@@ -418,35 +415,35 @@ def test_a_text_is_scored_as_one_stream(
     assert "Text: the split valid, as one stream" in capsys.readouterr().out
 
 
-def test_a_text_in_chunks_is_that_in_one_piece(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
+def test_scoring_in_chunks_equals_scoring_at_once(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
     generator = seqtool.load("runs/a", device="cpu")
     ids = generator.target_vocabulary.encode(TEXT[:333])
-    whole, _ = generator.predicted(ids, lambda more: None, likeliest=0)
+    whole, _ = generator.predict_tokens(ids, lambda size: None, likeliest=0)
     monkeypatch.setattr("seqtool.predict.generator.SCORED_TOKENS", 50)
-    told: list[int] = []
-    chunks, _ = generator.predicted(ids, told.append, likeliest=0)
+    chunk_sizes: list[int] = []
+    chunks, _ = generator.predict_tokens(ids, chunk_sizes.append, likeliest=0)
     np.testing.assert_allclose(chunks, whole, rtol=1e-4, atol=1e-6)
-    assert told == [50] * 6 + [33]
+    assert chunk_sizes == [50] * 6 + [33]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_long_lines_are_learnt_from(kind: str) -> None:
+def test_vocabularies_learn_from_long_lines(kind: str) -> None:
     text = "".join(np.random.default_rng(0).choice(list("abc de"), 90_000))
-    assert UNK not in learnt(text + "\nff", kind, size=20).encode(text)
+    assert UNK not in learn_vocabulary(text + "\nff", kind, size=20).encode(text)
 
 
-def test_streams_that_have_ended_are_still_a_batch() -> None:
-    """As for a process whose streams are shorter than those of the others, by a multiple of the steps."""
+def test_streams_that_have_ended_give_an_empty_batch() -> None:
+    """A process needs such a batch if its streams are shorter than those of the others by a multiple of the steps."""
     streams = Streams(np.arange(4, 101), rows=4, steps=12)
     batch = streams.collate(streams.chunk(len(streams) - 1)[0::2])
     assert batch.target.shape == (2, 2) and batch.tokens == 0
 
 
-def test_settings_of_the_data_are_taken_where_there_is_no_test_split(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_data_settings_apply_to_eval_without_a_test_split(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(workspace)
     capsys.readouterr()
     assert run("eval", "checkpoint=runs/a", "data.valid_share=0.5", "bootstrap=9", "format=json", "device=cpu") == 0
     assert json.loads(capsys.readouterr().out)["characters"] == len(TEXT) - len(TEXT) // 2
@@ -454,9 +451,9 @@ def test_settings_of_the_data_are_taken_where_there_is_no_test_split(
     assert "gone.txt does not exist: give the path of the text as data.train=FILE." in capsys.readouterr().err
 
 
-def test_a_stop_is_taken_as_it_stands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
+def test_a_stop_text_is_not_interpolated(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
     common = ["generate", "checkpoint=runs/a", "device=cpu", "max_length=30", "n=2", "output=whole.txt"]
     assert run(*common, "stop=${x}", "prompt=the ") == 0
-    parts = Path("whole.txt").read_text().split("-" * 20 + "\n")
-    assert len(parts) == 2 and all(part.startswith("the ") for part in parts)
+    texts = Path("whole.txt").read_text().split("-" * 20 + "\n")
+    assert len(texts) == 2 and all(text.startswith("the ") for text in texts)

@@ -1,4 +1,4 @@
-"""Links between words: numbered by white space of the text as it was given and as it is written, in any script."""
+"""Tests of alignment links: they number the words between white space in the text that users see, in any script."""
 
 import contextlib
 import json
@@ -25,17 +25,17 @@ LINES = [
     "मैं घर जाता हूँ। वह आया।",
     "ça n’est pas « vrai » …",
     "two\u00a0words\u3000and a full\u2581stop\u2581",
-    "I don´t know ﷺ",  # NFKC makes several words of these two
+    "I don´t know ﷺ",  # NFKC turns ´ and ﷺ into several words
     unicodedata.normalize("NFD", "Ça, é à Ü."),
 ]
-SIZES = [f"model.{one}=8" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+SIZES = [f"model.{size}=8" for size in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
 MACHINE = ["device=cpu", "threads=1"]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with models that attend, of characters in NFKC and of words."""
-    with contextlib.chdir(tmp_path_factory.mktemp("place")):
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a directory with two models that attend, one of characters in NFKC and one of words in NFC."""
+    with contextlib.chdir(tmp_path_factory.mktemp("workspace")):
         Path("lines").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
         Path("train.tsv").write_text("".join(f"{line}\t{line}\n" for line in LINES) * 2, encoding="utf-8")
         data = ["data=parallel", "data.train=train.tsv", "data.valid=train.tsv", "data.processes=1"]
@@ -50,28 +50,29 @@ def run(*arguments: str) -> int:
     return cli.run(list(arguments), config_directory())
 
 
-def records(command: str, capsys: pytest.CaptureFixture[str]) -> list[Any]:
+def run_json(command: str, capsys: pytest.CaptureFixture[str]) -> list[Any]:
     capsys.readouterr()
     assert run(*command.split(), "format=jsonl", "weights=true", "alignments=links", *MACHINE) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def expected(record: Any, source: str, target: str, form: str) -> str:
-    """The links by the weights of the tokens, each given to the word in whose letters it begins."""
+def expected_links(record: Any, source: str, target: str, form: str) -> str:
+    """Return the links by the attention of tokens, each of which counts for the word in whose letters it begins."""
 
-    def places(tokens: list[str], text: str) -> list[int]:
+    def word_numbers(tokens: list[str], text: str) -> list[int]:
         spelt = ["".join(unicodedata.normalize(form, word).replace("▁", " ").split()) for word in text.split()]
-        letters = [place for place, word in enumerate(spelt) for _ in word]
-        begins = np.cumsum([0, *(len(token.replace("▁", "")) for token in tokens)])
-        return [letters[begin] if begin < len(letters) else -1 for begin in begins[:-1]]
+        letters = [number for number, word in enumerate(spelt) for _ in word]
+        starts = np.cumsum([0, *(len(token.replace("▁", "")) for token in tokens)])
+        return [letters[start] if start < len(letters) else -1 for start in starts[:-1]]
 
-    read, written = places(record["source_tokens"][:-1], source), places(record["tokens"], target)
-    weights = np.array(record["attention"])[: len(written), :-1]
+    source_numbers = word_numbers(record["source_tokens"][:-1], source)
+    target_numbers = word_numbers(record["tokens"], target)
+    weights = np.array(record["attention"])[: len(target_numbers), :-1]
     links = []
     for word in range(len(target.split())):
-        rows = weights[[place == word for place in written]]
+        rows = weights[[number == word for number in target_numbers]]
         by_word = (
-            [rows.mean(0)[[place == i for place in read]].sum() for i in range(len(source.split()))]
+            [rows.mean(0)[[number == i for number in source_numbers]].sum() for i in range(len(source.split()))]
             if len(rows)
             else []
         )
@@ -81,29 +82,34 @@ def expected(record: Any, source: str, target: str, form: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "form"), [("char", "NFKC"), ("word", "NFC")])
-def test_links_of_translations(place: Path, name: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = records(f"translate checkpoint=runs/{name} input=lines beam=1 max_length=200 replace_unknown=true", capsys)
+def test_translations_have_word_links(
+    workspace: Path, name: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"translate checkpoint=runs/{name} input=lines beam=1 max_length=200 replace_unknown=true"
+    records = run_json(command, capsys)
     links = Path("links").read_text().splitlines()
-    assert len(found) == len(links) == len(LINES) and "".join(links)
-    for source, record, line in zip(LINES, found, links, strict=True):
+    assert len(records) == len(links) == len(LINES) and "".join(links)
+    for source, record, line in zip(LINES, records, links, strict=True):
         (best,) = record["translations"]
         assert (best["source_words"], best["words"]) == (source.split(), best["text"].split())
-        assert best["alignment"] == line == expected(best, source, best["text"], form)
+        assert best["alignment"] == line == expected_links(best, source, best["text"], form)
 
 
 @pytest.mark.parametrize(("name", "form"), [("char", "NFKC"), ("word", "NFC")])
-def test_links_of_given_pairs(place: Path, name: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scored_pairs_have_word_links(
+    workspace: Path, name: str, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("reversed").write_text("".join(f"{line}\n" for line in reversed(LINES)), encoding="utf-8")
-    found = records(f"score checkpoint=runs/{name} sources=lines references=reversed", capsys)
-    for source, target, record in zip(LINES, reversed(LINES), found, strict=True):
+    records = run_json(f"score checkpoint=runs/{name} sources=lines references=reversed", capsys)
+    for source, target, record in zip(LINES, reversed(LINES), records, strict=True):
         assert (record["source_words"], record["words"]) == (source.split(), target.split())
         record["tokens"].remove("<end>")
-        assert record["alignment"] == expected(record, source, target, form)
+        assert record["alignment"] == expected_links(record, source, target, form)
         assert len(record["alignment"].split()) == len(target.split())
 
 
-def test_gold_links_of_the_same_words(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Links from each word to itself are right; one beyond the last word is refused, and marks may be counted."""
+def test_gold_links_are_checked_against_the_words(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Links between equal words are right. A link beyond the last word is refused, unless words=marks has more."""
     gold = [" ".join(f"{i}-{i}" for i in range(len(line.split()))) for line in LINES]
     Path("gold").write_text("\n".join(gold) + "\n")
     files = ["hypotheses=lines", "references=lines", "sources=lines", "bootstrap=2", "format=json", "ter=false"]
@@ -117,8 +123,8 @@ def test_gold_links_of_the_same_words(place: Path, capsys: pytest.CaptureFixture
         Path("beyond").write_text("\n".join(lines) + "\n")
         settings = (["alignments=gold", "gold=beyond"], ["alignments=beyond", "gold=gold"])[number % 2]
         assert run("eval", *files, *settings) == 2
-        said = f"beyond line {number + 1} has the link {last}-0, but its sentences have {last} and {last} words"
-        assert said in capsys.readouterr().err
+        message = f"beyond line {number + 1} has the link {last}-0, but its sentences have {last} and {last} words"
+        assert message in capsys.readouterr().err
     Path("beyond").write_text("9-8\n" + "0-0\n" * (len(LINES) - 1))
     assert run("eval", *files, "alignments=beyond", "gold=beyond", "words=marks") == 0
     capsys.readouterr()
@@ -127,24 +133,24 @@ def test_gold_links_of_the_same_words(place: Path, capsys: pytest.CaptureFixture
     assert "beyond line 1 has the link 9-8, but its sentences have 6 and 6 words" in capsys.readouterr().err
 
 
-def test_the_built_in_corpus_numbers_its_marks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its gold links are of words and marks, wherever its text comes from."""
+def test_gold_links_of_the_built_in_corpus_number_marks(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Links of the corpus are between words and punctuation marks, so eval of its files needs words=marks."""
     sizes = [*SIZES, "data.train=60", "data.valid=5", "data.test=20", "data.vocabulary.size=120", "data.processes=1"]
     assert run("train", *sizes, *MACHINE, "train.steps=1", "train.minutes=null", "run=toy") == 0
-    scored = ["eval", "checkpoint=runs/toy", "format=json", "bootstrap=2", "ter=false", "max_length=20", *MACHINE]
+    arguments = ["eval", "checkpoint=runs/toy", "format=json", "bootstrap=2", "ter=false", "max_length=20", *MACHINE]
     capsys.readouterr()
-    assert run(*scored) == 0
+    assert run(*arguments) == 0
     report = json.loads(capsys.readouterr().out)["alignment"]
     cache = next(Path("cache").glob("toy-*"))
-    (source, target, gold) = (cache / f"test.{one}.txt" for one in ("source", "target", "alignments"))
-    scored += [f"sources={source}", f"references={target}", f"gold={gold}"]
-    assert run(*scored, "words=marks") == 0
+    (source, target, gold) = (cache / f"test.{name}.txt" for name in ("source", "target", "alignments"))
+    arguments += [f"sources={source}", f"references={target}", f"gold={gold}"]
+    assert run(*arguments, "words=marks") == 0
     assert json.loads(capsys.readouterr().out)["alignment"] == report
-    assert run(*scored) == 2
+    assert run(*arguments) == 2
     assert "unless words=marks or words=characters is set" in capsys.readouterr().err
 
 
-def test_in_a_notebook(place: Path) -> None:
+def test_hypotheses_in_notebooks_have_word_links(workspace: Path) -> None:
     model = seqtool.load("runs/char", device="cpu", threads=1, beam=1)
     best = model.hypotheses([LINES[0]], attention=True)[0][0]
     assert best.source_words == LINES[0].split() and best.words == best.text.split()
@@ -152,7 +158,7 @@ def test_in_a_notebook(place: Path) -> None:
     assert {target for _, target in best.alignment} <= set(range(len(best.words)))
 
 
-MARKED = {
+MARKS = {
     "你好，世界？": ["你好，世界", "？"],
     "هل أنت؟": ["هل", "أنت", "؟"],
     "मैं हूँ।": ["मैं", "हूँ", "।"],
@@ -165,10 +171,10 @@ MARKED = {
 }
 
 
-@pytest.mark.parametrize("text", MARKED)
-def test_marks_of_any_script(text: str) -> None:
-    """They are words of their own with words=marks, at the ends of words."""
-    assert SPLITS["marks"](text) == MARKED[text]
+@pytest.mark.parametrize("text", MARKS)
+def test_marks_of_any_script_are_split_from_words(text: str) -> None:
+    """With words=marks, punctuation marks at the ends of words are words, too."""
+    assert SPLITS["marks"](text) == MARKS[text]
 
 
 CHARACTERS = {
@@ -179,27 +185,27 @@ CHARACTERS = {
 }
 
 
-def test_characters_of_scripts_without_spaces(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are words with words=characters; where whole sentences are words, a sentence says so, once."""
+def test_characters_can_be_words_in_scripts_without_spaces(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without words=characters, a warning says once that whole sentences count as words."""
     for text, parts in CHARACTERS.items():
         assert [unicodedata.normalize("NFC", part) for part in SPLITS["characters"](text)] == parts
     Path("chinese").write_text("你好世界再见\n再见世界你好\n", encoding="utf-8")
-    scored = "score checkpoint=runs/char sources=chinese references=chinese"
-    assert [len(record["words"]) for record in records(f"{scored} words=characters", capsys)] == [6, 6]
+    score_command = "score checkpoint=runs/char sources=chinese references=chinese"
+    assert [len(record["words"]) for record in run_json(f"{score_command} words=characters", capsys)] == [6, 6]
     assert len(Path("links").read_text().split()) == 12
-    for command in (scored, "translate checkpoint=runs/char input=chinese beam=1"):
-        for words, said in (("spaces", 1), ("characters", 0)):
+    for command in (score_command, "translate checkpoint=runs/char input=chinese beam=1"):
+        for words, warning_count in (("spaces", 1), ("characters", 0)):
             capsys.readouterr()
             assert run(*command.split(), f"words={words}", "alignments=links", *MACHINE) == 0
-            assert capsys.readouterr().err.count("counts as one word in links and plots") == said
+            assert capsys.readouterr().err.count("counts as one word in links and plots") == warning_count
 
 
-def test_gold_links_may_number_characters(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of any such script; by white space alone the same links would be of words that there are not."""
+def test_gold_links_may_number_characters(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Words are characters in any script without spaces. With words at white space, the same links are out of range."""
     for name, text in {"s": "我爱你", "h": "ខ្ញុំស្រឡាញ់", "a": "0-0 1-1 2-2", "g": "0-0 1-1 2-3"}.items():
         Path(name).write_text(f"{text}\n", encoding="utf-8")
-    scored = "eval hypotheses=h references=h sources=s alignments=a gold=g ter=false bootstrap=0"
-    assert run(*scored.split(), "words=characters", "format=json") == 0
+    command = "eval hypotheses=h references=h sources=s alignments=a gold=g ter=false bootstrap=0"
+    assert run(*command.split(), "words=characters", "format=json") == 0
     assert json.loads(capsys.readouterr().out)["alignment"]["aer"] == pytest.approx(1 / 3)
-    assert run(*scored.split()) == 2
+    assert run(*command.split()) == 2
     assert "unless words=marks or words=characters is set" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A validation whose loss or score is not finite is never the best; a figure without data is not drawn."""
+"""Tests of losses and scores that are not finite: they are never the best, and figures without data are not drawn."""
 
 import json
 import math
@@ -39,7 +39,7 @@ class Linear(RNN):
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "a.txt").write_text("the cat sees a dog. " * 20)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -49,16 +49,16 @@ def run(*line: str) -> int:
     return cli.run(line, config_directory())
 
 
-def best(name: str) -> dict[str, float]:
+def best_scores(name: str) -> dict[str, float]:
     scores: dict[str, float] = checkpoint.newest(Path("runs") / name).progress["best"]
     return scores
 
 
 @pytest.mark.parametrize("task", SMALL)
-def test_no_task_keeps_such_a_checkpoint_as_the_best(
-    place: Path, curves: None, capsys: pytest.CaptureFixture[str], task: str
+def test_a_checkpoint_without_a_finite_loss_is_never_the_best(
+    workspace: Path, curves: None, capsys: pytest.CaptureFixture[str], task: str
 ) -> None:
-    """The run is kept, says what to do, and can be used, inspected and reported."""
+    """The diverged run is kept, its log says what to lower, and it can be resumed, inspected and reported."""
     bptt = [] if task == "language modelling" else ["train.bptt=100"]
     settings = [
         *SMALL[task],
@@ -73,50 +73,50 @@ def test_no_task_keeps_such_a_checkpoint_as_the_best(
     out = capsys.readouterr().out
     assert "the best" not in out.replace("no checkpoint is the best", "") and "Best:" not in out
     assert "start again with a lower optim.lr, train.clip_norm or initialisation_gain." in out
-    assert best("r") == {} and run("inspect", "runs/r") == 0 and run("report", "runs/r") == 0
+    assert best_scores("r") == {} and run("inspect", "runs/r") == 0 and run("report", "runs/r") == 0
     assert run("train", "run=r", "train.resume=true", "train.steps=2", *SMALL[task], *COMMON) == 0
     assert "No validation was finite" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("loss", "bits"), [(math.nan, math.nan), (math.inf, math.inf), (3.5, math.nan)])
-def test_a_run_whose_best_is_not_finite_goes_on(
-    place: Path, monkeypatch: pytest.MonkeyPatch, loss: float, bits: float
+def test_a_run_whose_best_is_not_finite_can_be_resumed(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, loss: float, bits: float
 ) -> None:
-    """Runs of earlier versions have such a best."""
+    """Earlier versions recorded such validations as the best."""
     losses = iter([{"loss": loss, "bits": bits}, {"loss": loss, "bits": bits}, {"loss": 3.0, "bits": 2.0}])
     monkeypatch.setattr(StreamValidator, "__call__", lambda *_: next(losses))
     settings = [*SMALL["language modelling"], *COMMON, "train.batch_size=4", "train.bptt=5", "train.validate_every=1"]
     assert run("train", *settings, "run=r", "train.steps=1") == 0
-    (found,) = checkpoint.list_checkpoints(Path("runs/r"))
-    record = json.loads((found / "checkpoint.json").read_text())
+    (saved,) = checkpoint.list_checkpoints(Path("runs/r"))
+    record = json.loads((saved / "checkpoint.json").read_text())
     scores = {"loss": loss, "bits": bits}
-    record["progress"] |= {"best": {"checkpoint": found.name, "step": 1, **scores}, "yardstick": scores}
-    (found / "checkpoint.json").write_text(json.dumps(record))
-    manifest = json.loads((found / "manifest.json").read_text())
-    file = found / "checkpoint.json"
+    record["progress"] |= {"best": {"checkpoint": saved.name, "step": 1, **scores}, "yardstick": scores}
+    (saved / "checkpoint.json").write_text(json.dumps(record))
+    manifest = json.loads((saved / "manifest.json").read_text())
+    file = saved / "checkpoint.json"
     manifest[file.name] = {"bytes": file.stat().st_size, "sha256": checkpoint.sha256(file)}
-    (found / "manifest.json").write_text(json.dumps(manifest))
+    (saved / "manifest.json").write_text(json.dumps(manifest))
     assert run("train", "run=r", "train.resume=true", "train.steps=3") == 0
-    assert best("r") == {"checkpoint": "step-0000003", "step": 3, "loss": 3.0, "bits": 2.0}
+    assert best_scores("r") == {"checkpoint": "step-0000003", "step": 3, "loss": 3.0, "bits": 2.0}
 
 
 def test_a_score_that_is_not_a_number_is_never_the_best(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Even of a finite loss. Before the first number and after it, and for patience."""
+    """The loss is finite. Scores that are not come before and after the first finite score, and count for patience."""
     scores = iter([math.nan, 1.0, math.nan, 0.5, math.inf])
     monkeypatch.setattr(Validator, "__call__", lambda *_: {"loss": 2.0, "bleu": next(scores)})
     settings = [*SMALL["translation"], *COMMON, "train.validate_every=1", "train.patience=3"]
     assert run("train", *settings, "run=r", "train.steps=9") == 0
-    assert best("r")["step"] == 2 and checkpoint.newest(Path("runs/r")).progress["step"] == 5
+    assert best_scores("r")["step"] == 2 and checkpoint.newest(Path("runs/r")).progress["step"] == 5
     monkeypatch.setattr(Validator, "__call__", lambda *_: {"loss": 2.0, "bleu": math.nan})
     assert run("train", *settings, "run=never", "train.steps=1") == 0
     assert "no checkpoint is the best: start again with another train.best_by." in capsys.readouterr().out
 
 
-def test_figures_without_data_are_not_drawn(place: Path, curves: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """An untrained linear cell whose states explode has gradients to draw and no losses; a diverged run has neither."""
-    (place / "linear_cell.py").write_text(LINEAR)
+def test_figures_without_data_are_not_drawn(workspace: Path, curves: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """The states of an untrained linear cell explode: it has gradients, but no losses. A diverged run has neither."""
+    (workspace / "linear_cell.py").write_text(LINEAR)
     settings = ["experiment=gradients", "model.cell=linear_cell.Linear", "initialisation_gain=10", "data.train=a.txt"]
     settings += ["model.embedding=8", "model.hidden=8", "train.batch_size=2", "device=cpu"]
     assert run("train", *settings, "run=linear") == 0

@@ -1,4 +1,4 @@
-"""`seqtool` in somebody else's program: what its lists may hold, what it refuses, and what it leaves as it was."""
+"""Tests of `seqtool` in other programs: what lists may hold, what is refused, and that nothing global changes."""
 
 import gc
 import io
@@ -28,7 +28,7 @@ SECRET = "qwertz"  # in objects whose content no message may print
 
 
 class Column:
-    """What a column of a pandas table is to us: it has a length and items, but counts by labels of its own."""
+    """A stand-in for a column of a pandas table: it has a length and items, but no positions to index by."""
 
     ndim = 1
 
@@ -57,7 +57,7 @@ class Talkative:
 @pytest.fixture(scope="module")
 def models(shown_runs: Path) -> dict[str, Any]:
     settings = {"text": {"max_length": 8}, "attend": {"max_length": 8}, "scenes": {"max_length": 4}}
-    return {name: seqtool.load(shown_runs / "runs" / name, device="cpu", **more) for name, more in settings.items()}
+    return {name: seqtool.load(shown_runs / "runs" / name, device="cpu", **limit) for name, limit in settings.items()}
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +66,19 @@ def picture(shown_runs: Path) -> Path:
 
 
 @pytest.mark.parametrize("collect", [tuple, np.array, Column, lambda texts: [np.str_(text) for text in texts]])
-def test_lists_of_texts(models: dict[str, Any], collect: Callable[[list[str]], Any]) -> None:
+def test_texts_may_come_in_any_kind_of_list(models: dict[str, Any], collect: Callable[[list[str]], Any]) -> None:
     translator, texts = models["attend"], collect(SENTENCES)
     assert translator.translate(texts) == translator.translate(SENTENCES)
     assert translator.score(texts, texts) == translator.score(SENTENCES, SENTENCES)
-    assert [one.text for one in translator.forced(texts, texts)] == SENTENCES
+    assert [result.text for result in translator.forced(texts, texts)] == SENTENCES
     assert len(models["text"].generate(texts)) == 2
 
 
-UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
+UNFIT_TEXTS: dict[str, tuple[Callable[[], Any], str]] = {
     "none": (lambda: None, "not None"),
     "number": (lambda: 3.5, "not a float"),
     "bytes": (lambda: SECRET.encode() * 1000, "not a bytes"),
-    "generator": (lambda: (one for one in SENTENCES), "not a generator"),
+    "generator": (lambda: (sentence for sentence in SENTENCES), "not a generator"),
     "dict": (lambda: {SECRET: SECRET}, "not a dict"),
     "set": (lambda: {SECRET}, "not a set"),
     "ordered": (lambda: OrderedDict({SECRET: SECRET}), "not an OrderedDict"),
@@ -95,9 +95,9 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", UNFIT)
-def test_what_is_no_list_of_texts(models: dict[str, Any], kind: str) -> None:
-    make, reason = UNFIT[kind]
+@pytest.mark.parametrize("kind", UNFIT_TEXTS)
+def test_unfit_lists_of_texts_are_refused(models: dict[str, Any], kind: str) -> None:
+    make, reason = UNFIT_TEXTS[kind]
     for call in (
         models["attend"].translate,
         models["text"].generate,
@@ -109,8 +109,8 @@ def test_what_is_no_list_of_texts(models: dict[str, Any], kind: str) -> None:
         assert SECRET not in str(error.value) and len(str(error.value)) < 150
 
 
-def written(path: Path) -> Any:
-    """A temporary file, which is no instance of Python's own classes of files, at its end."""
+def open_temporary_file(path: Path) -> Any:
+    """Return a temporary file, positioned at its end. Its class is not derived from Python's own classes of files."""
     file = tempfile.NamedTemporaryFile()  # noqa: SIM115
     file.write(path.read_bytes())
     return file
@@ -127,20 +127,20 @@ PICTURES: dict[str, Callable[[Path], Any]] = {
     "memoryview": lambda path: memoryview(path.read_bytes()),
     "buffer": lambda path: io.BytesIO(path.read_bytes()),
     "file": lambda path: path.open("rb"),
-    "temporary file": written,
+    "temporary file": open_temporary_file,
 }
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-def test_pictures(models: dict[str, Any], picture: Path, kind: str) -> None:
-    made = PICTURES[kind](picture)
-    with made if isinstance(made, io.IOBase | Image.Image) or kind == "temporary file" else nullcontext():
-        (expected,), *same = models["scenes"].describe([str(picture), made, made])
-    for (caption,) in same:
+def test_pictures_may_come_in_any_form(models: dict[str, Any], picture: Path, kind: str) -> None:
+    image = PICTURES[kind](picture)
+    with image if isinstance(image, io.IOBase | Image.Image) or kind == "temporary file" else nullcontext():
+        (expected,), *copies = models["scenes"].describe([str(picture), image, image])
+    for (caption,) in copies:
         assert caption.text == expected.text and caption.log_probability == pytest.approx(expected.log_probability)
 
 
-def test_an_array_of_pictures(models: dict[str, Any], picture: Path) -> None:
+def test_an_array_of_pictures_is_captioned(models: dict[str, Any], picture: Path) -> None:
     batch = np.stack([np.asarray(Image.open(picture).convert("RGB"))] * 3)
     assert len(models["scenes"].caption(batch)) == len(models["scenes"].caption(Column(list(batch)))) == 3
 
@@ -150,7 +150,7 @@ def test_an_array_of_pictures(models: dict[str, Any], picture: Path) -> None:
     [
         (lambda: None, "not None"),
         (lambda: ["a.png", None], "number 2 is None"),
-        (lambda: (one for one in ["a.png"]), "not a generator"),
+        (lambda: (name for name in ["a.png"]), "not a generator"),
         (lambda: [iter(["a.png"])], "number 1 is a list_iterator"),
         (lambda: [torch.zeros(3, 64, 64, dtype=torch.uint8)], "number 1 is a Tensor"),
         (lambda: [np.zeros((64, 64, 3))], r"number 1 is an array of float64 \(64 × 64 × 3\)"),
@@ -165,33 +165,33 @@ def test_an_array_of_pictures(models: dict[str, Any], picture: Path) -> None:
         (lambda: [io.BytesIO()], "image 1 is empty"),
     ],
 )
-def test_what_is_no_list_of_pictures(models: dict[str, Any], make: Callable[[], Any], reason: str) -> None:
+def test_unfit_lists_of_pictures_are_refused(models: dict[str, Any], make: Callable[[], Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason) as error:
         models["scenes"].caption(make())
     assert SECRET not in str(error.value) and len(str(error.value)) < 250
 
 
-def test_what_can_be_loaded(shown_runs: Path) -> None:
-    place = shown_runs / "runs" / "fixed"
-    expected = seqtool.load(str(place), device="cpu").translate(SENTENCES)
-    for path in (place, np.str_(place), (place,), np.array([str(place)]), Column([place])):
+def test_load_takes_paths_and_lists_of_paths(shown_runs: Path) -> None:
+    run = shown_runs / "runs" / "fixed"
+    expected = seqtool.load(str(run), device="cpu").translate(SENTENCES)
+    for path in (run, np.str_(run), (run,), np.array([str(run)]), Column([run])):
         assert seqtool.load(path, device="cpu").translate(SENTENCES) == expected
-    for unfit in (None, 3, b"runs/a", {SECRET: 1}, iter([place]), Talkative(), [place, None], [Talkative()], [], ""):
+    for unfit in (None, 3, b"runs/a", {SECRET: 1}, iter([run]), Talkative(), [run, None], [Talkative()], [], ""):
         with pytest.raises(InputError, match=r"^seqtool\.load (takes|needs) a ") as error:
             seqtool.load(unfit)  # type: ignore[arg-type]
         assert SECRET not in str(error.value) and len(str(error.value)) < 150
 
 
-def test_what_is_shown(models: dict[str, Any], shown_runs: Path) -> None:
+def test_dir_and_repr_are_informative(models: dict[str, Any], shown_runs: Path) -> None:
     assert dir(seqtool) == ["__version__", "load"]
-    place = re.escape(f"{shown_runs}/runs/attend/checkpoints/step-")
-    shown = rf"Translator\({place}\d+: Bahdanau, 200 source and 200 target entries, cpu\)"
-    assert re.fullmatch(shown, repr(models["attend"]))
+    checkpoint = re.escape(f"{shown_runs}/runs/attend/checkpoints/step-")
+    expected = rf"Translator\({checkpoint}\d+: Bahdanau, 200 source and 200 target entries, cpu\)"
+    assert re.fullmatch(expected, repr(models["attend"]))
     assert "ShowAttendTell, " in repr(models["scenes"]) and repr(models["text"]).startswith("Generator(")
 
 
-def state() -> dict[str, Any]:
-    """What belongs to the whole process, but for Python's random numbers, which the checks of shapes draw from."""
+def process_state() -> dict[str, Any]:
+    """Return the state of the whole process, without Python's random numbers, which the checks of shapes draw from."""
     loggers = [logging.getLogger(name) for name in (None, "seqtool", "matplotlib", "PIL")]
     return {
         "threads": torch.get_num_threads(),
@@ -208,33 +208,33 @@ def state() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prefix", [None, 5, math.nan, b"El", ["▁El", 5], [None]])
-def test_what_is_no_prefix(models: dict[str, Any], prefix: Any) -> None:
+def test_invalid_prefixes_are_refused(models: dict[str, Any], prefix: Any) -> None:
     with pytest.raises(InputError, match=r"^Prefix 2 is .*, not a text or a list of pieces"):
         models["attend"].hypotheses(SENTENCES, prefixes=["El", prefix])
 
 
 @pytest.mark.parametrize("name", ["attend", "scenes", "text"])
-def test_the_callers_process_stays_as_it_was(shown_runs: Path, picture: Path, name: str) -> None:
-    computing = []
+def test_the_state_of_the_process_is_left_unchanged(shown_runs: Path, picture: Path, name: str) -> None:
+    thread_counts = []
     torch.set_num_threads(2)
     try:
-        before = state()
+        before = process_state()
         model: Any = seqtool.load(shown_runs / "runs" / name, device="cpu", threads=3, max_length=4)
-        assert state() == before
-        model.models[0].register_forward_pre_hook(lambda *_: computing.append(torch.get_num_threads()))
+        assert process_state() == before
+        model.models[0].register_forward_pre_hook(lambda *_: thread_counts.append(torch.get_num_threads()))
         step = model.model.step
-        model.model.step = lambda *given: computing.append(torch.get_num_threads()) or step(*given)
+        model.model.step = lambda *arguments: thread_counts.append(torch.get_num_threads()) or step(*arguments)
         {"attend": lambda: model.translate(SENTENCES), "scenes": lambda: model.caption([picture])}.get(
             name, lambda: model.generate(["the "])
         )()
-        assert state() == before
+        assert process_state() == before
     finally:
         torch.set_num_threads(1)
-    assert computing and set(computing) == {3}
+    assert thread_counts and set(thread_counts) == {3}
 
 
-def test_memory_is_the_callers(shown_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch is told how to take memory through this variable, and glibc at the same place."""
+def test_memory_settings_of_the_process_are_left_unchanged(shown_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands tell torch through this variable how to take memory, and glibc at the same time."""
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     seqtool.load(shown_runs / "runs" / "fixed", device="cpu")
     assert "THP_MEM_ALLOC_ENABLE" not in os.environ

@@ -1,4 +1,4 @@
-"""Schedules against their formulas; optimisers by name."""
+"""Tests of optimisation: schedules follow their formulas, and optimisers are chosen by name."""
 
 import pytest
 import torch
@@ -8,20 +8,20 @@ from seqtool.errors import InputError
 from seqtool.training.optimisation import check_optimisation, make_optimiser, make_schedule
 
 
-def test_constant_with_warm_up() -> None:
+def test_the_constant_schedule_may_have_a_warm_up() -> None:
     schedule = make_schedule({"name": "constant", "warmup": 10})
     assert [schedule(step, 0, 0) for step in (1, 5, 10, 99)] == [0.1, 0.5, 1, 1]
     assert make_schedule({"name": "constant", "warmup": 0})(1, 0, 0) == 1
 
 
-def test_inverse_square_root() -> None:
+def test_the_inverse_square_root_schedule_follows_its_formula() -> None:
     schedule = make_schedule({"name": "inverse_square_root", "warmup": 100})
     assert schedule(50, 0, 0) == pytest.approx(0.5)
     assert schedule(100, 0, 0) == pytest.approx(1)
     assert schedule(400, 0, 0) == pytest.approx(0.5)
 
 
-def test_cosine() -> None:
+def test_the_cosine_schedule_ends_at_0() -> None:
     schedule = make_schedule({"name": "cosine", "warmup": 10, "epochs": 4})
     rates = [schedule(99, epoch, 0) for epoch in (0, 1, 2, 4, 5)]
     assert rates == pytest.approx([1, 0.5 + 2**-1.5, 0.5, 0, 0])
@@ -32,14 +32,14 @@ def test_cosine() -> None:
         make_schedule({"name": "cosine", "warmup": 10, "epochs": 0})
 
 
-def test_sutskevers_halving() -> None:
-    """Section 3.4: after 5 epochs halved every half epoch; 7.5 epochs in all."""
+def test_the_rate_is_halved_by_epochs_as_in_the_paper() -> None:
+    """Sutskever et al. 2014, section 3.4: after 5 epochs it is halved every half epoch, for 7.5 epochs in all."""
     schedule = make_schedule({"name": "halve_by_epoch", "start": 5.0, "every": 0.5})
     rates = [schedule(1, epoch, 0) for epoch in (0, 4.9, 5.0, 5.4, 5.5, 6.0, 7.0)]
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.125, 0.03125]
 
 
-def test_halving_on_plateaus() -> None:
+def test_the_rate_is_halved_on_plateaus() -> None:
     schedule = make_schedule({"name": "halve_on_plateau", "warmup": 4, "patience": 1})
     assert [schedule(9, 0, plateaus) for plateaus in (0, 1, 2)] == [1, 0.5, 0.25]
     assert schedule(2, 0, 1) == 0.25
@@ -66,27 +66,27 @@ def test_every_optimiser_descends(settings: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(("settings", "fused"), [({}, True), ({"fused": False}, False), ({"foreach": True}, None)])
-def test_adam_is_fused_unless_the_settings_say_otherwise(settings: dict[str, bool], fused: bool | None) -> None:
+def test_adam_is_fused_unless_settings_forbid_it(settings: dict[str, bool], fused: bool | None) -> None:
     optimiser = make_optimiser({"name": "adam", **settings}, [torch.nn.Parameter(torch.ones(1))])
     assert optimiser.defaults["fused"] is fused
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"),
+    ("settings", "reason"),
     [
         ({"name": "adam", "differentiable": True}, r"a leaf .* used in an in-place operation\."),
         ({"name": "rmsprop", "capturable": True}, r"If capturable=True, .* must be on supported devices: \[.*\]\."),
     ],
 )
-def test_what_torch_refuses_at_the_first_step(
-    settings: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
+def test_settings_that_fail_at_the_first_step_are_refused(
+    settings: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match=rf"^The settings optim\.\* do not suit {settings['name']}: {why}$"):
+    with pytest.raises(InputError, match=rf"^The settings optim\.\* do not suit {settings['name']}: {reason}$"):
         check_optimisation(OmegaConf.create(settings), OmegaConf.create({"name": "constant", "warmup": 0}))
 
 
-def test_bad_settings() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(InputError, match=r"^The settings optim\.\* do not suit adam: .*fused.* and .*foreach"):
         make_optimiser({"name": "adam", "fused": True, "foreach": True}, [torch.nn.Parameter(torch.ones(1))])
     with pytest.raises(InputError, match=r"^Unknown optimiser ''; choose from adadelta, adam,"):

@@ -1,4 +1,4 @@
-"""Want of memory ends every command with one sentence that says what to lower, whatever the memory's owner calls it."""
+"""Tests of running out of memory: every command ends with a message that says what to lower, whatever the error."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -37,13 +37,13 @@ ERRORS = {
     "cusolver": RuntimeError("cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`"),
 }
 COMMON = ["data.processes=1", "device=cpu", "threads=1", "train.minutes=null", "train.steps=1", "model.embedding=8"]
-SHORT = ["validation.beam=1", "validation.max_length=5"]
-PAIRS = ["data.train=40", "data.valid=2", "data.test=2", "data.vocabulary.size=80", "model=sutskever"]
-PAIRS += ["model.hidden=8", "model.layers=1", *SHORT]
-SCENES = ["data=scenes", "data.train=8", "data.valid=2", "data.test=2", "data.vocabulary.minimum_count=1"]
-SCENES += ["model=show_tell", "model.hidden=8", *SHORT]
+SHORT_VALIDATION = ["validation.beam=1", "validation.max_length=5"]
+TRANSLATION = ["data.train=40", "data.valid=2", "data.test=2", "data.vocabulary.size=80", "model=sutskever"]
+TRANSLATION += ["model.hidden=8", "model.layers=1", *SHORT_VALIDATION]
+CAPTIONING = ["data=scenes", "data.train=8", "data.valid=2", "data.test=2", "data.vocabulary.minimum_count=1"]
+CAPTIONING += ["model=show_tell", "model.hidden=8", *SHORT_VALIDATION]
 FROZEN = ["model.encoder.fine_tune_from=null", "model.encoder.augment=false"]
-TEXT = ["data=text", "data.train=text.txt", "data.valid=text.txt", "model=language_model", "model.hidden=8"]
+LANGUAGE_MODEL = ["data=text", "data.train=text.txt", "data.valid=text.txt", "model=language_model", "model.hidden=8"]
 
 
 def run(*arguments: str) -> int:
@@ -51,26 +51,26 @@ def run(*arguments: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with a translator, a captioner and a language model."""
-    with contextlib.chdir(tmp_path_factory.mktemp("place")):
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a directory with a translator, a captioner and a language model."""
+    with contextlib.chdir(tmp_path_factory.mktemp("workspace")):
         Path("text.txt").write_text("the cat sees the dog\n" * 50)
         Image.new("RGB", (32, 32)).save("picture.png")
         Path("lines.txt").write_text("I have a cat.\nI have a dog.\n")
-        for name, settings in (("pairs", PAIRS), ("scenes", SCENES), ("text", TEXT)):
+        for name, settings in (("pairs", TRANSLATION), ("scenes", CAPTIONING), ("text", LANGUAGE_MODEL)):
             assert run("train", *COMMON, *settings, f"run={name}") == 0
         yield Path.cwd()
 
 
-def failing(error: BaseException) -> Callable[..., Any]:
+def raiser(error: BaseException) -> Callable[..., Any]:
     def fail(*_: Any, **__: Any) -> Any:
         raise error
 
     return fail
 
 
-def sentence(capfd: pytest.CaptureFixture[str]) -> str:
-    """The last line of standard error."""
+def last_error(capfd: pytest.CaptureFixture[str]) -> str:
+    """Return the last line of standard error, which must hold no traceback."""
     error = capfd.readouterr().err
     assert "Traceback" not in error
     return error.splitlines()[-1]
@@ -86,40 +86,40 @@ DECODING = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_every_memory_is_known(
-    place: Path, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_every_kind_of_memory_error_is_recognised(
+    workspace: Path, name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(nn.functional, "embedding", failing(ERRORS[name]))
+    monkeypatch.setattr(nn.functional, "embedding", raiser(ERRORS[name]))
     assert run("translate", *DECODING["translate"][0], "device=cpu") == 2
-    said = sentence(capfd)
-    assert said.startswith("seqtool: Out of memory on cpu") and "lower batch_size, beam" in said
-    assert ("_STATUS_" in said) == ("_STATUS_" in str(ERRORS[name])), "a library's own name for it is said"
+    message = last_error(capfd)
+    assert message.startswith("seqtool: Out of memory on cpu") and "lower batch_size, beam" in message
+    assert ("_STATUS_" in message) == ("_STATUS_" in str(ERRORS[name])), "a library's own error code is reported"
 
 
 @pytest.mark.parametrize("command", DECODING)
 @pytest.mark.parametrize("part", ["model", "batch"])
 def test_every_command_says_what_to_lower(
-    place: Path, command: str, part: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    workspace: Path, command: str, part: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments, lower = DECODING[command]
     if part == "model":
-        monkeypatch.setattr(nn.Module, "to", failing(ERRORS["cuda"]))
+        monkeypatch.setattr(nn.Module, "to", raiser(ERRORS["cuda"]))
     else:
-        monkeypatch.setattr(nn.functional, "embedding", failing(ERRORS["cublas"]))
+        monkeypatch.setattr(nn.functional, "embedding", raiser(ERRORS["cublas"]))
     assert run(command, *arguments, "device=cpu") == 2
-    said = sentence(capfd)
-    assert said.startswith("seqtool: Out of memory") and (lower if part == "batch" else "model's weights") in said
+    message = last_error(capfd)
+    assert message.startswith("seqtool: Out of memory") and (lower if part == "batch" else "model's weights") in message
 
 
-def test_what_was_translated_is_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_translations_are_kept(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("long.txt").write_text("I have a cat.\n" * 200)
-    embedding, left = nn.functional.embedding, [300]
+    embedding, calls_left = nn.functional.embedding, [300]
 
-    def fail_later(*arguments: Any, **named: Any) -> Any:
-        left[0] -= 1
-        if not left[0]:
+    def fail_later(*arguments: Any, **keywords: Any) -> Any:
+        calls_left[0] -= 1
+        if not calls_left[0]:
             raise ERRORS["cuda"]
-        return embedding(*arguments, **named)
+        return embedding(*arguments, **keywords)
 
     monkeypatch.setattr(nn.functional, "embedding", fail_later)
     arguments = ["batch_size=1", "beam=1", "max_length=5", "device=cpu", "input=long.txt", "output=out.txt"]
@@ -127,9 +127,9 @@ def test_what_was_translated_is_kept(place: Path, monkeypatch: pytest.MonkeyPatc
     assert 0 < len(Path("out.txt.partial").read_text().splitlines()) < 200
 
 
-def test_a_notebook_is_told_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebooks_get_the_message_too(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = seqtool.load("runs/pairs", device="cpu")
-    monkeypatch.setattr(nn.functional, "embedding", failing(ERRORS["cuda"]))
+    monkeypatch.setattr(nn.functional, "embedding", raiser(ERRORS["cuda"]))
     with pytest.raises(InputError, match="Out of memory on cpu while decoding: lower batch_size"):
         translator.translate(["I have a cat."])
 
@@ -146,58 +146,59 @@ TRAINING: dict[str, tuple[Any, str, str]] = {
 @pytest.mark.parametrize("name", TRAINING)
 @pytest.mark.parametrize("error", ["cuda", "cudnn handle"])
 def test_training_says_what_to_lower(
-    place: Path, name: str, error: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    workspace: Path, name: str, error: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    owner, attribute, said = TRAINING[name]
-    monkeypatch.setattr(owner, attribute, failing(ERRORS[error]))
-    assert run("train", *COMMON, *PAIRS, f"run={name.replace(' ', '-')}-{error[:4]}".replace("'", "")) == 2
-    last = sentence(capfd)
-    assert last.startswith("seqtool: Out of memory") and said in last
+    owner, attribute, hint = TRAINING[name]
+    monkeypatch.setattr(owner, attribute, raiser(ERRORS[error]))
+    assert run("train", *COMMON, *TRANSLATION, f"run={name.replace(' ', '-')}-{error[:4]}".replace("'", "")) == 2
+    message = last_error(capfd)
+    assert message.startswith("seqtool: Out of memory") and hint in message
 
 
+@pytest.mark.usefixtures("workspace")
 @pytest.mark.parametrize("command", ["prepare", "train"])
-@pytest.mark.parametrize(("part", "said"), [("to", "model's weights"), ("forward", "lower model.encoder.size")])
+@pytest.mark.parametrize(("part", "hint"), [("to", "model's weights"), ("forward", "lower model.encoder.size")])
 def test_encoding_images_says_what_to_lower(
-    place: Path, command: str, part: str, said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: str, part: str, hint: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What the images of a frozen backbone are prepared with."""
-    monkeypatch.setattr(Backbone, part, failing(ERRORS["cuda"]))
-    assert run(command, *COMMON, *SCENES, *FROZEN, "data.cache=other") == 2
-    line = sentence(capfd)
-    assert line.startswith("seqtool: Out of memory on cpu") and said in line and "data.processes" not in line
+    """Images are encoded while data are prepared if their backbone is frozen."""
+    monkeypatch.setattr(Backbone, part, raiser(ERRORS["cuda"]))
+    assert run(command, *COMMON, *CAPTIONING, *FROZEN, "data.cache=other") == 2
+    message = last_error(capfd)
+    assert message.startswith("seqtool: Out of memory on cpu") and hint in message and "data.processes" not in message
 
 
 def test_a_resumed_run_is_not_called_damaged(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(torch.optim.Optimizer, "load_state_dict", failing(ERRORS["cuda"]))
+    monkeypatch.setattr(torch.optim.Optimizer, "load_state_dict", raiser(ERRORS["cuda"]))
     assert run("train", "run=pairs", "train.resume=true", "train.steps=2") == 2
-    assert sentence(capfd).startswith("seqtool: Out of memory in train: lower train.batch_size")
+    assert last_error(capfd).startswith("seqtool: Out of memory in train: lower train.batch_size")
 
 
-def test_the_other_jobs_of_a_sweep_go_on(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_the_other_jobs_of_a_sweep_continue(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     step, failed = torch.optim.Adam.step, []
 
-    def fail_once(*arguments: Any, **named: Any) -> Any:
+    def fail_once(*arguments: Any, **keywords: Any) -> Any:
         if not failed:
             failed.append(True)
             raise ERRORS["cuda"]
-        return step(*arguments, **named)
+        return step(*arguments, **keywords)
 
     monkeypatch.setattr(torch.optim.Adam, "step", fail_once)
-    assert run("train", "-m", *COMMON, *PAIRS, "run=swept", "seed=1,2") == 2
+    assert run("train", "-m", *COMMON, *TRANSLATION, "run=swept", "seed=1,2") == 2
     error = capfd.readouterr().err
     assert "seqtool: Out of memory" in error and "1 of 2 jobs failed" in error and "Traceback" not in error
 
 
 @pytest.mark.parametrize("error", [ERRORS["cudnn"], ERRORS["python"], OutOfMemoryError("from decoding")])
-def test_the_demo_answers_with_a_sentence(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers.Translate, "answer", failing(error))
+def test_the_demo_answers_with_a_message(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers.Translate, "answer", raiser(error))
     engine = Engine(lambda: [None])
     engine.start()
-    app, sent = make_app(engine, host="127.0.0.1", port=80, token=None), []
+    app, responses = make_app(engine, host="127.0.0.1", port=80, token=None), []
     headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/api/translate", "headers": headers, "query_string": b""}
 
@@ -205,10 +206,10 @@ def test_the_demo_answers_with_a_sentence(error: Exception, monkeypatch: pytest.
         return {"type": "http.request", "body": b'{"sentences": ["a"]}', "more_body": False}
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        responses.append(message)
 
     try:
         demo_models.alone(lambda: app(scope, receive, send))
     finally:
         engine.stop()
-    assert sent[0]["status"] == 503 and sent[1]["body"].startswith(b"Out of memory: ask for less at once")
+    assert responses[0]["status"] == 503 and responses[1]["body"].startswith(b"Out of memory: ask for less at once")

@@ -1,4 +1,4 @@
-"""Settings in YAML files of one's own, and names of files on the command line and in such files."""
+"""Tests of users' YAML files of settings, and of file names in such files and on the command line."""
 
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,19 @@ def run(*arguments: str) -> int:
 
 
 @pytest.fixture
-def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The settings that commands were called with; nothing is trained."""
-    seen: list[dict[str, Any]] = []
+def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the list to which commands add the settings they are called with. Nothing is trained."""
+    configs: list[dict[str, Any]] = []
 
-    def note(config: DictConfig) -> None:
-        seen.append(plain(config))
+    def record(config: DictConfig) -> None:
+        configs.append(plain(config))
 
     for module, name in ((training, "train"), (translate, "translate"), (evaluate, "evaluate")):
-        monkeypatch.setattr(module, name, note)
+        monkeypatch.setattr(module, name, record)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return seen
+    return configs
 
 
 def write(name: str, text: str, encoding: str = "utf-8") -> None:
@@ -46,28 +46,28 @@ def write(name: str, text: str, encoding: str = "utf-8") -> None:
 TRAIN = ("train", "--config-dir=mine", "experiment=own")
 
 
-def test_what_is_not_a_file_is_not_read(called: list[dict[str, Any]]) -> None:
-    """A directory, and a link to nothing, such as an editor's lock, beside a model of one's own."""
+def test_directories_and_broken_links_are_not_read(configs: list[dict[str, Any]]) -> None:
+    """A user's model has a directory and a broken link, such as an editor's lock, beside it."""
     write("model/own.yaml", "defaults: [bahdanau, _self_]\n")
     Path("mine/model/folder.yaml").mkdir()
     Path("mine/model/.#own.yaml").symlink_to("someone@elsewhere")
     assert run("train", "--config-dir=mine", "model=own", "model.embedding=128") == 0
-    assert called[0]["model"]["embedding"] == 128
+    assert configs[0]["model"]["embedding"] == 128
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("text", [f"{HEADER}train: {{steps: 3}}\n", f"\n{HEADER}\ntrain:\r\n  steps: 3\r\n"])
-def test_a_preset_of_ones_own(text: str, encoding: str, called: list[dict[str, Any]]) -> None:
-    """With or without a byte order mark, whatever its line ends; another file that is broken does not matter."""
+def test_a_users_preset_is_read(text: str, encoding: str, configs: list[dict[str, Any]]) -> None:
+    """The file may have a byte order mark and any line ends, and another file may be broken."""
     write("experiment/own.yaml", text, encoding)
     write("experiment/broken.yaml", "a: {\n")
     assert run(*TRAIN, "seed=3") == 0
-    assert called[0]["train"]["steps"] == 3 and called[0]["seed"] == 3
-    assert run(*TRAIN, "epochs=3") == 2  # looks through all files for a setting of this name
+    assert configs[0]["train"]["steps"] == 3 and configs[0]["seed"] == 3
+    assert run(*TRAIN, "epochs=3") == 2  # all files are searched for a setting of this name
 
 
 @pytest.mark.parametrize(
-    ("text", "encoding", "said"),
+    ("text", "encoding", "message"),
     [
         ("train: {steps: 3}\n", "utf-8", " would set nothing: begin it with the line `# @package _global_`."),
         ("# package _global_\nseed: 3\n", "utf-8-sig", " would set nothing: begin it with the line"),
@@ -89,30 +89,30 @@ def test_a_preset_of_ones_own(text: str, encoding: str, called: list[dict[str, A
         (f"{HEADER}defaults: [override /model: loung]\n", "utf-8", ": unknown model 'loung'; did you mean 'luong'?"),
     ],
 )
-def test_a_file_that_cannot_be_meant(
-    text: str, encoding: str, said: str, called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+def test_invalid_files_are_refused(
+    text: str, encoding: str, message: str, configs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write("experiment/own.yaml", text, encoding)
     assert run(*TRAIN) == 2
-    (sentence,) = capsys.readouterr().err.splitlines()
-    assert str(Path("mine/experiment/own.yaml").absolute()) in sentence and said in sentence
-    assert not called
+    (error,) = capsys.readouterr().err.splitlines()
+    assert str(Path("mine/experiment/own.yaml").absolute()) in error and message in error
+    assert not configs
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("own.yml", HEADER, "seqtool: The name of {mine}/experiment/own.yml must end in .yaml."),
         ("own.yaml", "defaults: [own]\n" + HEADER, "seqtool: {mine}/experiment/own.yaml would set nothing: begin it"),
         ("own.yaml", HEADER + "defaults: [own]\n", "seqtool: The YAML files include one another in a circle: see "),
     ],
 )
-def test_files_that_are_not_found(
-    name: str, text: str, said: str, called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+def test_misnamed_and_circular_files_are_refused(
+    name: str, text: str, message: str, configs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(f"experiment/{name}", text)
     assert run(*TRAIN) == 2
-    assert capsys.readouterr().err.startswith(said.format(mine=Path("mine").absolute()))
+    assert capsys.readouterr().err.startswith(message.format(mine=Path("mine").absolute()))
 
 
 NAMES = f"""{HEADER}
@@ -124,14 +124,14 @@ run: "~"
 """
 
 
-def test_names_in_a_file_are_read_as_on_the_command_line(called: list[dict[str, Any]]) -> None:
+def test_file_names_in_a_file_mean_the_same_as_on_the_command_line(configs: list[dict[str, Any]]) -> None:
     write("experiment/own.yaml", NAMES)
     assert run(*TRAIN) == 0
     settings = ["data.train=~/a.en, ~/a.de", "data.valid=[~/b.en, b.de]", "data.test=c.en,c.de", "data.cache=~/cache"]
     settings += ["embeddings.source=~/vectors.txt", "validation.scores=mine.A, mine.B", "run=~"]
     assert run("train", "data=parallel", *settings) == 0
     home = Path.cwd() / "home"
-    for config in called:
+    for config in configs:
         data = config["data"]
         assert data["train"] == [f"{home}/a.en", f"{home}/a.de"] and data["valid"] == [f"{home}/b.en", "b.de"]
         assert data["test"] == ["c.en", "c.de"] and data["cache"] == f"{home}/cache"
@@ -140,30 +140,30 @@ def test_names_in_a_file_are_read_as_on_the_command_line(called: list[dict[str, 
         assert config["run"] == "~"  # a name, not a path
 
 
-def test_names_of_files_that_are_there_are_taken_as_they_are(called: list[dict[str, Any]]) -> None:
+def test_names_of_existing_files_are_not_expanded(configs: list[dict[str, Any]]) -> None:
     for name in ("a, b", " c", "home/d, e", "~nobody-has-this-name"):
         Path(name).touch()
     assert run("eval", "hypotheses=~nobody-has-this-name", "references=a, b") == 0
     assert run("eval", "hypotheses=~root/x", "references=b, c,d") == 0
     assert run("eval", "hypotheses=~/x", "references=~/d, e") == 0
-    assert [config["references"] for config in called] == ["a, b", ["b", " c", "d"], f"{Path.cwd()}/home/d, e"]
-    assert called[0]["hypotheses"] == "~nobody-has-this-name" and called[1]["hypotheses"] == "/root/x"
+    assert [config["references"] for config in configs] == ["a, b", ["b", " c", "d"], f"{Path.cwd()}/home/d, e"]
+    assert configs[0]["hypotheses"] == "~nobody-has-this-name" and configs[1]["hypotheses"] == "/root/x"
 
 
 @pytest.mark.parametrize("setting", ["output", "alignments", "input", "plot", "report", "baseline", "gold"])
-def test_a_home_directory_in_every_path(setting: str, called: list[dict[str, Any]]) -> None:
+def test_the_home_directory_is_expanded_in_every_path(setting: str, configs: list[dict[str, Any]]) -> None:
     command = "translate" if setting in ("alignments", "input") else "eval"
     assert run(command, "checkpoint=~/a, ~/b", f"{setting}=~/x y.txt") == 0
-    assert called[0][setting] == f"{Path.cwd()}/home/x y.txt"
-    assert called[0]["checkpoint"] == [f"{Path.cwd()}/home/a", f"{Path.cwd()}/home/b"]
+    assert configs[0][setting] == f"{Path.cwd()}/home/x y.txt"
+    assert configs[0]["checkpoint"] == [f"{Path.cwd()}/home/a", f"{Path.cwd()}/home/b"]
 
 
-def test_a_home_directory_of_settings_files_and_runs(
-    called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+def test_the_home_directory_is_expanded_for_config_files_and_runs(
+    configs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("mine").symlink_to("home")
     write("experiment/own.yaml", f"{HEADER}seed: 5\n")
-    assert run("train", "--config-dir=~", "experiment=own") == 0 and called[0]["seed"] == 5
+    assert run("train", "--config-dir=~", "experiment=own") == 0 and configs[0]["seed"] == 5
     home = Path.cwd() / "home"
     for arguments in (["inspect", "~/none"], ["inspect", "~/none", "plot=~/x"], ["report", "~/none"]):
         assert run(*arguments) == 2
@@ -173,18 +173,18 @@ def test_a_home_directory_of_settings_files_and_runs(
     assert not Path("~").exists()
 
 
-def test_the_nearest_runs_come_first(called: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_similar_run_names_come_first(configs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(20):
         Path(f"runs/an-{number:02d}/checkpoints").mkdir(parents=True)
     Path("runs/Transformer-big/checkpoints").mkdir(parents=True)
     for path in ("runs/transformer_big", "transformerbig"):
         assert run("inspect", path) == 2
-        sentence = capsys.readouterr().err
-        assert f"There is no run or checkpoint at {path}. runs holds Transformer-big, an-" in sentence
-        assert sentence.endswith(" and 9 more.\n")
+        error = capsys.readouterr().err
+        assert f"There is no run or checkpoint at {path}. runs holds Transformer-big, an-" in error
+        assert error.endswith(" and 9 more.\n")
 
 
-def test_nearest_runs_when_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_similar_names_are_listed_when_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     Path("runs/first/checkpoints").mkdir(parents=True)
     assert run("train", "run=frist", "train.resume=true") == 2

@@ -1,3 +1,5 @@
+"""Tests of plots: they show the data, draw any characters, and are written completely or not at all."""
+
 import json
 import subprocess
 import sys
@@ -15,19 +17,19 @@ from seqtool.metrics.translation import LengthScore
 from seqtool.view import plots
 
 
-def grey(path: Path) -> np.ndarray:
+def read_grey(path: Path) -> np.ndarray:
     with Image.open(path) as image:
         return np.asarray(image.convert("L"), dtype=float) / 255
 
 
-def test_alignment_shows_each_weight_in_its_place(tmp_path: Path) -> None:
+def test_an_alignment_shows_each_weight_in_its_cell(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     attention = generator.dirichlet(np.ones(4) * 0.3, size=3)
-    place = tmp_path / "alignment.png"
-    plots.alignment(attention, ["I", "have", "cats", "."], ["Tengo", "gatos", "."], place)
-    cell = plots.CELL * plots.DPI
+    path = tmp_path / "alignment.png"
+    plots.alignment(attention, ["I", "have", "cats", "."], ["Tengo", "gatos", "."], path)
+    cell = plots.CELL_INCHES * plots.DPI
     margin = 0.1 * plots.DPI
-    picture = grey(place)
+    picture = read_grey(path)
     height, width = picture.shape
     for row in range(3):  # the map is the lower right part, inside the margin
         for column in range(4):
@@ -53,22 +55,22 @@ def test_alignment_draws_any_characters_without_warnings(tmp_path: Path, capfd: 
         "W" * 200,
     ]
     plots.alignment(np.full((12, 9), 0.1), source, target, tmp_path / "a.png")
-    assert grey(tmp_path / "a.png").shape[1] < 2000
+    assert read_grey(tmp_path / "a.png").shape[1] < 2000
     assert capfd.readouterr() == ("", "")
 
 
-def test_characters_that_no_font_has_become_one_sign() -> None:
+def test_characters_without_a_font_become_replacement_characters() -> None:
     assert plots.drawable("Straße \u0378 naïve") == "Straße \ufffd naïve"
     assert plots.word_label("W" * 31) == "W" * 29 + "…"
     assert plots.word_label("W" * 30) == "W" * 30
 
 
-def test_a_second_font_helps_where_the_first_lacks_a_character() -> None:
-    first = plots.characters(plots.fonts_for(frozenset())[0][1])
+def test_a_second_font_draws_what_the_first_font_lacks() -> None:
+    first_characters = plots.characters(plots.fonts_for(frozenset())[0][1])
     from matplotlib import font_manager
 
-    stix = next(f.fname for f in font_manager.fontManager.ttflist if f.name == "STIXGeneral")
-    letter = chr(min(code for code in plots.characters(stix) - first if code > 0x1000))
+    stix = next(font.fname for font in font_manager.fontManager.ttflist if font.name == "STIXGeneral")
+    letter = chr(min(code for code in plots.characters(stix) - first_characters if code > 0x1000))
     assert plots.families("a") == ["DejaVu Sans"]
     assert plots.families(letter)[0] == "DejaVu Sans"
     assert len(plots.families(letter)) == 2
@@ -76,14 +78,14 @@ def test_a_second_font_helps_where_the_first_lacks_a_character() -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 40), (3, 120)])
-def test_alignment_sizes(tmp_path: Path, rows: int, columns: int) -> None:
+def test_an_alignment_grows_with_its_words(tmp_path: Path, rows: int, columns: int) -> None:
     plots.alignment(np.ones((rows, columns)), ["wort"] * columns, ["palabra"] * rows, tmp_path / "a.png")
-    height, width = grey(tmp_path / "a.png").shape
-    assert width > columns * plots.CELL * plots.DPI
-    assert height > rows * plots.CELL * plots.DPI
+    height, width = read_grey(tmp_path / "a.png").shape
+    assert width > columns * plots.CELL_INCHES * plots.DPI
+    assert height > rows * plots.CELL_INCHES * plots.DPI
 
 
-def test_alignment_refuses_another_shape_and_no_words(tmp_path: Path) -> None:
+def test_an_alignment_refuses_a_wrong_shape_and_empty_texts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"attention is \(2, 3\) for 3 target and 2 source words"):
         plots.alignment(np.ones((2, 3)), ["a", "b"], ["a", "b", "c"], tmp_path / "a.png")
     with pytest.raises(ValueError, match=r"attention is \(0, 1\)"):
@@ -94,9 +96,9 @@ def test_alignment_refuses_another_shape_and_no_words(tmp_path: Path) -> None:
 def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
-    place = tmp_path / ("ü (1) #=" + "x" * 240 + ".png")
-    plots.alignment(np.ones((1, 1)), ["a"], ["b"], place)
-    before = place.read_bytes()
+    path = tmp_path / ("ü (1) #=" + "x" * 240 + ".png")
+    plots.alignment(np.ones((1, 1)), ["a"], ["b"], path)
+    before = path.read_bytes()
 
     def fail(self: Figure, file: Path, **settings: object) -> None:
         file.write_bytes(b"half")
@@ -104,9 +106,9 @@ def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(Figure, "savefig", fail)
     with pytest.raises(OSError, match="disk full"):
-        plots.alignment(np.zeros((1, 1)), ["a"], ["b"], place)
-    assert [file.name for file in tmp_path.iterdir()] == [place.name]
-    assert place.read_bytes() == before
+        plots.alignment(np.zeros((1, 1)), ["a"], ["b"], path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == before
 
 
 def write_metrics(path: Path, *lines: object) -> Path:
@@ -114,8 +116,8 @@ def write_metrics(path: Path, *lines: object) -> Path:
     return path
 
 
-def test_read_metrics(tmp_path: Path) -> None:
-    place = write_metrics(
+def test_metrics_are_sorted_and_read_without_a_cut_last_line(tmp_path: Path) -> None:
+    path = write_metrics(
         tmp_path / "metrics.jsonl",
         {"step": 1, "loss": 5.0, "note": "text", "best": True},
         {"step": 3, "loss": 9.0},
@@ -123,39 +125,39 @@ def test_read_metrics(tmp_path: Path) -> None:
         {"step": 3, "loss": 3.0, "gradient": float("nan")},
     )
     expected = {"loss": ([1, 2, 3], [5.0, 4.0, 3.0]), "bleu": ([2], [0.5])}
-    assert plots.read_metrics(place) == expected
-    with place.open("a") as file:
+    assert plots.read_metrics(path) == expected
+    with path.open("a") as file:
         file.write('{"step": 4, "lo')
-    assert plots.read_metrics(place) == expected
+    assert plots.read_metrics(path) == expected
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", "3", '{"loss": 1}', '{"step": "x"}', '{"step": null}'])
-def test_read_metrics_names_the_line_it_cannot_read(tmp_path: Path, line: str) -> None:
-    place = tmp_path / "metrics.jsonl"
-    place.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
+def test_an_invalid_line_of_metrics_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
     with pytest.raises(InputError) as error:
-        plots.read_metrics(place)
-    assert str(error.value) == f"{place} line 2 is not a JSON object with a 'step'."
+        plots.read_metrics(path)
+    assert str(error.value) == f"{path} line 2 is not a JSON object with a 'step'."
 
 
 def test_metrics_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
-    place = tmp_path / "metrics.jsonl"
-    place.write_bytes(b'{"step": 1, "note": "\xff"}\n')
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "note": "\xff"}\n')
     with pytest.raises(InputError) as error:
-        plots.read_metrics(place)
-    assert str(error.value) == f"{place} is not UTF-8: it is damaged."
+        plots.read_metrics(path)
+    assert str(error.value) == f"{path} is not UTF-8: it is damaged."
 
 
-def test_learning_curves(tmp_path: Path) -> None:
-    place = write_metrics(
+def test_learning_curves_draw_every_kind_of_value(tmp_path: Path) -> None:
+    path = write_metrics(
         tmp_path / "metrics.jsonl",
-        *({"step": s, "loss": 5 / (s + 1), "learning_rate": 0.1} for s in range(100)),
+        *({"step": step, "loss": 5 / (step + 1), "learning_rate": 0.1} for step in range(100)),
         {"step": 99, "valid_loss": 1.0, "valid_bleu": 30.0},
     )
-    plots.learning_curves({"run": place}, tmp_path / "all.png")
-    some = write_metrics(tmp_path / "some.jsonl", {"step": 1, "loss": 1.0})
-    plots.learning_curves({"run": some}, tmp_path / "some.png")
-    assert grey(tmp_path / "all.png").shape[0] > 2 * grey(tmp_path / "some.png").shape[0]
+    plots.learning_curves({"run": path}, tmp_path / "all.png")
+    loss_only = write_metrics(tmp_path / "loss_only.jsonl", {"step": 1, "loss": 1.0})
+    plots.learning_curves({"run": loss_only}, tmp_path / "loss_only.png")
+    assert read_grey(tmp_path / "all.png").shape[0] > 2 * read_grey(tmp_path / "loss_only.png").shape[0]
     empty = write_metrics(tmp_path / "empty.jsonl", {"step": 1, "seconds": 1.0})
     with pytest.raises(InputError) as error:
         plots.learning_curves({"run": empty}, tmp_path / "empty.png")
@@ -166,37 +168,37 @@ def test_negative_scores_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     limits: list[Any] = []
     save = Figure.savefig
 
-    def noted(figure: Figure, *arguments: Any, **named: Any) -> None:
+    def record_and_save(figure: Figure, *arguments: Any, **keywords: Any) -> None:
         limits.extend(axes.get_ylim() for axes in figure.axes)
-        save(figure, *arguments, **named)
+        save(figure, *arguments, **keywords)
 
-    monkeypatch.setattr(Figure, "savefig", noted)
-    records = ({"step": s, "loss": 1.0 + s, "valid_mine.Gain": -3.0 + s} for s in range(2))
+    monkeypatch.setattr(Figure, "savefig", record_and_save)
+    records = ({"step": step, "loss": 1.0 + step, "valid_mine.Gain": -3.0 + step} for step in range(2))
     plots.learning_curves({"run": write_metrics(tmp_path / "metrics.jsonl", *records)}, tmp_path / "curves.png")
     (loss, _), (gain, _) = limits
     assert loss == 0 and gain < -3
 
 
-def test_gradient_flow(tmp_path: Path) -> None:
-    def measured(h: list[float], c: list[float] | None = None, **others: list[float]) -> dict[str, Any]:
+def test_gradient_flow_draws_all_norms_above_0(tmp_path: Path) -> None:
+    def make_measurement(h: list[float], c: list[float] | None = None, **other_cells: list[float]) -> dict[str, Any]:
         state = {"h": h} if c is None else {"h": h, "c": c}
-        more = {name: {"h": values} for name, values in others.items()}
+        other_states = {name: {"h": values} for name, values in other_cells.items()}
         return {
-            "gradients": {"decoder.0": {"h": [1.0]}, "decoder.1": state, **more},
-            "singular_values": {"decoder.0": [1.0], "decoder.1": [1.2, 0.5, 0.0], **others},
+            "gradients": {"decoder.0": {"h": [1.0]}, "decoder.1": state, **other_states},
+            "singular_values": {"decoder.0": [1.0], "decoder.1": [1.2, 0.5, 0.0], **other_cells},
         }
 
     measurements = {
-        "step 1": measured([0.0, 1e-30, 1e-3, 1.0], [0.1, 1.0, 1.0, 1.0]),
-        "step 2": measured([0.5, 0.6, 0.8, 1.0], encoder=[0.2, 2.0]),
-        "run $1$ 街": measured([float("nan"), 1.0]),
+        "step 1": make_measurement([0.0, 1e-30, 1e-3, 1.0], [0.1, 1.0, 1.0, 1.0]),
+        "step 2": make_measurement([0.5, 0.6, 0.8, 1.0], encoder=[0.2, 2.0]),
+        "run $1$ 街": make_measurement([float("nan"), 1.0]),
     }
     plots.gradient_flow(measurements, tmp_path / "flow.png")
-    plots.gradient_flow({"step 1": measured([0.0, 0.0])}, tmp_path / "vanished.png")
-    assert (grey(tmp_path / "flow.png") < 0.5).sum() > (grey(tmp_path / "vanished.png") < 0.5).sum()
+    plots.gradient_flow({"step 1": make_measurement([0.0, 0.0])}, tmp_path / "vanished.png")
+    assert (read_grey(tmp_path / "flow.png") < 0.5).sum() > (read_grey(tmp_path / "vanished.png") < 0.5).sum()
 
 
-def test_bleu_by_length(tmp_path: Path) -> None:
+def test_bleu_by_length_may_have_gaps(tmp_path: Path) -> None:
     def scores(*values: float | None) -> list[LengthScore]:
         return [
             LengthScore(label, 10, None if value is None else Estimate(value, value - 1, value + 2))
@@ -204,10 +206,10 @@ def test_bleu_by_length(tmp_path: Path) -> None:
         ]
 
     plots.bleu_by_length({"bahdanau": scores(38, 37, 35), "sutskever": scores(28, None, 12)}, tmp_path / "bleu.png")
-    assert grey(tmp_path / "bleu.png").min() < 0.5
+    assert read_grey(tmp_path / "bleu.png").min() < 0.5
 
 
 def test_matplotlib_is_imported_only_to_draw() -> None:
-    code = "import sys, seqtool.view.plots; print([m for m in ('matplotlib', 'torch') if m in sys.modules])"
+    code = "import sys, seqtool.view.plots; print([name for name in ('matplotlib', 'torch') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""The documentation: its commands are ones that seqtool takes, and what its pages link to and name exists."""
+"""Tests of the documentation: seqtool takes its commands, and its links and file names lead somewhere."""
 
 import re
 import shlex
@@ -36,7 +36,7 @@ EVERY_PAGE = sorted(
 
 
 def commands(page: str) -> Iterator[list[str]]:
-    """The words after each `seqtool` in the indented lines of a page, also in a pipe or behind torchrun."""
+    """Yield the words after each `seqtool` in the indented lines of a page, in pipes and behind torchrun, too."""
     text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
     for line in text.splitlines():
         if not line.startswith("    "):
@@ -49,35 +49,35 @@ def commands(page: str) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-ALL = [(page, " ".join(words), words) for page in PAGES for words in commands(page)]
+EXAMPLES = [(page, " ".join(words), words) for page in PAGES for words in commands(page)]
 
 
 def configuration(words: list[str]) -> DictConfig:
-    """What Hydra makes of a command line; an exception where it names a setting or choice that is not there."""
+    """Return Hydra's configuration of a command line. An unknown setting or choice raises an exception."""
     _, settings, paths = arguments.split(words[1:], words[0])
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         return compose(words[0], arguments.prepared(settings, paths, ConfigFiles(words[0], [config_directory()])))
 
 
-def test_commands_are_found() -> None:
-    assert sum(page == "README.md" for page, _, _ in ALL) >= 15
-    assert sum(page == "data/README.md" for page, _, _ in ALL) >= 15
+def test_pages_have_commands() -> None:
+    assert sum(page == "README.md" for page, _, _ in EXAMPLES) >= 15
+    assert sum(page == "data/README.md" for page, _, _ in EXAMPLES) >= 15
     assert len(LECTURES) == 9
     assert len(BEGINNINGS) == 3
-    for of_commands in (*LECTURES, *BEGINNINGS):
-        assert sum(page == of_commands for page, _, _ in ALL) >= 2, of_commands
+    for page_with_commands in (*LECTURES, *BEGINNINGS):
+        assert sum(page == page_with_commands for page, _, _ in EXAMPLES) >= 2, page_with_commands
 
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to the headings of a page."""
+    """Return the anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
-def test_what_a_page_links_to_exists(page: str) -> None:
-    """Pictures, other pages, and their headings."""
+def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+    """Links lead to pictures, to other pages and to their headings."""
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
     assert links or page not in DOCS
@@ -90,25 +90,25 @@ def test_what_a_page_links_to_exists(page: str) -> None:
 
 @cache
 def files() -> list[str]:
-    """The files of the checkout that pages may name, each after a slash."""
+    """Return the files of the checkout that pages may name, each after a slash."""
     folders = ("seqtool", "configs", "scripts", "tests", "docs")
     return [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*")]
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
-def test_the_files_that_a_page_names_exist(page: str) -> None:
-    """By their whole path, in code or in a command, or by the end of it: `beam_search.py`."""
+def test_the_files_named_on_a_page_exist(page: str) -> None:
+    """Pages name files in code or in a command by their whole path, or by its end: `beam_search.py`."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    named = re.findall(r"`((?:seqtool|tests|scripts|configs)/[\w/.]+)`", text)
-    named += re.findall(r"\b(?:python|bash) ((?:tests|scripts)/[\w/.]+)", text)
-    assert not [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
-    if page != "docs/extending.md":  # which names files of one's own
+    names = re.findall(r"`((?:seqtool|tests|scripts|configs)/[\w/.]+)`", text)
+    names += re.findall(r"\b(?:python|bash) ((?:tests|scripts)/[\w/.]+)", text)
+    assert not [name for name in names if "NAME" not in name and not (ROOT / name).exists()]
+    if page != "docs/extending.md":  # it names files that users write
         ends = re.findall(r"`([\w/]+\.(?:py|js|sh))`", text)
         assert not [end for end in ends if not any(file.endswith(f"/{end}") for file in files())]
 
 
 def test_the_messages_that_troubleshooting_quotes_are_in_the_code() -> None:
-    """Piece by piece: … and numbers in a quotation stand for values."""
+    """Quotations are compared piece by piece: … and numbers in a quotation stand for values."""
     page = (ROOT / "docs/howto/troubleshooting.md").read_text(encoding="utf-8")
     quoted = re.findall(r'"([^"]+)"', " ".join(re.findall(r"\*\*(.+?)\*\*", page, re.DOTALL)))
     source = " ".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "seqtool").rglob("*.py")))
@@ -119,9 +119,9 @@ def test_the_messages_that_troubleshooting_quotes_are_in_the_code() -> None:
         assert all(piece.lower() in source.lower() for piece in pieces), message
 
 
-@pytest.mark.parametrize(("page", "line", "words"), ALL, ids=[f"{page}: {line}" for page, line, _ in ALL])
-def test_a_command_composes(page: str, line: str, words: list[str]) -> None:
-    """No unknown setting, preset or choice, nothing left to give, and a captioner where the data are images."""
+@pytest.mark.parametrize(("page", "line", "words"), EXAMPLES, ids=[f"{page}: {line}" for page, line, _ in EXAMPLES])
+def test_a_command_gives_a_complete_configuration(page: str, line: str, words: list[str]) -> None:
+    """Every setting, preset and choice exists, no setting is missing, and captioners are used with images."""
     assert words[0] in COMMANDS
     if "-m" in words:  # the first job of a sweep
         words = [re.sub(r"=([\w.]+),.*", r"=\1", word) for word in words if word != "-m" and "$" not in word]

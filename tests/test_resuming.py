@@ -1,4 +1,4 @@
-"""Resuming a run, whatever its vocabularies are."""
+"""Tests of resuming runs with vocabularies of every kind, and of saving them by time and when they are stopped."""
 
 import fcntl
 import json
@@ -32,30 +32,30 @@ COMMON = [
     *("model.dropout=0.3", "train.minutes=null", "train.batch_size=4", "train.validate_every=2"),
 ]
 PAIRS = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv"]
-TEXT = [*PAIRS, "model=sutskever", "model.hidden=12", "model.embedding=8"]
-PHOTOS = [
+SUTSKEVER = [*PAIRS, "model=sutskever", "model.hidden=12", "model.embedding=8"]
+CAPTIONING = [
     *("data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "model=show_attend_tell"),
     *("model.hidden=12", "model.alignment=8", "model.encoder.size=32", "model.encoder.fine_tune_from=1"),
     "model.embedding=8",
 ]
-WIDTH = ["model.width=8", "model.heads=2", "model.feed_forward=12"]
-LETTERS = ["data=text", "data.train=train.tsv", "train.bptt=5"]
-PIECES = ["data.vocabulary.kind=unigram", "data.vocabulary.size=14"]
+TRANSFORMER_SIZES = ["model.width=8", "model.heads=2", "model.feed_forward=12"]
+PLAIN_TEXT = ["data=text", "data.train=train.tsv", "train.bptt=5"]
+UNIGRAM = ["data.vocabulary.kind=unigram", "data.vocabulary.size=14"]
 VOCABULARIES = {
-    "joint": [*TEXT, *PIECES, "data.vocabulary.joint=true"],
-    "separate": [*TEXT, *PIECES],
-    "word": [*TEXT, "data.vocabulary.kind=word"],
-    "char": [*TEXT, "data.vocabulary.kind=char"],
-    "captions": [*PHOTOS, "data.vocabulary.kind=word"],
-    "text": [*LETTERS, "model=language_model", "model.hidden=12", "model.embedding=8"],
-    "transformer": [*PAIRS, "data.vocabulary.kind=word", "model=transformer", *WIDTH],
-    "transformer, text": [*LETTERS, "model=transformer_language_model", "model.context=4", *WIDTH],
+    "joint": [*SUTSKEVER, *UNIGRAM, "data.vocabulary.joint=true"],
+    "separate": [*SUTSKEVER, *UNIGRAM],
+    "word": [*SUTSKEVER, "data.vocabulary.kind=word"],
+    "char": [*SUTSKEVER, "data.vocabulary.kind=char"],
+    "captions": [*CAPTIONING, "data.vocabulary.kind=word"],
+    "text": [*PLAIN_TEXT, "model=language_model", "model.hidden=12", "model.embedding=8"],
+    "transformer": [*PAIRS, "data.vocabulary.kind=word", "model=transformer", *TRANSFORMER_SIZES],
+    "transformer, text": [*PLAIN_TEXT, "model=transformer_language_model", "model.context=4", *TRANSFORMER_SIZES],
 }
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with sentences to reverse, and pictures of one colour."""
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory with sentences to reverse, and pictures of a single colour; it is the current directory."""
     generator = np.random.default_rng(0)
     for name, count in (("train", 40), ("valid", 6)):
         rows = [generator.choice(list("abcdef"), generator.integers(2, 6)).tolist() for _ in range(count)]
@@ -66,7 +66,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in range(12):
             colour = generator.integers(0, 2, 3)
             Image.fromarray(np.full((16, 16, 3), 200 * colour, np.uint8)).save(tmp_path / f"photos/{number}.png")
-            caption = " ".join(f"{'much' if part else 'no'} {name}" for part, name in zip(colour, "rgb", strict=True))
+            caption = " ".join(f"{'much' if lit else 'no'} {name}" for lit, name in zip(colour, "rgb", strict=True))
             file.write(json.dumps({"file": f"{number}.png", "captions": [caption]}) + "\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -76,37 +76,37 @@ def train(*settings: str) -> int:
     return cli.run(["train", *settings], config_directory())
 
 
-def weights(run: str) -> dict[str, torch.Tensor]:
+def load_weights(run: str) -> dict[str, torch.Tensor]:
     return load_file(checkpoint.newest(Path("runs") / run).path / "model.safetensors")
 
 
-def equal(one: str, other: str) -> bool:
-    pair = weights(one), weights(other)
-    return pair[0].keys() == pair[1].keys() and all(torch.equal(pair[0][name], pair[1][name]) for name in pair[0])
+def same_weights(*runs: str) -> bool:
+    first, second = (load_weights(run) for run in runs)
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_a_run_goes_on_and_is_fine_tuned_whatever_its_vocabularies_are(place: Path, vocabulary: str) -> None:
-    """It goes on as if it had not stopped, bit for bit; another run may begin with its weights."""
+def test_a_run_is_resumed_and_fine_tuned_with_any_vocabulary(workspace: Path, vocabulary: str) -> None:
+    """A resumed run equals an uninterrupted run bit for bit. Another run may begin with its weights."""
     settings = [*VOCABULARIES[vocabulary], *COMMON]
     assert train(*settings, "run=whole", "train.steps=5") == 0
     assert train(*settings, "run=parts", "train.steps=3") == 0
     assert train("run=parts", "train.resume=true", "train.steps=4") == 0
     assert train(*settings, "run=parts", "train.resume=auto", "train.steps=5") == 0
-    assert equal("whole", "parts")
-    carried = [checkpoint.newest(Path("runs") / run).training_tensors() for run in ("whole", "parts")]
-    assert carried[0].keys() == carried[1].keys() and ("data=text" in settings) == ("carried.000" in carried[0])
-    assert all(torch.equal(carried[0][name], carried[1][name]) for name in carried[0] if name != BASELINE)
-    unmoved = ["init_from=runs/whole/last", "optim=sgd", "optim.lr=0", "train.steps=1"]
-    assert train(*settings, "run=tuned", *unmoved) == 0
-    assert equal("whole", "tuned")
+    assert same_weights("whole", "parts")
+    tensors = [checkpoint.newest(Path("runs") / run).training_tensors() for run in ("whole", "parts")]
+    assert tensors[0].keys() == tensors[1].keys() and ("data=text" in settings) == ("carried.000" in tensors[0])
+    assert all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0] if name != BASELINE)
+    fine_tuning = ["init_from=runs/whole/last", "optim=sgd", "optim.lr=0", "train.steps=1"]
+    assert train(*settings, "run=tuned", *fine_tuning) == 0
+    assert same_weights("whole", "tuned")
 
 
 @pytest.mark.parametrize("name", [".DS_Store", ".nfs00000000001", "._step-0000002", "average-3.zip"])
-def test_files_of_others_in_a_run_are_left_alone(place: Path, name: str) -> None:
+def test_unknown_files_in_a_run_are_left_alone(workspace: Path, name: str) -> None:
     settings = [*VOCABULARIES["word"], *COMMON, "run=r"]
     assert train(*settings, "train.steps=2") == 0
-    checkpoints = place / "runs/r/checkpoints"
+    checkpoints = workspace / "runs/r/checkpoints"
     (checkpoints / name).write_bytes(b"not ours")
     (checkpoints / ".step-0000001-removed").mkdir()
     (checkpoints / ".step-0000001-removed" / "model.safetensors").write_bytes(b"ours")
@@ -119,62 +119,65 @@ def test_files_of_others_in_a_run_are_left_alone(place: Path, name: str) -> None
 SAVING = [*VOCABULARIES["word"], *COMMON, "schedule=plateau", "schedule.patience=1", "train.log_every=3"]
 
 
-def test_checkpoints_by_time(place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """Each replaces the one before it, and resuming from it is exact. Nothing of them is left at the end."""
+def test_timed_checkpoints_are_exact(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each timed checkpoint replaces the previous one, and none is left at the end."""
     common = [*SAVING, "train.validate_every=4", "train.keep_last=2", "train.average_last=2", "train.steps=11"]
     assert train(*common, "run=whole", "train.save_minutes=null") == 0
     begin_update = Trainer._begin_update
 
-    def killing(self: Trainer, *arguments: Any) -> Any:
+    def interrupt(self: Trainer, *arguments: Any) -> Any:
         if self.progress.step == 6:
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
         return begin_update(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_begin_update", killing)
+        patch.setattr(Trainer, "_begin_update", interrupt)
         assert train(*common, "run=parts", "train.save_minutes=1e-6") == 130
     names = [path.name for path in checkpoint.list_checkpoints(Path("runs/parts"))]
     assert names == ["step-0000004", "step-0000006-saved"]
     assert "The last checkpoint is runs/parts/checkpoints/step-0000006-saved: resume from it" in capfd.readouterr().err
     assert checkpoint.find("runs/parts").path.name == "step-0000004"
     assert train("run=parts", "train.resume=true") == 0
-    kept = [sorted(path.name for path in Path("runs", run, "checkpoints").iterdir()) for run in ("whole", "parts")]
-    assert kept[0] == kept[1]
-    assert equal("whole", "parts")
+    files = [sorted(path.name for path in Path("runs", run, "checkpoints").iterdir()) for run in ("whole", "parts")]
+    assert files[0] == files[1]
+    assert same_weights("whole", "parts")
     progress = [checkpoint.newest(Path("runs") / run).progress for run in ("whole", "parts")]
     assert all(progress[0][key] == progress[1][key] for key in ("best", "yardstick", "scheduled", "stale", "good"))
-    assert measured("whole") == measured("parts")
+    assert timeless_records("whole") == timeless_records("parts")
 
 
-def measured(run: str) -> list[dict[str, float]]:
-    """The records without times."""
-    found = [json.loads(line) for line in Path("runs", run, "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in r.items() if k not in ("seconds", "tokens_per_second")} for r in found]
+def timeless_records(run: str) -> list[dict[str, float]]:
+    """Return the records of metrics.jsonl without times."""
+    records = [json.loads(line) for line in Path("runs", run, "metrics.jsonl").read_text().splitlines()]
+    times = ("seconds", "tokens_per_second")
+    return [{name: value for name, value in record.items() if name not in times} for record in records]
 
 
-def test_checkpoints_by_time_have_an_interval(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins anew with every checkpoint, of a validation too."""
-    saved = []
+def test_timed_checkpoints_have_an_interval(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interval begins anew with every checkpoint, including those of validations."""
+    saved_names = []
     save = checkpoint.save
 
-    def noting(path: Path, **named: Any) -> None:
-        saved.append(path.name)
-        save(path, **named)
+    def record_and_save(path: Path, **keywords: Any) -> None:
+        saved_names.append(path.name)
+        save(path, **keywords)
 
-    monkeypatch.setattr(checkpoint, "save", noting)
+    monkeypatch.setattr(checkpoint, "save", record_and_save)
     seconds = iter(range(0, 10_000, 60))
     monkeypatch.setattr("seqtool.training.trainer.time.monotonic", lambda: next(seconds))
     settings = ["train.save_minutes=3", "train.validate_every=5", "train.steps=8", "train.log_every=100"]
     assert train(*SAVING, *settings, "run=r") == 0
-    assert [name for name in saved if "saved" in name] and saved[-1] == "step-0000008"
-    assert not {"step-0000000-saved", "step-0000001-saved", "step-0000006-saved"} & set(saved)
+    assert [name for name in saved_names if "saved" in name] and saved_names[-1] == "step-0000008"
+    assert not {"step-0000000-saved", "step-0000001-saved", "step-0000006-saved"} & set(saved_names)
 
 
-def test_a_run_that_lacks_a_setting(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No default replaces what its checkpoint does not say."""
+def test_a_run_without_a_setting_is_not_resumed(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No default replaces a setting that its checkpoint lacks."""
     assert train(*VOCABULARIES["word"], *COMMON, "run=r", "train.steps=2") == 0
-    (last,) = (place / "runs/r/checkpoints").iterdir()
+    (last,) = (workspace / "runs/r/checkpoints").iterdir()
     record = json.loads((last / "checkpoint.json").read_text())
     del record["config"]["train"]["save_minutes"]
     (last / "checkpoint.json").write_text(json.dumps(record))
@@ -183,62 +186,63 @@ def test_a_run_that_lacks_a_setting(place: Path, capsys: pytest.CaptureFixture[s
     assert "issing setting 'train.save_minutes'" in capsys.readouterr().err
 
 
-def test_a_run_may_go_on_by_another_score() -> None:
-    """The best so far has no such score: the next validation is the best."""
-    before = {"step": 2, "loss": 0.5, "bleu": 30.0}
-    progress = Progress(step=4, best={"checkpoint": "step-0000002", **before}, yardstick=before, stale=3)
-    now = {"loss": 1.5, "bleu": 20.0, "chrf": 40.0}
-    assert progress.add_scores(now, by="chrf") and progress.best == {"checkpoint": "step-0000004", "step": 4, **now}
-    progress.add_scheduled(now, by="chrf", plateau=None, kept=1)
-    assert progress.stale == 0 and progress.yardstick == now
+def test_a_run_may_resume_with_another_score() -> None:
+    """The best checkpoint so far has no such score, so the next validation becomes the best."""
+    earlier = {"step": 2, "loss": 0.5, "bleu": 30.0}
+    progress = Progress(step=4, best={"checkpoint": "step-0000002", **earlier}, yardstick=earlier, stale=3)
+    scores = {"loss": 1.5, "bleu": 20.0, "chrf": 40.0}
+    assert progress.add_scores(scores, by="chrf")
+    assert progress.best == {"checkpoint": "step-0000004", "step": 4, **scores}
+    progress.add_scheduled(scores, by="chrf", plateau=None, kept=1)
+    assert progress.stale == 0 and progress.yardstick == scores
 
 
-def started(place: Path, *settings: str, **options: Any) -> subprocess.Popen[bytes]:
-    """`seqtool train` in a process of its own, which has validated once when this returns."""
+def start_training(workspace: Path, *settings: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start `seqtool train` in another process, and return when it has validated once."""
     command = [sys.executable, "-m", "seqtool", "train", *VOCABULARIES["word"], *COMMON, "run=r", *settings]
     environment = {**os.environ, "PYTHONPATH": str(Path(seqtool.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, cwd=place, env=environment, **options)
-    while process.poll() is None and not list(place.glob("runs/r/checkpoints/step-*")):
+    process = subprocess.Popen(command, cwd=workspace, env=environment, **options)
+    while process.poll() is None and not list(workspace.glob("runs/r/checkpoints/step-*")):
         time.sleep(0.05)
     return process
 
 
-def test_a_run_is_saved_when_its_terminal_is_closed(place: Path) -> None:
-    """To write to the terminal is an error from then on."""
+def test_a_run_is_saved_when_its_terminal_is_closed(workspace: Path) -> None:
+    """Writing to a terminal that has been closed is an error."""
     outer, inner = pty.openpty()
     settings = ["train.validate_every=5", "train.log_every=1"]
-    process = started(place, *settings, stdin=inner, stdout=inner, stderr=inner, preexec_fn=own_terminal)
+    process = start_training(workspace, *settings, stdin=inner, stdout=inner, stderr=inner, preexec_fn=take_terminal)
     os.close(inner)
     os.close(outer)
     assert process.wait(timeout=60) == 130
-    found = checkpoint.newest(place / "runs/r")
-    assert found.path.name in (f"step-{found.progress['step']:07d}", f"step-{found.progress['step']:07d}-stopped")
-    logged = [json.loads(line)["step"] for line in (place / "runs/r/metrics.jsonl").read_text().splitlines()]
-    assert max(logged) == found.progress["step"]
+    newest = checkpoint.newest(workspace / "runs/r")
+    assert newest.path.name in (f"step-{newest.progress['step']:07d}", f"step-{newest.progress['step']:07d}-stopped")
+    logged = [json.loads(line)["step"] for line in (workspace / "runs/r/metrics.jsonl").read_text().splitlines()]
+    assert max(logged) == newest.progress["step"]
 
 
-def own_terminal() -> None:
+def take_terminal() -> None:
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def test_under_nohup_a_run_outlives_its_terminal(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_nohup_a_run_outlives_its_terminal(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin_update = Trainer._begin_update
 
-    def hanging_up(self: Trainer, *arguments: Any) -> Any:
+    def hang_up(self: Trainer, *arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGHUP)
         return begin_update(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "_begin_update", hanging_up)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    monkeypatch.setattr(Trainer, "_begin_update", hang_up)
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         assert train(*VOCABULARIES["word"], *COMMON, "run=r", "train.steps=3") == 0
     finally:
-        signal.signal(signal.SIGHUP, before)
-    assert checkpoint.newest(place / "runs/r").progress["step"] == 3
+        signal.signal(signal.SIGHUP, handler)
+    assert checkpoint.newest(workspace / "runs/r").progress["step"] == 3
 
 
-ENDED = {
+ENDINGS = {
     "train.steps=4": "Ended by train.steps=4 at step 4\n",
     "train.minutes=1e-6": "Ended by train.minutes=1e-06 at step 0\n",
     "train.minutes=1e-6 train.steps=50": "before train.steps=50. Resume with: seqtool train run=r train.resume=true "
@@ -251,11 +255,11 @@ ENDED = {
 }
 
 
-@pytest.mark.parametrize("settings", ENDED)
-def test_a_run_says_what_has_ended_it_and_what_it_was_on_its_way_to(
-    place: Path, settings: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("settings", ENDINGS)
+def test_the_log_names_what_ended_a_run_and_its_other_limits(
+    workspace: Path, settings: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(*VOCABULARIES["word"], *COMMON, "run=r", *settings.split()) == 0
     output = capsys.readouterr().out
-    assert ENDED[settings] in output
-    assert ("Ended by train.minutes=1e-06 at step 0, in epoch 1, before" in output) == ("before" in ENDED[settings])
+    assert ENDINGS[settings] in output
+    assert ("Ended by train.minutes=1e-06 at step 0, in epoch 1, before" in output) == ("before" in ENDINGS[settings])

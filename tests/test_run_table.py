@@ -1,4 +1,4 @@
-"""Runs side by side."""
+"""Tests of the table that shows runs side by side."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_a_sweep_ends_with_a_table_of_its_runs(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """And inspect prints it of any directory of runs, without what is none, saying which are damaged."""
+    """`inspect` prints the table of any directory of runs, without other directories. Damaged runs are reported."""
     monkeypatch.chdir(tmp_path)
     sweep = ["train", "-m", *DATA, *SIZES, "train.steps=1,2"]
     assert cli.run([*sweep, "run=a"], config_directory()) == 0
@@ -32,9 +32,9 @@ def test_a_sweep_ends_with_a_table_of_its_runs(
         best = checkpoint.find(Path("runs") / name).progress["best"]
         scores = [f"{best['loss']:.3f}", f"{best['bleu']:.2f}"]
         assert cells(line) == [name, f"train.steps={steps}", "Sutskever", "Toy", *scores, steps, "0.0 min"]
-    assert cli.run(sweep, config_directory()) == 0  # without names of their own
-    made = [cells(line)[0] for line in capsys.readouterr().out.splitlines()[-2:]]
-    assert made == ["toy-sutskever", "toy-sutskever-2"]
+    assert cli.run(sweep, config_directory()) == 0  # these runs get default names
+    names = [cells(line)[0] for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert names == ["toy-sutskever", "toy-sutskever-2"]
     (tmp_path / "runs" / "other").mkdir()
     (checkpoint.newest(Path("runs/a-0")).path / "model.safetensors").write_bytes(b"")
     assert cli.run(["inspect", "runs"], config_directory()) == 0

@@ -1,4 +1,4 @@
-"""Run directories: one run a name, whoever asks first."""
+"""Tests of run directories: each name belongs to a single run, even if several start at the same time."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ from seqtool.errors import InputError
 from seqtool.training import runs
 
 
-def test_a_named_run_is_made_once(tmp_path: Path) -> None:
+def test_a_named_run_is_created_once(tmp_path: Path) -> None:
     root = tmp_path / "a" / "runs"
     assert runs.create("first", suggestion="toy", root=root) == root / "first"
     (root / "first" / "config.yaml").write_text("kept")
@@ -24,23 +24,23 @@ def test_a_named_run_is_made_once(tmp_path: Path) -> None:
     assert (root / "first" / "config.yaml").read_text() == "kept"
 
 
-def test_a_file_is_not_overwritten_either(tmp_path: Path) -> None:
+def test_a_file_of_that_name_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "first").write_text("a file")
     with pytest.raises(InputError, match="Run 'first' already exists"):
         runs.create("first", suggestion="toy", root=tmp_path)
     assert (tmp_path / "first").read_text() == "a file"
 
 
-def test_without_a_name_the_first_free_one_is_taken(tmp_path: Path) -> None:
-    found = [runs.create(None, suggestion="toy-bahdanau", root=tmp_path).name for _ in range(3)]
-    assert found == ["toy-bahdanau", "toy-bahdanau-2", "toy-bahdanau-3"]
-    assert all((tmp_path / name).is_dir() for name in found)
+def test_without_a_name_the_first_free_name_is_taken(tmp_path: Path) -> None:
+    names = [runs.create(None, suggestion="toy-bahdanau", root=tmp_path).name for _ in range(3)]
+    assert names == ["toy-bahdanau", "toy-bahdanau-2", "toy-bahdanau-3"]
+    assert all((tmp_path / name).is_dir() for name in names)
 
 
 def test_runs_started_at_once_get_different_names(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda _: runs.create(None, suggestion="toy", root=tmp_path), range(24)))
-    assert len(set(found)) == 24
+        names = list(threads.map(lambda _: runs.create(None, suggestion="toy", root=tmp_path), range(24)))
+    assert len(set(names)) == 24
 
 
 @pytest.mark.parametrize("name", ["Köln (1)", "10", "a=b", "..a", "~", "null", " ", "a\\b", "${x}"])
@@ -50,7 +50,7 @@ def test_any_directory_name_names_a_run(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/tmp/x", "a/b", "a/", "a\0b"])
-def test_names_that_climb_out_are_refused(name: str, tmp_path: Path) -> None:
+def test_names_of_other_directories_are_refused(name: str, tmp_path: Path) -> None:
     root = tmp_path / "runs"
     with pytest.raises(InputError) as error:
         runs.create(name, suggestion="toy", root=root)

@@ -1,4 +1,4 @@
-"""What is shown while a model trains, what a language model expects next, and pictures of a few test sentences."""
+"""Tests of samples shown in training, of the most probable symbols of a text, and of plots of a few test sentences."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from seqtool.runtime.files import config_directory
 
 COMMON = ["data.processes=1", "device=cpu", "threads=1", "train.minutes=null", "train.show=2"]
 PAIRS = ["data.train=300", "data.valid=6", "data.test=60", "data.vocabulary.size=200", "model.embedding=8"]
-SIZES = [f"model.{one}=8" for one in ("encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+SIZES = [f"model.{size}=8" for size in ("encoder_hidden", "decoder_hidden", "alignment", "maxout")]
 
 
 def run(*arguments: str) -> int:
@@ -25,53 +25,53 @@ def run(*arguments: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with contextlib.chdir(tmp_path_factory.mktemp("place")):
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with contextlib.chdir(tmp_path_factory.mktemp("workspace")):
         yield Path.cwd()
 
 
-def kept(name: str) -> list[Any]:
+def read_samples(name: str) -> list[Any]:
     return [json.loads(line) for line in Path(f"runs/{name}/samples.jsonl").read_text("utf-8").splitlines()]
 
 
 @pytest.fixture(scope="module")
-def pairs(place: Path) -> str:
+def pairs(workspace: Path) -> str:
     assert run("train", *COMMON, *PAIRS, *SIZES, "run=pairs", "train.steps=4", "train.validate_every=2") == 0
     return "pairs"
 
 
 def test_translations_are_shown_and_kept(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same two sentences each time; a resumed run shows them again."""
-    found = kept(pairs)
-    assert [one["step"] for one in found] == [2, 4]
+    """The same two sentences are translated each time, also after the run is resumed."""
+    records = read_samples(pairs)
+    assert [record["step"] for record in records] == [2, 4]
     (cache,) = Path("cache").glob("toy-*/")
     sources, references = ((cache / f"valid.{side}.txt").read_text().splitlines()[:2] for side in ("source", "target"))
-    for one in found:
-        assert [sample["source"] for sample in one["samples"]] == sources
-        assert [sample["reference"] for sample in one["samples"]] == references
-        assert all(isinstance(sample["hypothesis"], str) for sample in one["samples"])
+    for record in records:
+        assert [sample["source"] for sample in record["samples"]] == sources
+        assert [sample["reference"] for sample in record["samples"]] == references
+        assert all(isinstance(sample["hypothesis"], str) for sample in record["samples"])
     assert run("train", f"run={pairs}", "train.resume=true", "train.steps=6") == 0
     assert f"  reference   {references[1]}" in capsys.readouterr().out
-    assert kept(pairs)[:2] == found and [one["step"] for one in kept(pairs)] == [2, 4, 6]
+    assert read_samples(pairs)[:2] == records and [record["step"] for record in read_samples(pairs)] == [2, 4, 6]
 
 
-def test_texts_are_shown_and_kept(place: Path) -> None:
+def test_texts_are_shown_and_kept(workspace: Path) -> None:
     Path("text.txt").write_text("the cat sees the dog\n" * 80)
     text = ["data=text", "data.train=text.txt", "train.batch_size=4", "train.bptt=10", "optim.lr=0.02"]
     sizes = ["model=language_model", "model.embedding=8", "model.hidden=24", "model.dropout=0"]
     assert run("train", *COMMON, *text, *sizes, "run=text", "train.steps=150", "train.validate_every=75") == 0
-    first, last = kept("text")
-    assert all(len(sample["text"]) > 150 for one in (first, last) for sample in one["samples"])
-    known = {"the", "cat", "sees", "dog"}
+    first, last = read_samples("text")
+    assert all(len(sample["text"]) > 150 for record in (first, last) for sample in record["samples"])
+    corpus_words = {"the", "cat", "sees", "dog"}
 
-    def words(one: Any) -> float:
-        found = [word for sample in one["samples"] for word in sample["text"].split()]
-        return sum(word in known for word in found) / len(found)
+    def corpus_share(record: Any) -> float:
+        words = [word for sample in record["samples"] for word in sample["text"].split()]
+        return sum(word in corpus_words for word in words) / len(words)
 
-    assert words(last) > 0.5 and len(last["samples"]) == 2
+    assert corpus_share(last) > 0.5 and len(last["samples"]) == 2
 
 
-def test_captions_are_shown_and_kept(place: Path) -> None:
+def test_captions_are_shown_and_kept(workspace: Path) -> None:
     Path("photos").mkdir()
     for i in range(8):
         Image.new("RGB", (32, 32), (30 * i, 0, 0)).save(f"photos/{i}.png")
@@ -79,16 +79,16 @@ def test_captions_are_shown_and_kept(place: Path) -> None:
     Path("photos/captions.jsonl").write_text("\n".join(lines) + "\n")
     photos = ["data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "data.valid_share=0.5"]
     sizes = ["model=show_tell", "model.hidden=8", "model.embedding=8", "model.encoder.size=32"]
-    more = ["data.vocabulary.minimum_count=1", "run=photos", "train.steps=1"]
-    assert run("train", *COMMON, *photos, *sizes, *more) == 0
-    (shown,) = kept("photos")
-    assert len(shown["samples"]) == 2
-    for sample in shown["samples"]:
+    settings = ["data.vocabulary.minimum_count=1", "run=photos", "train.steps=1"]
+    assert run("train", *COMMON, *photos, *sizes, *settings) == 0
+    (record,) = read_samples("photos")
+    assert len(record["samples"]) == 2
+    for sample in record["samples"]:
         assert sample["image"].endswith(".png") and sample["reference"] == "all is red" and "hypothesis" in sample
 
 
-def test_the_likeliest_symbols(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For each token its probability, and what the model would rather have had."""
+def test_eval_gives_the_most_probable_symbols(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each token has its probability, the entropy, and the most probable symbols in its place."""
     Path("new.txt").write_text("the cat\nthe dog\n")
     common = ["eval", "checkpoint=runs/text", "text=new.txt", "bootstrap=2", "device=cpu"]
     capsys.readouterr()
@@ -96,27 +96,28 @@ def test_the_likeliest_symbols(place: Path, capsys: pytest.CaptureFixture[str]) 
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["text"] for line in lines] == ["the cat\n", "the dog\n"]
     for line in lines:
-        assert "".join(one["token"] for one in line["predicted"]).replace("▁", " ") == line["text"]
-        assert line["nats"] == pytest.approx(-sum(np.log(one["probability"]) for one in line["predicted"]), rel=1e-5)
-        for one in line["predicted"]:
-            probabilities = [p for _, p in one["likeliest"]]
+        predictions = line["predicted"]
+        assert "".join(token["token"] for token in predictions).replace("▁", " ") == line["text"]
+        assert line["nats"] == pytest.approx(-sum(np.log(token["probability"]) for token in predictions), rel=1e-5)
+        for token in predictions:
+            probability, probabilities = token["probability"], [p for _, p in token["likeliest"]]
             assert len(probabilities) == 3 and probabilities == sorted(probabilities, reverse=True)
-            assert one["probability"] <= probabilities[0] + 1e-6 and sum(probabilities) <= 1 + 1e-6
-            assert dict(one["likeliest"]).get(one["token"], one["probability"]) == pytest.approx(one["probability"])
-            assert 0 <= one["entropy"] <= math.log(len(seqtool.load("runs/text").target_vocabulary))
+            assert probability <= probabilities[0] + 1e-6 and sum(probabilities) <= 1 + 1e-6
+            assert dict(token["likeliest"]).get(token["token"], probability) == pytest.approx(probability)
+            assert 0 <= token["entropy"] <= math.log(len(seqtool.load("runs/text").target_vocabulary))
     assert run(*common, "likeliest=3") == 2
     assert "likeliest= needs format=jsonl or report=FILE.html." in capsys.readouterr().err
 
 
-def test_pictures_of_a_few_sentences(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Drawn by the seed from test sentences of 10 to 20 words."""
+def test_alignments_of_a_few_sentences_are_drawn(pairs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The seed chooses among the test sentences of 10 to 20 words."""
     common = ["eval", f"checkpoint=runs/{pairs}", "bootstrap=2", "beam=1", "device=cpu", "max_length=20"]
-    for place in ("one", "other"):
-        assert run(*common, f"plot={place}", "samples=3") == 0
+    for directory in ("figures", "repeated"):
+        assert run(*common, f"plot={directory}", "samples=3") == 0
     (cache,) = Path("cache").glob("toy-*/")
     sources = (cache / "test.source.txt").read_text().splitlines()
-    names = sorted(file.name for file in Path("one").glob("alignment-*.png"))
-    assert len(names) == 3 and names == sorted(file.name for file in Path("other").glob("alignment-*.png"))
+    names = sorted(file.name for file in Path("figures").glob("alignment-*.png"))
+    assert len(names) == 3 and names == sorted(file.name for file in Path("repeated").glob("alignment-*.png"))
     assert all(10 <= len(sources[int(name[10:14]) - 1].split()) <= 20 for name in names)
     Path("short.en").write_text("I see the dog.\n")
     capsys.readouterr()

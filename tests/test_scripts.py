@@ -1,4 +1,4 @@
-"""The scripts: each can be imported, so that none rots unnoticed, and names only files that exist."""
+"""Tests of the scripts: each can be imported, and names only files that exist."""
 
 import importlib.util
 import re
@@ -20,7 +20,7 @@ def name(script: Path) -> str:
 
 
 @pytest.mark.parametrize("script", PYTHON, ids=name)
-def test_a_script_imports(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_can_be_imported(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "from playwright" in script.read_text(encoding="utf-8"):
         pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "benchmarks"))
@@ -28,15 +28,15 @@ def test_a_script_imports(script: Path, monkeypatch: pytest.MonkeyPatch) -> None
     specification = importlib.util.spec_from_file_location(f"script_{script.stem}", script)
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
-    monkeypatch.setitem(sys.modules, specification.name, module)  # where dataclasses look
+    monkeypatch.setitem(sys.modules, specification.name, module)  # dataclasses look modules up there
     specification.loader.exec_module(module)
     assert module.__doc__
 
 
 @pytest.mark.parametrize("script", [*PYTHON, *SHELL], ids=name)
 def test_a_script_names_files_that_exist(script: Path) -> None:
-    named = re.findall(r"\b(?:python|bash) \"?((?:tests|scripts)/[\w/]+\.\w+)", script.read_text(encoding="utf-8"))
-    assert not [path for path in named if not (ROOT / path).exists()]
+    paths = re.findall(r"\b(?:python|bash) \"?((?:tests|scripts)/[\w/]+\.\w+)", script.read_text(encoding="utf-8"))
+    assert not [path for path in paths if not (ROOT / path).exists()]
 
 
 @pytest.mark.parametrize("script", SHELL, ids=name)
@@ -46,7 +46,7 @@ def test_a_shell_script_parses(script: Path) -> None:
     assert subprocess.run([bash, "-n", script], check=False).returncode == 0
 
 
-def test_a_walk_is_counted() -> None:
+def test_files_and_returns_of_a_walk_are_counted() -> None:
     functions = [
         walk.Function(file, str(number)) for number, file in enumerate(("a.py", "a.py", "b.py", "a.py", "c.py"))
     ]

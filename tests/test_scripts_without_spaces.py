@@ -1,4 +1,4 @@
-"""Text in scripts without spaces between words: scores, lengths, counts and vocabularies go by characters."""
+"""Tests of text without spaces between words: scores, lengths, counts and vocabularies use characters."""
 
 import json
 import sys
@@ -11,11 +11,11 @@ import sacrebleu
 from PIL import Image
 
 from seqtool.cli import main as cli
-from seqtool.evaluation.evaluation import flags_of
+from seqtool.evaluation import flags_of
 from seqtool.metrics.words import f1_by_count
 from seqtool.runtime.files import config_directory, write_lines
 
-TEXTS = {  # what BLEU takes, and two sentences
+TEXTS = {  # BLEU's tokeniser, and two sentences
     "Chinese": ("zh", ["我喜欢红色的苹果，他住在北京。", "小狗在Google的草地上跑。"]),
     "Chinese, with a Japanese name": ("zh", ["我喜欢红色的苹果，也喜欢绿色的梨，还有黄色的香蕉和西瓜。", "の是日文。"]),
     "Japanese": ("char", ["私は赤いりんごが好きです。", "犬が公園を走っている。"]),
@@ -33,7 +33,7 @@ TEXTS = {  # what BLEU takes, and two sentences
     "Japanese with Latin words": ("char", ["私は Python で CSV を読む.", "犬が Google の本社を走っている。"]),
     "Thai phrases": ("char", ["สวัสดีครับ, ขอบคุณ. ลาก่อน", "ใช้ Python 3 กับ CSV ได้"]),
     "Latin words in Chinese": ("char", ["使用Python的NumPy库来计算array的mean值", "用Google搜索附近的餐馆"]),
-    "Korean in one": ("char", ["나는빨간사과를좋아한다.", "그는서울에산다."]),
+    "Korean without spaces": ("char", ["나는빨간사과를좋아한다.", "그는서울에산다."]),
     "letters": ("char", ["abcdefghijkl", "mnopqrst"]),
 }
 SPACED = {
@@ -54,108 +54,106 @@ def run(*arguments: str) -> int:
     return cli.run(list(arguments), config_directory())
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
-def written(name: str, lines: Sequence[str]) -> str:
+def write(name: str, lines: Sequence[str]) -> str:
     write_lines(Path(name), lines)
     return name
 
 
-def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+def evaluate(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     assert run("eval", *arguments, "bootstrap=2", "format=json") == 0
     return json.loads(capsys.readouterr().out)
 
 
 def bleu(
-    capsys: pytest.CaptureFixture[str], hypotheses: Sequence[str], *references: Sequence[str], more: Any = ()
+    capsys: pytest.CaptureFixture[str], hypotheses: Sequence[str], *references: Sequence[str], settings: Any = ()
 ) -> Any:
-    files = [written(f"reference{number}", lines) for number, lines in enumerate(references)]
-    named = (f"hypotheses={written('hypotheses', hypotheses)}", f"references={','.join(files)}", "ter=false")
-    return evaluated(capsys, *named, *more)["system"]["scores"][0]
+    files = [write(f"reference{number}", lines) for number, lines in enumerate(references)]
+    arguments = (f"hypotheses={write('hypotheses', hypotheses)}", f"references={','.join(files)}", "ter=false")
+    return evaluate(capsys, *arguments, *settings)["system"]["scores"][0]
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_translations(name: str, here: Path, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """sacreBLEU's number with the tokeniser that fits, which is said and stands in the signature."""
+def test_bleu_chooses_the_tokeniser_of_the_script(name: str, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+    """BLEU equals sacreBLEU's score with that tokeniser, which is logged and stands in the signature."""
     tokenize, texts = TEXTS[name]
     worse = [texts[0], texts[1][1:]]
-    found = bleu(capsys, worse, texts)
-    assert f"tok:{tokenize}|" in found["signature"]
-    assert found["value"] == pytest.approx(sacrebleu.corpus_bleu(worse, [texts], tokenize=tokenize).score)
-    assert [f"tokenize={tokenize}: " in said for said in caplog.messages] == [True]
+    score = bleu(capsys, worse, texts)
+    assert f"tok:{tokenize}|" in score["signature"]
+    assert score["value"] == pytest.approx(sacrebleu.corpus_bleu(worse, [texts], tokenize=tokenize).score)
+    assert [f"tokenize={tokenize}: " in message for message in caplog.messages] == [True]
     assert ("ja-mecab" in caplog.text) == ("Japanese" in name and tokenize == "char")
     caplog.clear()
-    assert "tok:13a|" in bleu(capsys, worse, texts, more=["tokenize=13a"])["signature"] and not caplog.messages
+    assert "tok:13a|" in bleu(capsys, worse, texts, settings=["tokenize=13a"])["signature"] and not caplog.messages
 
 
-def test_all_references_choose(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tokeniser_depends_on_all_references(capsys: pytest.CaptureFixture[str]) -> None:
     chinese = TEXTS["Chinese"][1]
     assert "tok:zh|" in bleu(capsys, SPACED["English"], chinese, chinese)["signature"]
     assert "tok:13a|" in bleu(capsys, chinese, chinese, SPACED["English"])["signature"]
 
 
 @pytest.mark.parametrize("name", SPACED)
-def test_text_with_spaces(name: str, here: Path, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """Only Korean is said to have a better tokeniser, and other text to seem segmented into words."""
+def test_spaced_text_keeps_the_default_tokeniser(name: str, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+    """For Korean, a better tokeniser is recommended. Text that was cut into words is reported as segmented."""
     texts = SPACED[name]
     worse = [texts[0], texts[1][3:]]
-    found = bleu(capsys, worse, texts)
-    assert "tok:13a|" in found["signature"]
-    assert found["value"] == sacrebleu.corpus_bleu(worse, [texts]).score
-    assert ["ko-mecab" in said for said in caplog.messages if "segmented into words" not in said] == [True] * (
-        name == "Korean"
-    )
+    score = bleu(capsys, worse, texts)
+    assert "tok:13a|" in score["signature"]
+    assert score["value"] == sacrebleu.corpus_bleu(worse, [texts]).score
+    recommendations = [message for message in caplog.messages if "segmented into words" not in message]
+    assert ["ko-mecab" in message for message in recommendations] == [True] * (name == "Korean")
     counts = f"tokenize={'zh' if 'Chinese' in name else 'char'} counts characters"
     assert ("segmented into words by spaces; " in caplog.text and counts in caplog.text) == ("cut" in name)
 
 
-KINDS = ("Chinese", "Japanese in kana", "Thai", "Burmese")
-CAPTIONS = {name: TEXTS[name][1] for name in (*KINDS, "Latin words in Chinese", "Korean in one")}
+UNSPACED = ("Chinese", "Japanese in kana", "Thai", "Burmese")
+CAPTIONS = {name: TEXTS[name][1] for name in (*UNSPACED, "Latin words in Chinese", "Korean without spaces")}
 
 
 @pytest.mark.parametrize("name", CAPTIONS)
-def test_captions(name: str, here: Path, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """A caption that differs in one character is nearly right; document frequencies keep the tokenisation."""
+def test_captions_are_scored_by_characters(name: str, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+    """A caption that lacks its last two characters is nearly right. Document frequencies keep the tokenisation."""
     texts = CAPTIONS[name]
     Path("r.json").write_text(json.dumps({str(number): [text] for number, text in enumerate(texts)}))
     Path("h.json").write_text(json.dumps({str(number): text[:-2] for number, text in enumerate(texts)}))
     files = ("task=captioning", "hypotheses=h.json", "references=r.json")
-    found = evaluated(capsys, *files)
-    assert found["bleu4"] > 0.7 and found["cider_d"] > 5 and "|tok:char|" in found["signature"]
+    report = evaluate(capsys, *files)
+    assert report["bleu4"] > 0.7 and report["cider_d"] > 5 and "|tok:char|" in report["signature"]
     assert "tokenize=char: " in caplog.text
     assert run("eval", "task=captioning", "references=r.json", "save_document_frequencies=df.json") == 0
     capsys.readouterr()
-    assert evaluated(capsys, *files, "document_frequencies=df.json")["cider_d"] == found["cider_d"]
-    assert "|tok:ptb-" in evaluated(capsys, *files, "tokenize=ptb")["signature"]
+    assert evaluate(capsys, *files, "document_frequencies=df.json")["cider_d"] == report["cider_d"]
+    assert "|tok:ptb-" in evaluate(capsys, *files, "tokenize=ptb")["signature"]
 
 
 @pytest.mark.parametrize(
     "name", ["Hindi", "Korean", "Chinese cut into words", "mixed", "single words", "single words of Korean"]
 )
-def test_captions_with_spaces(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_spaced_captions_are_scored_by_words(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     texts = SPACED.get(name) or (["개", "고양이"] if "Korean" in name else ["dog", "cat"])
     Path("r.json").write_text(json.dumps(dict(enumerate(texts))))
     files = ("task=captioning", "hypotheses=r.json", "references=r.json")
-    found = evaluated(capsys, *files)
-    assert "|tok:ptb-" in found["signature"] and found == evaluated(capsys, *files, "tokenize=ptb")
+    report = evaluate(capsys, *files)
+    assert "|tok:ptb-" in report["signature"] and report == evaluate(capsys, *files, "tokenize=ptb")
 
 
 MACHINE = ["device=cpu", "threads=1", "train.minutes=null", "data.processes=1", "validation.max_length=9"]
 SMALL = ["model.embedding=8", "model.encoder_hidden=8", "model.decoder_hidden=8", "model.alignment=8", "model.maxout=8"]
 
 
-def trained(name: str, target: str, *more: str) -> int:
+def train(name: str, target: str, *settings: str) -> int:
     data = [f"data.{split}=source,{target}" for split in ("train", "valid")]
     kind = ["data=parallel", "data.vocabulary.kind=char", f"run={name}", "train.steps=1"]
-    return run("train", *kind, *data, *MACHINE, *SMALL, *more)
+    return run("train", *kind, *data, *MACHINE, *SMALL, *settings)
 
 
-def kept(name: str, step: int = 1) -> tuple[str, str]:
-    """What the run's settings and its checkpoint say about the tokeniser."""
+def recorded_tokenisers(name: str, step: int = 1) -> tuple[str, str]:
+    """Return the tokeniser in the run's configuration file and the one in its checkpoint."""
     record = json.loads(next(Path(f"runs/{name}/checkpoints").glob(f"step-*{step}/checkpoint.json")).read_text())
     settings = Path(f"runs/{name}/config.yaml").read_text().split("validation:")[1]
     (line,) = [line for line in settings.splitlines() if "tokenize" in line]
@@ -163,80 +161,78 @@ def kept(name: str, step: int = 1) -> tuple[str, str]:
 
 
 @pytest.fixture
-def parallel(here: Path) -> Path:
-    written("source", ["red apples", "a dog"] * 4)
+def parallel() -> None:
+    write("source", ["red apples", "a dog"] * 4)
     for language in ("Chinese", "Thai"):
-        written(language, TEXTS[language][1] * 4)
-    written("English", SPACED["English"] * 4)
-    return here
+        write(language, TEXTS[language][1] * 4)
+    write("English", SPACED["English"] * 4)
 
 
 @pytest.mark.usefixtures("parallel")
-def test_validation_of_a_run(caplog: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Chosen by the references, kept by the run when it goes on, and not to be changed."""
-    assert trained("zh", "Chinese") == 0
-    assert kept("zh") == ("zh", "zh") and "Validation: tokenize=zh: " in caplog.text
+def test_validation_chooses_and_keeps_a_tokeniser(caplog: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The references determine the tokeniser. A resumed run keeps it, and refuses another."""
+    assert train("zh", "Chinese") == 0
+    assert recorded_tokenisers("zh") == ("zh", "zh") and "Validation: tokenize=zh: " in caplog.text
     caplog.clear()
     assert run("train", "run=zh", "train.resume=true", "train.steps=2") == 0
-    assert kept("zh", 2) == ("zh", "zh") and "tokenize" not in caplog.text
+    assert recorded_tokenisers("zh", 2) == ("zh", "zh") and "tokenize" not in caplog.text
     assert run("train", "run=zh", "train.resume=true", "train.steps=3", "validation.tokenize=char") == 2
     assert "validation.tokenize (zh, now char)" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("parallel")
 @pytest.mark.parametrize(
-    ("target", "more", "wanted"),
+    ("target", "settings", "tokeniser"),
     [("Thai", [], "char"), ("English", [], "13a"), ("Chinese", ["validation.tokenize=13a"], "13a")],
 )
-def test_other_validations(target: str, more: list[str], wanted: str) -> None:
-    assert trained("other", target, *more) == 0
-    assert kept("other") == (wanted, wanted)
+def test_validation_uses_the_tokeniser_of_its_references(target: str, settings: list[str], tokeniser: str) -> None:
+    assert train("other", target, *settings) == 0
+    assert recorded_tokenisers("other") == (tokeniser, tokeniser)
 
 
 @pytest.mark.usefixtures("parallel")
-def test_a_perfect_model_is_the_best(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A validation of what the references say is 100, not 0."""
+def test_perfect_translations_score_100(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the default tokeniser, BLEU would be 0."""
     from seqtool.data.text.vocabulary import SentencePieceVocabulary
 
     texts = iter(TEXTS["Chinese"][1] * 4)
     monkeypatch.setattr(SentencePieceVocabulary, "decode", lambda *_: next(texts))
-    assert trained("perfect", "Chinese") == 0
+    assert train("perfect", "Chinese") == 0
     assert "BLEU 100.00, the best so far" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("parallel")
 @pytest.mark.parametrize(
-    ("setting", "wanted"), [("13b", "Unknown tokeniser '13b'"), ("ptb", "Unknown tokeniser 'ptb'")]
+    ("setting", "message"), [("13b", "Unknown tokeniser '13b'"), ("ptb", "Unknown tokeniser 'ptb'")]
 )
-def test_unknown_tokenisers(setting: str, wanted: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert trained("no", "Chinese", f"validation.tokenize={setting}") == 2
-    assert wanted in capsys.readouterr().err
+def test_unknown_tokenisers_are_refused(setting: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("no", "Chinese", f"validation.tokenize={setting}") == 2
+    assert message in capsys.readouterr().err
 
 
-def photos(captions: Sequence[str]) -> list[str]:
+def make_photos(captions: Sequence[str]) -> list[str]:
     Path("photos").mkdir()
     for number in range(6):
         Image.new("RGB", (32, 32), (40 * number, 0, 0)).save(f"photos/{number}.png")
     lines = [json.dumps({"file": f"{i}.png", "caption": captions[i % len(captions)]}) for i in range(6)]
-    named = f"data.train={written('captions.jsonl', lines)}"
-    return ["data=photos", "data.directory=photos", named, "data.valid_share=0.4", "data.processes=1", "device=cpu"]
+    file = f"data.train={write('captions.jsonl', lines)}"
+    return ["data=photos", "data.directory=photos", file, "data.valid_share=0.4", "data.processes=1", "device=cpu"]
 
 
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("texts", "wanted"), [(CAPTIONS["Thai"], "char"), (SPACED["English"], "ptb")])
-def test_validation_of_captions(texts: list[str], wanted: str, caplog: Any) -> None:
-    """And a vocabulary of words says what 1.0 tokens a caption mean."""
+@pytest.mark.parametrize(("texts", "tokeniser"), [(CAPTIONS["Thai"], "char"), (SPACED["English"], "ptb")])
+def test_validation_of_captions_chooses_a_tokeniser(texts: list[str], tokeniser: str, caplog: Any) -> None:
+    """A vocabulary of words leads to a warning if captions have no spaces."""
     sizes = ["model=show_tell", "model.hidden=8", "model.embedding=8", "model.encoder.size=32", "run=photos"]
-    more = ["data.vocabulary.minimum_count=1", "data.test_share=0.1", "train.steps=1", "validation.max_length=5"]
-    assert run("train", *photos(texts), *sizes, *more, "threads=1") == 0
-    assert kept("photos") == (wanted, wanted)
-    assert ("data.vocabulary.kind=char" in caplog.text) == (wanted == "char")
-    assert ("Validation: tokenize=char" in caplog.text) == (wanted == "char")
+    settings = ["data.vocabulary.minimum_count=1", "data.test_share=0.1", "train.steps=1", "validation.max_length=5"]
+    assert run("train", *make_photos(texts), *sizes, *settings, "threads=1") == 0
+    assert recorded_tokenisers("photos") == (tokeniser, tokeniser)
+    assert ("data.vocabulary.kind=char" in caplog.text) == (tokeniser == "char")
+    assert ("Validation: tokenize=char" in caplog.text) == (tokeniser == "char")
 
 
 @pytest.mark.usefixtures("parallel")
 @pytest.mark.parametrize(
-    ("data", "wanted"),
+    ("data", "warning"),
     [
         (["data=parallel", "data.train=source,Thai", "data.valid=source,Thai"], "The target text has almost no spaces"),
         (["data=parallel", "data.train=Thai,source", "data.valid=Thai,source"], "The source text has almost no spaces"),
@@ -247,12 +243,12 @@ def test_validation_of_captions(texts: list[str], wanted: str, caplog: Any) -> N
         ),
     ],
 )
-def test_vocabularies_of_words(data: list[str], wanted: str, caplog: Any) -> None:
-    """Said whenever they are prepared or found; other kinds of vocabulary need no sentence."""
+def test_word_vocabularies_of_unspaced_text_give_a_warning(data: list[str], warning: str, caplog: Any) -> None:
+    """The warning is logged when data are prepared and when they are read from the cache. Characters give none."""
     for _ in range(2):
         caplog.clear()
         assert run("prepare", *data, "data.vocabulary.kind=word", "data.processes=1") == 0
-        assert caplog.text.count("data.vocabulary.kind=char") == bool(wanted) and wanted in caplog.text
+        assert caplog.text.count("data.vocabulary.kind=char") == bool(warning) and warning in caplog.text
     caplog.clear()
     assert run("prepare", *data, "data.vocabulary.kind=char", "data.processes=1") == 0 and not caplog.messages
 
@@ -261,38 +257,33 @@ def test_vocabularies_of_words(data: list[str], wanted: str, caplog: Any) -> Non
     ("language", "unit"),
     [("Thai", "characters"), ("Latin words in Chinese", "characters"), ("Korean", "words"), ("letters", "words")],
 )
-def test_source_lengths(language: str, unit: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lengths_are_counted_in_the_right_unit(language: str, unit: str, capsys: pytest.CaptureFixture[str]) -> None:
     sources = TEXTS[language][1] if language in TEXTS else SPACED[language]
-    english = written("english", SPACED["English"])
-    files = [
-        f"hypotheses={english}",
-        f"references={english}",
-        f"sources={written('source', sources)}",
-        "length_bins=[8]",
-    ]
+    english = write("english", SPACED["English"])
+    files = [f"hypotheses={english}", f"references={english}", f"sources={write('source', sources)}", "length_bins=[8]"]
     assert run("eval", *files, f"baseline={english}", "bootstrap=2", "ter=false") == 0
-    found = capsys.readouterr().out
-    assert f"| source {unit} " in found
-    record = evaluated(capsys, *files)["system"]
+    table = capsys.readouterr().out
+    assert f"| source {unit} " in table
+    record = evaluate(capsys, *files)["system"]
     assert record.get("length_unit", "words") == unit
-    assert [one["sentences"] for one in record["by_length"]] == ([0, 2] if unit == "characters" else [2, 0])
+    assert [row["sentences"] for row in record["by_length"]] == ([0, 2] if unit == "characters" else [2, 0])
 
 
-def test_counts_of_characters(here: Path) -> None:
-    """The training data are counted in what the report counts."""
-    lines = written("zh", ["我喜欢红色的苹果。", "我喜欢他。"])
-    data = [f"data.{split}={written('en', ['a', 'b'])},{lines}" for split in ("train", "valid")]
+def test_training_data_are_counted_by_characters() -> None:
+    """The report counts in the same unit."""
+    lines = write("zh", ["我喜欢红色的苹果。", "我喜欢他。"])
+    data = [f"data.{split}={write('en', ['a', 'b'])},{lines}" for split in ("train", "valid")]
     assert run("prepare", "data=parallel", *data, "data.vocabulary.kind=char", "data.processes=1") == 0
     table = next(Path("cache").glob("*/train.words.txt")).read_text("utf-8")
     counts = {word: int(count) for count, word in (line.split("\t") for line in table.splitlines())}
     assert counts["我"] == counts["喜"] == 2 and counts["苹"] == 1 and "。" not in counts
-    scores = {one.label: one for one in f1_by_count(["我喜欢他"], [["我喜欢苹果。"]], counts, samples=2)}
+    scores = {score.label: score for score in f1_by_count(["我喜欢他"], [["我喜欢苹果。"]], counts, samples=2)}
     assert scores["2–4"].words == 3 and scores["2–4"].f1 is not None and scores["2–4"].f1.value == 100
     assert scores["1"].words == 2 and scores["1"].f1 is not None and scores["1"].f1.value == 0
 
 
 @pytest.mark.parametrize(
-    ("text", "source", "wanted"),
+    ("text", "source", "expected"),
     [
         ("我喜欢苹果我喜欢苹果", None, ["repeated"]),
         ("的的的的", None, ["repeated"]),
@@ -304,8 +295,8 @@ def test_counts_of_characters(here: Path) -> None:
         ("a b a b", "a b a b", ["repeated", "copied"]),
     ],
 )
-def test_flags(text: str, source: str | None, wanted: list[str]) -> None:
-    assert flags_of(text, source=source) == wanted
+def test_flags_of_unspaced_text(text: str, source: str | None, expected: list[str]) -> None:
+    assert flags_of(text, source=source) == expected
 
 
 PAIRS = {
@@ -316,21 +307,20 @@ PAIRS = {
 }
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("pair", PAIRS)
-def test_sacrebleus_test_sets(pair: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    """They choose as sacreBLEU does from the pair; its tokenisers that need a package only where it is installed."""
+def test_tokenisers_of_test_sets(pair: str, monkeypatch: Any, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+    """The language pair determines the tokeniser, as in sacreBLEU, if the package that it needs is installed."""
     language, tokenize = PAIRS[pair]
     texts = TEXTS[language][1] if language in TEXTS else SPACED[language]
     monkeypatch.setitem(sys.modules, "MeCab", None)
     monkeypatch.setattr(sacrebleu.utils, "SACREBLEU_DIR", ".")
     monkeypatch.setattr(sacrebleu, "get_langpairs_for_testset", lambda name: [pair])
-    place = Path("wmt20")
-    place.mkdir()
+    directory = Path("wmt20")
+    directory.mkdir()
     for end in ("src", "ref"):
-        write_lines(place / f"wmt20.{pair}.{end}", SPACED["English"] if end == "src" else texts)
-    named = [f"hypotheses={written('out', texts)}", "testset=wmt20", f"langpair={pair}", "ter=false"]
-    found = evaluated(capsys, *named)["system"]
-    assert f"tok:{tokenize}|" in found["scores"][0]["signature"]
-    assert found["by_length"] and ("ja-mecab" in caplog.text) == (pair == "en-ja")
+        write_lines(directory / f"wmt20.{pair}.{end}", SPACED["English"] if end == "src" else texts)
+    arguments = [f"hypotheses={write('out', texts)}", "testset=wmt20", f"langpair={pair}", "ter=false"]
+    system = evaluate(capsys, *arguments)["system"]
+    assert f"tok:{tokenize}|" in system["scores"][0]["signature"]
+    assert system["by_length"] and ("ja-mecab" in caplog.text) == (pair == "en-ja")
     assert bool(caplog.text) == (pair != "en-de")

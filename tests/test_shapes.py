@@ -1,4 +1,4 @@
-"""That shapes are checked while the tests run, and in no process that has no hook for them."""
+"""Tests that shapes are checked while the tests run, but not in processes without the import hook."""
 
 import subprocess
 import sys
@@ -9,47 +9,47 @@ import torch
 from jaxtyping import TypeCheckError
 
 from seqtool.decoding.beam_search import highest
-from seqtool.models.attention import Attended, Attention
+from seqtool.models.attention import Attention, AttentionOutput
 from seqtool.models.contract import Memory
 from seqtool.models.inputs import Source
 
 
-def memory() -> Memory:
+def make_memory() -> Memory:
     return Memory(torch.zeros(2, 3, 4), torch.zeros(2, 3, 6), torch.ones(2, 3, dtype=torch.bool))
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"),
+    ("call", "message"),
     [
         (
             lambda: Source(torch.zeros(3, 5, dtype=torch.int64), torch.ones(2, dtype=torch.int64)),
             r"'lengths'.*\n.*i64\[2\]",
-        ),  # three sentences of which two have a length
+        ),  # three sentences but two lengths
         (lambda: Source(torch.zeros(3, 5), torch.ones(3, dtype=torch.int64)), r"'tokens'.*\n.*f32\[3,5\]"),
         (lambda: highest(torch.zeros(3, 5, 7), 2), r"'x'.*\n.*f32\[3,5,7\]"),
-        (lambda: Attention("dot", query=4, value=4, size=5)(torch.zeros(2, 1, 4), memory()), r"'query'"),
+        (lambda: Attention("dot", query=4, value=4, size=5)(torch.zeros(2, 1, 4), make_memory()), r"'query'"),
     ],
 )
-def test_a_wrong_shape_is_refused(wrong: Callable[[], object], named: str) -> None:
-    with pytest.raises(TypeCheckError, match=named):
-        wrong()
+def test_a_wrong_shape_is_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(TypeCheckError, match=message):
+        call()
 
 
 def test_named_tuples_are_checked_by_their_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     attention = Attention("general", query=6, value=4, size=5)
-    found = attention(torch.zeros(4, 6), memory())  # two queries for each of two rows
-    assert isinstance(found, Attended) and found.alpha.shape == (4, 3)
+    result = attention(torch.zeros(4, 6), make_memory())  # two queries for each of two rows
+    assert isinstance(result, AttentionOutput) and result.alpha.shape == (4, 3)
     monkeypatch.setattr(attention, "weighted_sum", lambda weights, values: torch.zeros(5, 4))
     with pytest.raises(TypeCheckError, match="return value"):
-        attention(torch.zeros(4, 6), memory())
+        attention(torch.zeros(4, 6), make_memory())
 
 
-def test_without_the_hook_nothing_is_checked() -> None:
+def test_no_shapes_are_checked_without_the_hook() -> None:
     program = """
 import sys, torch
 from seqtool.models.inputs import Source
 source = Source(torch.zeros(3, 5, dtype=torch.int64), torch.ones(2, dtype=torch.int64))
 print(*source.lengths.shape, *sorted({"beartype", "jaxtyping"} & sys.modules.keys()))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["2", "jaxtyping"]
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["2", "jaxtyping"]

@@ -1,4 +1,4 @@
-"""What intervals and p-values are said of: nothing where there is no difference, blocks where there are no lines."""
+"""Tests of intervals and p-values: equal systems do not differ, and texts with few lines are resampled in blocks."""
 
 import contextlib
 import json
@@ -26,43 +26,44 @@ def run(*arguments: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def captions(name: str, texts: Sequence[str]) -> str:
+def write_captions(name: str, texts: Sequence[str]) -> str:
     Path(name).write_text(json.dumps(dict(enumerate(texts))))
     return name
 
 
 COUNT = 60
 REFERENCES = [f"a small dog {n} runs over the wet grass {n}" for n in range(COUNT)]
-WORSE, BETTER = [f"x{n} y dog z" for n in range(COUNT)], [f"x{n} small dog z" for n in range(COUNT)]  # no three words
+# The systems share no n-gram of three words with the references.
+WORSE, BETTER = [f"x{n} y dog z" for n in range(COUNT)], [f"x{n} small dog z" for n in range(COUNT)]
 
 
-def compared(capsys: pytest.CaptureFixture[str], *settings: str) -> dict[str, Any]:
+def compare(capsys: pytest.CaptureFixture[str], *settings: str) -> dict[str, Any]:
     assert run("eval", *settings, "bootstrap=50", "format=json") == 0
-    return {one["name"]: one for one in json.loads(capsys.readouterr().out)["comparison"]["differences"]}
+    return {score["name"]: score for score in json.loads(capsys.readouterr().out)["comparison"]["differences"]}
 
 
-def captioning(worse: Sequence[str] = WORSE, better: Sequence[str] = BETTER) -> list[str]:
-    named = {"references": REFERENCES[: len(worse)], "baseline": worse, "hypotheses": better}
-    return ["task=captioning", *(f"{name}={captions(f'{name}.json', texts)}" for name, texts in named.items())]
+def captioning_settings(worse: Sequence[str] = WORSE, better: Sequence[str] = BETTER) -> list[str]:
+    files = {"references": REFERENCES[: len(worse)], "baseline": worse, "hypotheses": better}
+    return ["task=captioning", *(f"{name}={write_captions(f'{name}.json', texts)}" for name, texts in files.items())]
 
 
-def test_scores_that_are_zero(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no n-gram is found, what differs is the small number that keeps BLEU from dividing by zero."""
-    found = compared(capsys, *captioning())
-    assert found["bleu1"]["p_value"] < 0.05
+def test_scores_of_zero_do_not_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a matching n-gram, only the small number that keeps BLEU from dividing by zero differs."""
+    differences = compare(capsys, *captioning_settings())
+    assert differences["bleu1"]["p_value"] < 0.05
     for name in ("bleu3", "bleu4", "bleu4_no_bp"):
-        assert 0 <= found[name]["system"]["value"] < 5e-5 and found[name]["p_value"] == 1, name
+        assert 0 <= differences[name]["system"]["value"] < 5e-5 and differences[name]["p_value"] == 1, name
 
 
-def test_translations_without_a_word_in_common(capsys: pytest.CaptureFixture[str]) -> None:
+def test_translations_without_a_common_word_do_not_differ(capsys: pytest.CaptureFixture[str]) -> None:
     for name, lines in {"r": REFERENCES, "b": ["§"] * COUNT, "h": ["§ ¶"] * COUNT}.items():
         write_lines(Path(name), lines)
-    found = compared(capsys, "hypotheses=h", "references=r", "baseline=b")
-    assert found["BLEU"]["p_value"] == found["chrF2"]["p_value"] == 1
+    differences = compare(capsys, "hypotheses=h", "references=r", "baseline=b")
+    assert differences["BLEU"]["p_value"] == differences["chrF2"]["p_value"] == 1
 
 
 def test_rounding_is_no_difference() -> None:
@@ -71,21 +72,21 @@ def test_rounding_is_no_difference() -> None:
     assert p_value(1e-13, noise) == 1
 
 
-@pytest.mark.parametrize(("count", "said"), [(4, True), (COUNT, False)])
-def test_few_segments(count: int, said: bool, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
-    compared(capsys, *captioning(WORSE[:count], BETTER[:count]))
+@pytest.mark.parametrize(("count", "is_few"), [(4, True), (COUNT, False)])
+def test_few_segments_give_a_warning(count: int, is_few: bool, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+    compare(capsys, *captioning_settings(WORSE[:count], BETTER[:count]))
     for name, lines in {"r": REFERENCES, "b": WORSE, "h": BETTER}.items():
         write_lines(Path(name), lines[:count])
-    compared(capsys, "hypotheses=h", "references=r", "baseline=b")
-    assert ["unreliable" in message for message in caplog.messages] == [True, True] * said
+    compare(capsys, "hypotheses=h", "references=r", "baseline=b")
+    assert ["unreliable" in message for message in caplog.messages] == [True, True] * is_few
 
 
-def test_without_resamples(capsys: pytest.CaptureFixture[str]) -> None:
-    """bootstrap=0: every score, and no interval or p-value in any format."""
+def test_bootstrap_0_gives_no_intervals_or_p_values(capsys: pytest.CaptureFixture[str]) -> None:
+    """All scores are still in the table, the JSON and the report."""
     write_lines(Path("r"), REFERENCES)
     write_lines(Path("h"), [line[:-4] for line in REFERENCES])
     texts = ["hypotheses=h", "references=r", "sources=r", "baseline=r", "plot=figures", "report=page.html"]
-    for settings in (texts, [*captioning(REFERENCES), "report=page.html"]):
+    for settings in (texts, [*captioning_settings(REFERENCES), "report=page.html"]):
         assert run("eval", *settings, "bootstrap=0") == 0
         table = capsys.readouterr().out
         assert "[" not in table.replace("[0.0", "[") and "| - " in table, table
@@ -98,9 +99,9 @@ def test_without_resamples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 LINES = [f"well, prince {n}" for n in range(200)]
-READ = {  # a text, whether it is resampled by blocks, and whether these or its lines are few
+TEXTS = {  # a text, whether it is resampled by blocks, and whether its blocks or lines are few
     "lines": ("\n".join(LINES), False, False),
-    "returns alone": ("\r".join(LINES), True, False),
+    "only carriage returns": ("\r".join(LINES), True, False),
     "one line": ("".join(LINES) * 3, True, False),
     "a short line": ("well, prince 5", True, True),
     "few lines, one of them most of the text": ("\n".join(["a", "b", "".join(LINES), "c"]), True, False),
@@ -111,31 +112,31 @@ READ = {  # a text, whether it is resampled by blocks, and whether these or its 
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a language model."""
-    place = tmp_path_factory.mktemp("reader")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a run of a language model."""
+    directory = tmp_path_factory.mktemp("model")
     sizes = ["model.embedding=8", "model.hidden=8", "train.steps=1", "device=cpu", "threads=1", "train.bptt=20"]
     data = ["data=text", "data.train=text", "data.valid=text", "train.batch_size=4"]
-    with contextlib.chdir(place):
+    with contextlib.chdir(directory):
         Path("text").write_text("\n".join(LINES))
         assert run("train", "model=language_model", *data, *sizes, "run=a") == 0
-    return place / "runs" / "a"
+    return directory / "runs" / "a"
 
 
-@pytest.mark.parametrize("name", READ)
-def test_intervals_of_a_text(name: str, reader: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A text of hardly any lines is resampled by blocks of symbols, others by lines."""
-    text, blocks, few = READ[name]
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_is_resampled_by_lines_or_blocks(name: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A text with hardly any lines is resampled by blocks of symbols, and other texts by lines."""
+    text, by_blocks, is_few = TEXTS[name]
     Path("read").write_bytes(text.encode())
-    settings = ("eval", f"checkpoint={reader}", "text=read", "bootstrap=50", "device=cpu", "threads=1")
+    settings = ("eval", f"checkpoint={model}", "text=read", "bootstrap=50", "device=cpu", "threads=1")
     capsys.readouterr()
     assert run(*settings, "format=json") == 0
     bits = json.loads(capsys.readouterr().out)["bits_per_character"]
     assert bits["low"] < bits["value"] < bits["high"]
     assert run(*settings) == 0
-    said = capsys.readouterr().out
-    assert ("blocks of the text, which has few lines." in said) == blocks
-    assert ("unreliable" in said) == few
+    output = capsys.readouterr().out
+    assert ("blocks of the text, which has few lines." in output) == by_blocks
+    assert ("unreliable" in output) == is_few
 
 
 RETURNS = {
@@ -149,17 +150,17 @@ RETURNS = {
 
 @pytest.mark.parametrize("content", RETURNS)
 def test_carriage_returns_end_lines(content: bytes, caplog: Any) -> None:
-    """In a file that has no other line ends; nothing is said."""
+    """The file has no other line ends. Nothing is logged."""
     Path("lines").write_bytes(content)
-    wanted = list(RETURNS[content])
-    assert list(read_lines(Path("lines"))) == wanted and not caplog.messages
-    write_lines(Path("others"), wanted)
+    expected = list(RETURNS[content])
+    assert list(read_lines(Path("lines"))) == expected and not caplog.messages
+    write_lines(Path("others"), expected)
     corpus = ParallelFiles(train=["lines", "others"], valid=None, test=None, source_language="a", target_language="b")
-    assert list(corpus.pairs("train")) == list(zip(wanted, wanted, strict=True))
+    assert list(corpus.pairs("train")) == list(zip(expected, expected, strict=True))
     assert run("eval", "hypotheses=lines", "references=others", "format=json", "ter=false") == 0
 
 
-def test_carriage_returns_within_lines(caplog: Any) -> None:
+def test_carriage_returns_within_lines_are_reported(caplog: Any) -> None:
     files.warn_of_carriage_return.cache_clear()
     Path("lines").write_bytes(b"a\nb\rc\nd\re\n")
     for _ in range(2):
@@ -179,7 +180,7 @@ class Meteor:
 
 @pytest.fixture
 def jars(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand for pycocoevalcap and a Java that SPICE does not run on."""
+    """Replace pycocoevalcap, and Java by a version that SPICE cannot use."""
     for name in ("meteor", "spice"):
         module = SimpleNamespace(**{name.capitalize(): Meteor})
         monkeypatch.setitem(sys.modules, f"pycocoevalcap.{name}.{name}", module)
@@ -188,12 +189,12 @@ def jars(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("jars")
-def test_java_for_a_baseline(capsys: pytest.CaptureFixture[str]) -> None:
-    """METEOR of both systems in the table, JSON and the page; the lines of each image are refused."""
-    settings = ["eval", *captioning(), "java=true", "bootstrap=2"]
+def test_meteor_is_computed_for_both_systems(capsys: pytest.CaptureFixture[str]) -> None:
+    """METEOR is in the table, the JSON and the report. Scores of single captions are refused."""
+    settings = ["eval", *captioning_settings(), "java=true", "bootstrap=2"]
     assert run(*settings, "format=json", "report=page.html") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["comparison"]["java"] == {"meteor": {"baseline": 0.1, "system": 0.14}} and found["meteor"] == 0.14
+    report = json.loads(capsys.readouterr().out)
+    assert report["comparison"]["java"] == {"meteor": {"baseline": 0.1, "system": 0.14}} and report["meteor"] == 0.14
     assert "METEOR of baseline" in json.dumps(blocks(Path("page.html")))
     assert run(*settings) == 0
     assert "meteor: baseline 0.1000, system 0.1400, difference +0.0400, without p" in capsys.readouterr().out

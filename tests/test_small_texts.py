@@ -1,4 +1,4 @@
-"""A small text is read in fewer streams than `train.batch_size`, so that none is shorter than `train.bptt`."""
+"""Tests of small texts: they are read in fewer streams than `train.batch_size`, each of `train.bptt` tokens or more."""
 
 import json
 import logging
@@ -25,12 +25,12 @@ def records(run: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in Path(f"runs/{run}/metrics.jsonl").read_text().splitlines()]
 
 
-def steps_of_an_epoch(run: str) -> float:
+def steps_per_epoch(run: str) -> float:
     return next(record["step"] for record in records(run) if record["epoch"] == 1 and "valid_loss" in record)
 
 
-def test_hello_is_learnt_as_a_word_and_not_as_pairs_of_letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the defaults; only what came before the first l tells that another one follows."""
+def test_hello_is_learnt_by_what_precedes_each_l(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default settings suffice. Only the letters before the first l tell that another l follows."""
     monkeypatch.chdir(tmp_path)
     Path("hello.txt").write_text("hello")
     model = ["model=language_model", "model.embedding=16", "model.hidden=32", "optim.lr=0.02"]
@@ -42,10 +42,10 @@ def test_hello_is_learnt_as_a_word_and_not_as_pairs_of_letters(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("symbols", "rows", "steps", "updates", "said"),
+    ("symbols", "rows", "steps", "updates", "message"),
     [
-        (600, 6, 100, 1, None),  # as many as were asked for, each of bptt symbols
-        (1300, 6, 100, 3, None),  # a larger text is read as before
+        (600, 6, 100, 1, None),  # as many streams as train.batch_size, each of train.bptt symbols
+        (1300, 6, 100, 3, None),  # a larger text has as many streams
         (599, 6, 100, 2, "599 tokens and is read in 5 streams"),
         (250, 64, 100, 2, "250 tokens and is read in 2 streams"),
         (60, 64, 100, 1, "60 tokens and is read in one stream"),
@@ -61,25 +61,25 @@ def test_no_stream_is_shorter_than_bptt(
     rows: int,
     steps: int,
     updates: int,
-    said: str | None,
+    message: str | None,
 ) -> None:
-    """What is said of both splits, and how many updates an epoch has."""
+    """The log tells the number of streams of both splits, and an epoch has the expected number of updates."""
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("the cat sees a dog. "[: symbols % 20] + "the cat sees a dog. " * (symbols // 20))
     settings = ["data.train=a.txt", "data.valid=a.txt", f"train.batch_size={rows}", f"train.bptt={steps}"]
     with caplog.at_level(logging.INFO, "seqtool"):
         assert train(*MODELS["lstm"], *settings, "train.epochs=1", "run=r") == 0
     for split in ("train", "valid"):
-        told = [line for line in caplog.messages if line.startswith(f"The split '{split}'")]
-        assert [said in line and f"batch_size={rows} " in line for line in told] == ([True] if said else [])
-    assert steps_of_an_epoch("r") == updates
+        lines = [line for line in caplog.messages if line.startswith(f"The split '{split}'")]
+        assert [message in line and f"batch_size={rows} " in line for line in lines] == ([True] if message else [])
+    assert steps_per_epoch("r") == updates
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_short_validation_text_is_scored_as_eval_scores_it(
+def test_validation_of_a_short_text_matches_eval(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
-    """In one stream. The training text is long enough for all of its streams."""
+    """The validation text is read in one stream. The training text is long enough for all of its streams."""
     monkeypatch.chdir(tmp_path)
     Path("train.txt").write_text("the cat sees a dog. " * 100)
     Path("valid.txt").write_text("a dog sees the cat. " * 3)
@@ -87,21 +87,20 @@ def test_a_short_validation_text_is_scored_as_eval_scores_it(
     settings += ["model.context=40"] if model == "transformer" else []
     assert train(*MODELS[model], *settings, "optim.lr=0.02", "train.steps=15", "run=r") == 0
     capsys.readouterr()
-    assert (
-        cli.run(["eval", "checkpoint=runs/r/last", "bootstrap=9", "format=json", "device=cpu"], config_directory()) == 0
-    )
+    evaluation = ["eval", "checkpoint=runs/r/last", "bootstrap=9", "format=json", "device=cpu"]
+    assert cli.run(evaluation, config_directory()) == 0
     assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(records("r")[-1]["valid_loss"], abs=1e-5)
 
 
-def logged(run: str) -> list[dict[str, float]]:
-    """All that does not depend on the clock."""
+def timeless_records(run: str) -> list[dict[str, float]]:
+    """Return the values in the records that do not depend on the clock."""
     names = ("step", "epoch", "loss", "valid_loss", "bits")
     return [{name: record[name] for name in names if name in record} for record in records(run)]
 
 
 @pytest.mark.parametrize("fewer", ["true", "false"])
 def test_a_resumed_run_keeps_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fewer: str) -> None:
-    """One whose data have moved too."""
+    """The data have moved before the run is resumed."""
     monkeypatch.chdir(tmp_path)
     for folder in ("before", "after"):
         Path(folder).mkdir()
@@ -115,5 +114,5 @@ def test_a_resumed_run_keeps_its_streams(tmp_path: Path, monkeypatch: pytest.Mon
     assert train(*MODELS["lstm"], *settings, "train.steps=4", "run=whole") == 0
     assert train(*MODELS["lstm"], *settings, "train.steps=2", "run=r") == 0
     assert train("run=r", "train.resume=true", *after, "train.steps=4") == 0
-    assert logged("r") == logged("whole")
+    assert timeless_records("r") == timeless_records("whole")
     assert f"fewer_streams: {fewer}\n" in Path("runs/r/config.yaml").read_text()

@@ -1,4 +1,4 @@
-"""Threads that wait sleep soon: the OpenMP libraries are told before torch is imported, in every way of starting."""
+"""Tests that waiting threads sleep soon: OpenMP is set up before torch is imported, however seqtool starts."""
 
 import os
 import re
@@ -16,21 +16,21 @@ RUNNING = "import sys; from seqtool.cli.main import main; sys.argv = ['seqtool',
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory with a torch that prints what it would be told, and ends."""
+def workspace(tmp_path: Path) -> Path:
+    """Return a directory with a stand-in for torch, which prints OpenMP's settings and ends the process."""
     (tmp_path / "torch").mkdir()
-    told = f"print(*(os.environ.get(name) for name in {NAMES}), flush=True)"
-    (tmp_path / "torch" / "__init__.py").write_text(f"import os\n{told}\nos._exit(0)\n")
+    printing = f"print(*(os.environ.get(name) for name in {NAMES}), flush=True)"
+    (tmp_path / "torch" / "__init__.py").write_text(f"import os\n{printing}\nos._exit(0)\n")
     (tmp_path / "text.en").write_text("a\n")
     return tmp_path
 
 
-def told(place: Path, *command: str, **set_by_user: str) -> str:
-    others = {name: value for name, value in os.environ.items() if name not in NAMES}
-    path = os.pathsep.join([str(place), str(Path(seqtool.__file__).parents[1])])
-    environment = {**others, "PYTHONPATH": path, **set_by_user}
+def printed_settings(workspace: Path, *command: str, **user_settings: str) -> str:
+    other_variables = {name: value for name, value in os.environ.items() if name not in NAMES}
+    path = os.pathsep.join([str(workspace), str(Path(seqtool.__file__).parents[1])])
+    environment = {**other_variables, "PYTHONPATH": path, **user_settings}
     program = [sys.executable, *command]
-    return subprocess.run(program, capture_output=True, text=True, cwd=place, env=environment).stdout.strip()
+    return subprocess.run(program, capture_output=True, text=True, cwd=workspace, env=environment).stdout.strip()
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def told(place: Path, *command: str, **set_by_user: str) -> str:
     ],
     ids=["module", "sweep", "translate", "script", "load"],
 )
-def test_every_way_of_starting(place: Path, command: list[str]) -> None:
-    count, milliseconds, policy = told(place, *command).split()
-    assert 1000 <= int(count) < 300_000, "libgomp's own is 300,000"
-    assert 0 < int(milliseconds) < 200, "libomp's own is 200"
+def test_settings_are_made_in_every_way_of_starting(workspace: Path, command: list[str]) -> None:
+    count, milliseconds, policy = printed_settings(workspace, *command).split()
+    assert 1000 <= int(count) < 300_000, "libgomp's default is 300,000"
+    assert 0 < int(milliseconds) < 200, "libomp's default is 200"
     assert policy == "None"
 
 
@@ -59,11 +59,11 @@ def test_every_way_of_starting(place: Path, command: list[str]) -> None:
         ("OMP_WAIT_POLICY", "PASSIVE", "None None PASSIVE"),
     ],
 )
-def test_what_the_user_has_set_stays(place: Path, name: str, value: str, expected: str) -> None:
-    assert re.fullmatch(expected, told(place, "-c", LOADING, **{name: value}))
+def test_settings_of_the_user_are_kept(workspace: Path, name: str, value: str, expected: str) -> None:
+    assert re.fullmatch(expected, printed_settings(workspace, "-c", LOADING, **{name: value}))
 
 
-def test_where_torch_is_imported_already_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_set_after_torch_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match="no run or checkpoint"):

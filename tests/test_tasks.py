@@ -1,4 +1,4 @@
-"""The data, the model and the checkpoint say their task; a further task is one class and one line in a table."""
+"""Tests of tasks: data, models and checkpoints define theirs; a new task is one class and one line in a table."""
 
 import json
 import subprocess
@@ -32,8 +32,8 @@ class Unnamed(Toy):
 
 
 @pytest.mark.parametrize(("data", "model", "name"), [(TOY, LUONG, "translation"), (SCENES, SHOW_TELL, "captioning")])
-def test_the_data_tell_the_task(data: Any, model: Any, name: str) -> None:
-    task = tasks.of(OmegaConf.create({"data": data}))
+def test_the_data_determine_the_task(data: Any, model: Any, name: str) -> None:
+    task = tasks.task_of_data(OmegaConf.create({"data": data}))
     assert task.name == name and {*task.scores, "loss"} <= SCORES.keys()
     task.check_model(OmegaConf.create({"data": data, "model": model}))
 
@@ -73,33 +73,33 @@ def test_the_data_tell_the_task(data: Any, model: Any, name: str) -> None:
         ),
     ],
 )
-def test_what_does_not_go_together(data: Any, model: Any, message: str) -> None:
+def test_data_and_models_of_different_tasks_are_refused(data: Any, model: Any, message: str) -> None:
     config = OmegaConf.create({"data": data, "model": model})
     with pytest.raises(InputError) as error:
-        tasks.of(config).check_model(config)
+        tasks.task_of_data(config).check_model(config)
     assert str(error.value) == message
 
 
-def test_a_checkpoint_says_its_task() -> None:
+def test_a_checkpoint_determines_the_task() -> None:
     def checkpoint(task: str) -> Any:
         return SimpleNamespace(path=Path("c"), task=task)
 
-    assert tasks.of_checkpoint(checkpoint("captioning")).name == "captioning"
+    assert tasks.task_of_checkpoint(checkpoint("captioning")).name == "captioning"
     with pytest.raises(
         InputError, match=r"^c is for the task 'singing', which this version of seqtool does not have\.$"
     ):
-        tasks.of_checkpoint(checkpoint("singing"))
+        tasks.task_of_checkpoint(checkpoint("singing"))
 
 
 def test_the_table_has_every_task() -> None:
-    """Under its name, with the command that uses its models."""
+    """Each task stands under its name, with the command that uses its models."""
     for name, entry in TASKS.items():
-        task = tasks.named(name)
+        task = tasks.task_by_name(name)
         assert task.name == name == task.corpus.task
         assert task.usage.format(checkpoint="PATH").startswith(f"seqtool {entry.command} checkpoint=PATH")
 
 
-def test_preparing_text_does_without_torch(tmp_path: Path) -> None:
+def test_preparing_text_does_not_import_torch(tmp_path: Path) -> None:
     arguments = ["prepare", "data=toy", "data.train=50", "data.valid=5", "data.test=5", "data.vocabulary.kind=char"]
     script = f"""
 import sys
@@ -110,8 +110,8 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True)
 
 
-COPYING = '''
-"""A task from outside: to copy a word. Its models are translators, and its data pairs of equal sides."""
+COPYING_MODULE = '''
+"""A user's task: to copy a word. Its models are translators, and its data are pairs of equal texts."""
 
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.models.luong import Luong
@@ -157,14 +157,14 @@ CONFIGS = {
 }
 
 
-def test_a_task_from_outside(
+def test_a_users_task_can_be_used_like_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One class and one line: it is prepared, trained, resumed, fine-tuned, used and scored, and kept apart."""
+    """A run can be prepared, trained, resumed, fine-tuned, used and scored. Models of other tasks are refused."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(TASKS, "copying", TaskEntry("copying:TASK", "a copier", "translate"))
-    Path("copying.py").write_text(COPYING)
+    Path("copying.py").write_text(COPYING_MODULE)
     for file, text in CONFIGS.items():
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).write_text(text)

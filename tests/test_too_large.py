@@ -1,4 +1,4 @@
-"""A limit on the size of files: one sentence that names the file, and nothing half-written left."""
+"""Tests of a limit on file sizes: a message names the file, and no incomplete file is left."""
 
 import json
 import resource
@@ -14,13 +14,8 @@ from PIL import Image
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
 
-TEXT = [
-    "data=parallel",
-    "data.train=a.en,a.de",
-    "data.valid=a.en,a.de",
-    "data.processes=1",
-    "data.vocabulary.kind=char",
-]
+TEXT = ["data=parallel", "data.train=a.en,a.de", "data.valid=a.en,a.de"]
+TEXT += ["data.processes=1", "data.vocabulary.kind=char"]
 PHOTOS = ["data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "data.processes=1"]
 TRAIN = ["train", *TEXT, "device=cpu", "model=sutskever", "model.embedding=8", "train.minutes=null", "train.steps=1"]
 
@@ -30,8 +25,8 @@ def run(*arguments: str) -> int:
 
 
 @contextmanager
-def at_most(size: int) -> Iterator[None]:
-    """Files may have so many bytes."""
+def file_size_limit(size: int) -> Iterator[None]:
+    """Within the context, no file may have more than `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -41,8 +36,8 @@ def at_most(size: int) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with texts, pictures and the run `r`."""
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a directory with texts, pictures and the run `r`."""
     path = tmp_path_factory.mktemp("large")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
@@ -70,16 +65,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (["report", "runs/r"], "runs/r/report.html"),
     ],
 )
-def test_a_file_that_may_not_be_so_large(
-    command: list[str], file: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_file_over_the_limit_is_reported_and_removed(
+    command: list[str], file: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(workspace)
     with Path("stdout").open("w") as output, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", output)
-        with at_most(4096 if "train" not in command else 16384):
+        with file_size_limit(4096 if "train" not in command else 16384):
             assert run(*command) == 2
-    sentence = capsys.readouterr().err.splitlines()[-1]
-    assert sentence.startswith("seqtool: ") and file in sentence
-    assert " cannot be written: it would exceed the limit on file sizes; raise it (ulimit -f unlimited)" in sentence
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("seqtool: ") and file in message
+    assert " cannot be written: it would exceed the limit on file sizes; raise it (ulimit -f unlimited)" in message
     Path("stdout").unlink()
     assert not [name for name in ("o.txt", "r.html", "runs/r/report.html") if Path(name).exists()]

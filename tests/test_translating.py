@@ -1,4 +1,4 @@
-"""translate, eval, inspect and the Python API, on a model trained for this module."""
+"""Tests of translate, eval, inspect and the Python API, with models that are trained for this module."""
 
 import contextlib
 import fcntl
@@ -42,14 +42,14 @@ from seqtool.training import checkpoint
 SETTINGS = ["data.train=3000", "data.valid=50", "data.test=60", "data.processes=1", "device=cpu", "train.minutes=null"]
 COMMAND = [sys.executable, "-m", "seqtool"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(seqtool.__file__).parents[1]), "TERM": "xterm"}
-ATTEND = ["translate", "checkpoint=runs/attend", "device=cpu", "threads=1"]
+TRANSLATE = ["translate", "checkpoint=runs/attend", "device=cpu", "threads=1"]
 SIZES = ["embedding=32", "encoder_hidden=32", "decoder_hidden=64", "alignment=32", "maxout=32"]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory in which `runs/attend` and `runs/fixed` were trained on a little of the built-in corpus."""
-    directory = tmp_path_factory.mktemp("place")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return a directory with `runs/attend` and `runs/fixed`, trained on a little of the built-in corpus."""
+    directory = tmp_path_factory.mktemp("workspace")
     with contextlib.chdir(directory):
         sizes = [f"model.{size}" for size in SIZES]
         assert run("train", *SETTINGS, *sizes, "run=attend", "train.epochs=6", "optim.lr=0.005") == 0
@@ -63,30 +63,30 @@ def run(*arguments: str) -> int:
 
 
 @pytest.fixture
-def sentences(place: Path) -> list[str]:
-    cache = next((place / "cache").glob("toy-*/"))
+def sentences(workspace: Path) -> list[str]:
+    cache = next((workspace / "cache").glob("toy-*/"))
     return (cache / "test.source.txt").read_text().splitlines()
 
 
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes standard input a pipe that holds the given bytes."""
-    opened: list[io.TextIOWrapper] = []
+    """Return a function that makes standard input a pipe with the bytes that it is called with."""
+    streams: list[io.TextIOWrapper] = []
 
     def fill(content: bytes) -> None:
         read, write = os.pipe()
         os.write(write, content)
         os.close(write)
-        opened.append(io.TextIOWrapper(os.fdopen(read, "rb")))
-        monkeypatch.setattr(sys, "stdin", opened[-1])
+        streams.append(io.TextIOWrapper(os.fdopen(read, "rb")))
+        monkeypatch.setattr(sys, "stdin", streams[-1])
 
     yield fill
-    for stream in opened:
+    for stream in streams:
         stream.close()
 
 
-def test_a_line_for_a_line(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Empty lines stay empty, order is kept, and nothing else is on standard output."""
+def test_each_line_gives_a_line(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Empty lines stay empty, the order is kept, and nothing else is on standard output."""
     stdin(b"I have a big cat.\n\nShe sees the house.\n  \nNo newline at the end.")
     assert run("translate", "checkpoint=runs/attend") == 0
     lines = capsys.readouterr().out.split("\n")
@@ -95,8 +95,8 @@ def test_a_line_for_a_line(place: Path, stdin: Any, capsys: pytest.CaptureFixtur
     assert all(lines[i] for i in (0, 2, 4))
 
 
-def test_the_least_length_holds_for_a_short_source_too(place: Path) -> None:
-    """A translation has at most three times its source's tokens and ten, unless more are asked for."""
+def test_min_length_applies_to_short_sources(workspace: Path) -> None:
+    """By default, a translation has at most three times the tokens of its source plus ten."""
     translator = seqtool.load("runs/attend", min_length=50, max_length=60)
     assert isinstance(translator, Translator)
     assert all(len(best.pieces) >= 49 for (best,) in translator.hypotheses(["I see.", "I have a big cat."]))
@@ -104,41 +104,41 @@ def test_the_least_length_holds_for_a_short_source_too(place: Path) -> None:
 
 @pytest.mark.parametrize("checkpoint", ["runs/attend", "runs/attend,runs/fixed"])
 @pytest.mark.parametrize("settings", [{"beam": 4}, {"sample": True, "top_k": 5}], ids=["beam", "sample"])
-def test_a_translation_begins_as_it_is_asked_to(
-    place: Path, sentences: list[str], checkpoint: str, settings: dict[str, Any]
+def test_translations_begin_with_their_prefixes(
+    workspace: Path, sentences: list[str], checkpoint: str, settings: dict[str, Any]
 ) -> None:
-    """It has the probability that forced decoding gives to what follows, however the others of its batch begin."""
+    """What follows has the probability that forced decoding gives it, whatever the prefixes of other sentences are."""
     translator = seqtool.load(checkpoint.split(","), device="cpu", max_length=30, **settings)
     assert isinstance(translator, Translator)
     prefixes = ["", "El", "La casa", "Tengo un gato grande y", "No"] * 4
-    found = [one for (one,) in translator.hypotheses(sentences[:20], prefixes=prefixes)]
-    assert all(one.text.startswith(prefix) for one, prefix in zip(found, prefixes, strict=True))
+    hypotheses = [hypothesis for (hypothesis,) in translator.hypotheses(sentences[:20], prefixes=prefixes)]
+    assert all(hypothesis.text.startswith(prefix) for hypothesis, prefix in zip(hypotheses, prefixes, strict=True))
     encode, compared = translator.target_vocabulary.pieces, 0
-    for sentence, prefix, one in zip(sentences, prefixes, found, strict=False):
-        assert one.pieces[: len(encode(prefix))] == encode(prefix) and len(one.pieces) < 31
-        if one.ended and encode(one.text) == one.pieces:
-            (forced,) = translator.forced([sentence], [one.text])
+    for sentence, prefix, hypothesis in zip(sentences, prefixes, hypotheses, strict=False):
+        length = len(encode(prefix))
+        assert hypothesis.pieces[:length] == encode(prefix) and len(hypothesis.pieces) < 31
+        if hypothesis.ended and encode(hypothesis.text) == hypothesis.pieces:
+            (forced,) = translator.forced([sentence], [hypothesis.text])
             assert forced.log_probabilities is not None
-            rest = sum(forced.log_probabilities[len(encode(prefix)) :])
-            assert rest == pytest.approx(one.log_probability, abs=1e-3)
+            assert sum(forced.log_probabilities[length:]) == pytest.approx(hypothesis.log_probability, abs=1e-3)
             compared += 1
     assert compared >= 10
     if not settings.get("sample"):
         for i in (1, 3):
-            assert translator.hypotheses([sentences[i]], prefixes=[prefixes[i]])[0][0].text == found[i].text
+            assert translator.hypotheses([sentences[i]], prefixes=[prefixes[i]])[0][0].text == hypotheses[i].text
 
 
-def test_prefixes_of_a_file(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prefixes_are_read_from_a_file(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for name, lines in (("three", "El\n\nNo\n"), ("two", "El\nNo\n"), ("input", "I see.\nShe sees.\n\n")):
-        (place / f"{name}.txt").write_text(lines)
+        (workspace / f"{name}.txt").write_text(lines)
     command = ["translate", "checkpoint=runs/attend", "device=cpu"]
     assert run(*command, "input=input.txt", "prefix=three.txt") == 0
-    written = capsys.readouterr().out
-    first, second, third = written.splitlines()
+    output = capsys.readouterr().out
+    first, second, third = output.splitlines()
     assert first.startswith("El") and second and third == ""
     stdin(b"I see.\nShe sees.\n\n")
     assert run(*command, "prefix=three.txt") == 0
-    assert capsys.readouterr().out == written
+    assert capsys.readouterr().out == output
     for arguments, message in (
         (
             ["input=input.txt", "prefix=two.txt"],
@@ -160,45 +160,45 @@ def test_prefixes_of_a_file(place: Path, stdin: Any, capsys: pytest.CaptureFixtu
     assert "prefix=two.txt has only 2 lines: the input has 3 or more." in capsys.readouterr().err
 
 
-def test_each_line_and_each_prefix_is_tokenised_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is counted, warned of and written of it."""
-    tokenised: list[str] = []
+def test_each_line_and_each_prefix_is_tokenised_once(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokens also serve for counts, warnings and output."""
+    tokenised_texts: list[str] = []
     kind = type(seqtool.load("runs/attend", device="cpu").source_vocabulary)
     encode = kind.encode_batch
-    monkeypatch.setattr(kind, "encode_batch", lambda self, texts: tokenised.extend(texts) or encode(self, texts))
+    monkeypatch.setattr(kind, "encode_batch", lambda self, texts: tokenised_texts.extend(texts) or encode(self, texts))
     lines, prefixes = ["I have a cat.", "字 sees the house."], ["Tengo", "La casa"]
     for name, texts in (("lines", lines), ("prefixes", prefixes)):
         Path(f"{name}.txt").write_text("".join(f"{text}\n" for text in texts))
     files = ["input=lines.txt", "prefix=prefixes.txt", "output=out.jsonl", "format=jsonl", "weights=true"]
-    assert run(*ATTEND, *files, "max_source_length=4") == 0
-    assert sorted(tokenised) == sorted([*lines, *prefixes])
+    assert run(*TRANSLATE, *files, "max_source_length=4") == 0
+    assert sorted(tokenised_texts) == sorted([*lines, *prefixes])
 
 
-def test_a_checkpoint_is_read_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By each command and in a notebook."""
+def test_a_checkpoint_is_read_once(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command and a notebook read it once."""
     read, paths = checkpoint.read, []
 
-    def noted(path: Path, purpose: str) -> checkpoint.Checkpoint:
+    def record_and_read(path: Path, purpose: str) -> checkpoint.Checkpoint:
         if purpose != "record":
             paths.append(path)
         return read(path, purpose)
 
-    monkeypatch.setattr(checkpoint, "read", noted)
+    monkeypatch.setattr(checkpoint, "read", record_and_read)
     Path("in.txt").write_text("I have a cat.\n")
     pairs = ["sources=in.txt", "references=in.txt", "device=cpu"]
-    for use in (
+    for read_checkpoints in (
         lambda: seqtool.load(["runs/attend", "runs/fixed"], device="cpu"),
-        lambda: run(*ATTEND, "input=in.txt", "output=out.txt"),
+        lambda: run(*TRANSLATE, "input=in.txt", "output=out.txt"),
         lambda: run("score", "checkpoint=runs/attend", *pairs),
         lambda: run("eval", "checkpoint=runs/attend", "bootstrap=2", *pairs),
     ):
         paths.clear()
-        use()
+        read_checkpoints()
         assert paths and len(paths) == len(set(paths))
 
 
-def test_no_input_gives_no_output(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """From a pipe and from a file alike."""
+def test_no_input_gives_no_output(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The input may be a pipe or a file."""
     stdin(b"")
     assert run("translate", "checkpoint=runs/attend") == 0
     assert capsys.readouterr().out == ""
@@ -209,8 +209,8 @@ def test_no_input_gives_no_output(place: Path, stdin: Any, capsys: pytest.Captur
         assert Path("written.txt").read_bytes() == b""
 
 
-def test_files_and_pipes_give_the_same(
-    place: Path, sentences: list[str], stdin: Any, capsys: pytest.CaptureFixture[str]
+def test_files_and_pipes_give_the_same_translations(
+    workspace: Path, sentences: list[str], stdin: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("in put (1).txt").write_text("\n".join(sentences) + "\n")
     assert run("translate", "checkpoint=runs/attend", "input=in put (1).txt", "output=out=ü,#1.txt") == 0
@@ -221,8 +221,7 @@ def test_files_and_pipes_give_the_same(
     assert seqtool.load("runs/attend").translate(sentences) == Path("out=ü,#1.txt").read_text().splitlines()
 
 
-def test_interactive(place: Path) -> None:
-    """A line in, a line out, while the input is still open."""
+def test_lines_are_translated_while_the_input_is_open(workspace: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "seqtool", "translate", "checkpoint=runs/attend"],
         stdin=subprocess.PIPE,
@@ -241,31 +240,31 @@ def test_interactive(place: Path) -> None:
 
 
 class Typist:
-    """A command on a terminal of its own; its standard output goes elsewhere where that is given."""
+    """A command that runs on a terminal. Its standard output may be another file descriptor."""
 
     def __init__(self, *arguments: str, stdout: int | None = None) -> None:
-        self.terminal, other = pty.openpty()
+        self.terminal, command_end = pty.openpty()
         self.process = subprocess.Popen(
             COMMAND + list(arguments),
-            stdin=other,
-            stdout=other if stdout is None else stdout,
-            stderr=other,
+            stdin=command_end,
+            stdout=command_end if stdout is None else stdout,
+            stderr=command_end,
             env=ENVIRONMENT,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C is for whom the terminal controls
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C signals the terminal's session
         )
-        os.close(other)
+        os.close(command_end)
 
     def read(self, end: bytes = b"") -> bytes:
-        """What appears until the command ends, or until this does."""
-        found = b""
+        """Return what appears on the terminal until `end` appears or the command ends."""
+        output = b""
         with suppress(OSError):  # the command has left the terminal
-            while not end or end not in found:
-                assert select.select([self.terminal], [], [], 20)[0], found
-                if not (more := os.read(self.terminal, 4096)):
+            while not end or end not in output:
+                assert select.select([self.terminal], [], [], 20)[0], output
+                if not (chunk := os.read(self.terminal, 4096)):
                     break
-                found += more
-        return found
+                output += chunk
+        return output
 
     def type(self, keys: str) -> None:
         os.write(self.terminal, keys.encode())
@@ -282,17 +281,17 @@ class Typist:
         os.close(self.terminal)
 
 
-def test_typing(place: Path, tmp_path: Path) -> None:
-    """A prompt, lines that can be edited and called back, Ctrl-D; nothing but translations on standard output, and no
-    history in a file.
+def test_lines_are_typed_and_edited_at_a_prompt(workspace: Path, tmp_path: Path) -> None:
+    """Lines can be edited and recalled, and Ctrl-D ends the input. Standard output has only the translations, and no
+    history is written to a file.
     """
     pytest.importorskip("readline")
     sentences = ["I have a cät.", "I have a big cät."]
-    with (tmp_path / "out.txt").open("w") as out, Typist(*ATTEND, stdout=out.fileno()) as typist:
+    with (tmp_path / "out.txt").open("w") as out, Typist(*TRANSLATE, stdout=out.fileno()) as typist:
         assert b"> " in typist.read(b"> ")
         typist.type("I have a cärr\x7f\x7ft.\n")
         typist.read(b"> ")
-        typist.type("\x1b[A" + "\x02" * 4 + "big \n")  # the line before, and four characters to the left
+        typist.type("\x1b[A" + "\x02" * 4 + "big \n")  # recalls the previous line, and moves back by four characters
         typist.read(b"> ")
         typist.type("\x04")
         assert typist.status() == 0
@@ -300,8 +299,8 @@ def test_typing(place: Path, tmp_path: Path) -> None:
     assert not [path for path in Path().iterdir() if "history" in path.name]
 
 
-def test_ctrl_c_at_the_prompt(place: Path) -> None:
-    with Typist(*ATTEND) as typist:
+def test_ctrl_c_at_the_prompt_stops_the_command(workspace: Path) -> None:
+    with Typist(*TRANSLATE) as typist:
         typist.read(b"> ")
         typist.type("I have")
         typist.read(b"have")
@@ -311,9 +310,9 @@ def test_ctrl_c_at_the_prompt(place: Path) -> None:
         assert not re.search(rb"[A-Z]", typist.read())
 
 
-def test_ctrl_c_while_a_pipe_is_read(place: Path) -> None:
+def test_ctrl_c_stops_a_command_that_reads_a_pipe(workspace: Path) -> None:
     with subprocess.Popen(
-        COMMAND + ATTEND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+        COMMAND + TRANSLATE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
     ) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(b"I have a cat.\n")
@@ -324,55 +323,55 @@ def test_ctrl_c_while_a_pipe_is_read(place: Path) -> None:
         assert process.stdout.read() == process.stderr.read() == b""
 
 
-def test_no_progress_among_translations_on_a_terminal(place: Path) -> None:
+def test_a_terminal_shows_no_progress_among_translations(workspace: Path) -> None:
     Path("in.txt").write_text("I have a cat.\n" * 3)
-    with Typist(*ATTEND, "input=in.txt") as typist:
-        text = typist.read()
+    with Typist(*TRANSLATE, "input=in.txt") as typist:
+        output = typist.read()
         assert typist.status() == 0
-    assert text.count(b"\n") == 3 and b"line" not in text
+    assert output.count(b"\n") == 3 and b"line" not in output
 
 
-def test_progress_in_a_log(place: Path, sentences: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_has_little_progress(workspace: Path, sentences: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("".join(f"{sentence}\n" for sentence in sentences))
-    assert run(*ATTEND, "input=in.txt", "output=out.txt") == 0
+    assert run(*TRANSLATE, "input=in.txt", "output=out.txt") == 0
     lines = re.split("[\r\n]+", capsys.readouterr().err.strip())
     assert 0 < len(lines) < 4 and "100%" in lines[-1] and "60/60" in lines[-1]
 
 
-def test_output_into_a_pipe_that_has_a_name(place: Path, tmp_path: Path) -> None:
-    """Such as /dev/stdout."""
+def test_output_may_be_the_name_of_a_pipe(workspace: Path, tmp_path: Path) -> None:
+    """/dev/stdout is the name of a pipe, for example."""
     read, write = os.pipe()
     link = tmp_path / "stdout"
     link.symlink_to(f"/proc/self/fd/{write}")
     (tmp_path / "in.txt").write_text("I have a cat.\n")
-    assert run(*ATTEND, f"input={tmp_path}/in.txt", f"output={link}") == 0
+    assert run(*TRANSLATE, f"input={tmp_path}/in.txt", f"output={link}") == 0
     os.close(write)
     with os.fdopen(read) as stream:
         assert len(stream.readlines()) == 1
 
 
-def test_what_no_output_can_be(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_unfit_output_files_are_refused(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in.txt").write_text("I have a cat.\n")
     (tmp_path / "out.txt").write_text("before")
-    assert run(*ATTEND, f"input={tmp_path}/in.txt", f"output={tmp_path}/out.txt.gz") == 2
+    assert run(*TRANSLATE, f"input={tmp_path}/in.txt", f"output={tmp_path}/out.txt.gz") == 2
     assert "out.txt.gz would be plain text under the name of a compressed file" in capsys.readouterr().err
-    monkeypatch.setattr(os, "access", lambda *_: False)  # which is always true for root
-    assert run(*ATTEND, f"input={tmp_path}/in.txt", f"output={tmp_path}/out.txt") == 2
+    monkeypatch.setattr(os, "access", lambda *_: False)  # for root it is always true
+    assert run(*TRANSLATE, f"input={tmp_path}/in.txt", f"output={tmp_path}/out.txt") == 2
     assert "out.txt is read-only" in capsys.readouterr().err
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["in.txt", "out.txt"]
     assert (tmp_path / "out.txt").read_text() == "before"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_what_is_finished_is_kept(place: Path, tmp_path: Path, number: int) -> None:
-    """And the file that was there stays as it was."""
+def test_a_stopped_command_keeps_what_is_finished(workspace: Path, tmp_path: Path, number: int) -> None:
+    """The output file that existed before is unchanged."""
     output, links = tmp_path / "out.txt", tmp_path / "links"
     output.write_text("before")
     os.mkfifo(links)
     with subprocess.Popen(
-        [*COMMAND, *ATTEND, f"output={output}", f"alignments={links}"],
+        [*COMMAND, *TRANSLATE, f"output={output}", f"alignments={links}"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=ENVIRONMENT,
@@ -398,14 +397,15 @@ def test_what_is_finished_is_kept(place: Path, tmp_path: Path, number: int) -> N
 
 
 @pytest.mark.parametrize("name", ["attend", "fixed"])
-def test_precision(place: Path, sentences: list[str], name: str) -> None:
-    """In bf16 probabilities are a little different, and no more."""
-    exact, rounded = (seqtool.load(f"runs/{name}", device="cpu", precision=one) for one in ("fp32", "bf16"))
+def test_bf16_changes_probabilities_only_a_little(workspace: Path, sentences: list[str], name: str) -> None:
+    exact = seqtool.load(f"runs/{name}", device="cpu", precision="fp32")
+    rounded = seqtool.load(f"runs/{name}", device="cpu", precision="bf16")
     targets = exact.translate(sentences)
-    nats = [one.score(sentences, targets) for one in (exact, rounded)]
+    nats = [model.score(sentences, targets) for model in (exact, rounded)]
     assert nats[0] != nats[1] and nats[1] == pytest.approx(nats[0], rel=0.05, abs=0.1)
-    found = [[one[0].log_probability for one in model.hypotheses(sentences[:9])] for model in (exact, rounded)]
-    assert found[0] != found[1]
+    n_best_lists = [model.hypotheses(sentences[:9]) for model in (exact, rounded)]
+    exact_log_p, rounded_log_p = ([n_best[0].log_probability for n_best in lists] for lists in n_best_lists)
+    assert exact_log_p != rounded_log_p
     with pytest.raises(InputError, match=r"^precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32\.$"):
         seqtool.load(f"runs/{name}", device="cpu", precision="fp16")
 
@@ -413,7 +413,7 @@ def test_precision(place: Path, sentences: list[str], name: str) -> None:
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
 @torch.no_grad()
-def test_a_model_optimised_for_decoding_says_the_same(
+def test_a_model_optimised_for_decoding_gives_the_same_features(
     precision: str, dtype: torch.dtype, packs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not packs:
@@ -424,26 +424,24 @@ def test_a_model_optimised_for_decoding_says_the_same(
     model = of_fast_parts(make_model("bahdanau-gru").eval())
     source, target = make_source(random_sentences(5, seed=1)), make_target(random_sentences(5, seed=2))
     with autocast(cpu, precision), onednn():
-        before = model(source, target).features
+        expected = model(source, target).features
         decoder = optimise_for_decoding(model, precision, cpu)
-        output, after = decoder.output, decoder(source, target).features
+        output, actual = decoder.output, decoder(source, target).features
     assert isinstance(output, PackedLinear) == packs and (output.matrix if packs else output.weight).dtype == dtype
-    assert torch.allclose(after, before, rtol=0, atol=2**-5 if packs and precision == "bf16" else 1e-6)  # one rounding
+    assert torch.allclose(actual, expected, rtol=0, atol=2**-5 if packs and precision == "bf16" else 1e-6)  # rounding
 
 
 @pytest.mark.parametrize(
     ("settings", "sources_per_batch"),
     [({"beam": 1}, 320), ({}, 64), ({"beam": 500}, 1), ({"sample": True, "n_best": 10}, 32), ({"batch_size": 7}, 7)],
 )
-def test_as_many_sentences_as_make_320_hypotheses(
-    place: Path, settings: dict[str, Any], sources_per_batch: int
-) -> None:
+def test_a_batch_has_at_most_320_hypotheses(workspace: Path, settings: dict[str, Any], sources_per_batch: int) -> None:
     assert seqtool.load("runs/attend", device="cpu", **settings).settings.sources_per_batch == sources_per_batch
 
 
 @pytest.mark.parametrize("name", ["attend", "fixed"])
-def test_batch_size_and_order_change_nothing(place: Path, name: str) -> None:
-    """Hundreds of sentences of random words: the same words, scores within 1e-5 relative, ties apart."""
+def test_batch_size_and_order_change_nothing(workspace: Path, name: str) -> None:
+    """400 sentences of random words get the same words, except for ties, and scores within 1e-5 relative."""
     translator = seqtool.load(f"runs/{name}", device="cpu", max_length=40)
     generator = torch.Generator().manual_seed(0)
     size = len(translator.source_vocabulary)
@@ -453,24 +451,24 @@ def test_batch_size_and_order_change_nothing(place: Path, name: str) -> None:
 
     def translate(order: list[int], beam: int, batch_size: int) -> list[tuple[list[int], float]]:
         settings = DecodeSettings(**{**vars(translator.settings), "beam": beam, "batch_size": batch_size})
-        chosen = [sources[i] for i in order]
+        ordered = [sources[i] for i in order]
         options = {"device": translator.device, "keep_attention": False}
-        found = decode(translator.model, encoded_sentences(chosen), settings, **options)
-        back = {i: (n_best[0].tokens, n_best[0].score) for i, n_best in zip(order, found, strict=True)}
-        return [back[i] for i in range(len(order))]
+        n_best_lists = decode(translator.model, encoded_sentences(ordered), settings, **options)
+        best = {i: (n_best[0].tokens, n_best[0].score) for i, n_best in zip(order, n_best_lists, strict=True)}
+        return [best[i] for i in range(len(order))]
 
     for beam, count in ((1, 400), (5, 400)):
         expected = translate(list(range(count)), beam, 64)
         order = [i for i in shuffled if i < count]
         ties = 0
-        for others in (translate(order, beam, 7), translate(order, beam, 200)):
-            for (tokens, score), (other_tokens, other_score) in zip(expected, others, strict=True):
-                assert other_score == pytest.approx(score, rel=1e-5)
-                ties += tokens != other_tokens  # equal scores, so a tie
+        for actual in (translate(order, beam, 7), translate(order, beam, 200)):
+            for (tokens, score), (actual_tokens, actual_score) in zip(expected, actual, strict=True):
+                assert actual_score == pytest.approx(score, rel=1e-5)
+                ties += tokens != actual_tokens  # equal scores, so a tie
         assert ties <= 2
 
 
-def test_a_long_line_is_cut_with_a_warning(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_line_is_cut_with_a_warning(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
     stdin(b"I have a cat.\n" + b"the cat and " * 60 + b"the cat.\nI have a cat.\n")
     assert run("translate", "checkpoint=runs/attend", "max_length=30") == 0
     captured = capsys.readouterr()
@@ -480,7 +478,7 @@ def test_a_long_line_is_cut_with_a_warning(place: Path, stdin: Any, capsys: pyte
     )
 
 
-def test_jsonl(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_have_all_fields(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
     stdin(b"I have a big cat.\n\n")
     assert run("translate", "checkpoint=runs/attend", "format=jsonl", "n_best=3", "beam=3") == 0
     first, empty = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -491,11 +489,11 @@ def test_jsonl(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> N
     assert best["score"] == pytest.approx(best["log_probability"] / (len(best["tokens"]) + 1), rel=1e-4)
     assert best["alignment"].split()
     assert best["source_words"] == first["source"].split() and best["words"] == best["text"].split()
-    nothing = {"text": "", "score": 0.0, "log_probability": 0.0, "ended": True, "tokens": [], "alignment": None}
-    assert empty["translations"] == [{**nothing, "source_words": [], "words": []}]
+    no_translation = {"text": "", "score": 0.0, "log_probability": 0.0, "ended": True, "tokens": [], "alignment": None}
+    assert empty["translations"] == [{**no_translation, "source_words": [], "words": []}]
 
 
-def test_n_best_as_text(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_n_best_lists_are_written_as_text(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
     stdin(b"I have a big cat.\nShe sees the house.\n")
     assert run("translate", "checkpoint=runs/attend", "n_best=2", "beam=4") == 0
     rows = [line.split(" ||| ") for line in capsys.readouterr().out.splitlines()]
@@ -503,22 +501,23 @@ def test_n_best_as_text(place: Path, stdin: Any, capsys: pytest.CaptureFixture[s
     assert float(rows[0][2]) >= float(rows[1][2])
 
 
-def test_what_did_not_end_is_marked(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A fourth field in a list of the n best, a field in JSON, and what is cut has the maximum length."""
-    settings = [*ATTEND, "n_best=5", "min_length=3", "max_length=3"]
+def test_unended_translations_are_marked(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """An n-best list has a fourth field for them, and JSON a field. Their length is max_length."""
+    settings = [*TRANSLATE, "n_best=5", "min_length=3", "max_length=3"]
     stdin(b"I have.\nThe dog and the cat.\n")
     assert run(*settings) == 0
     rows = [line.split(" ||| ") for line in capsys.readouterr().out.splitlines()]
     stdin(b"I have.\nThe dog and the cat.\n")
     assert run(*settings, "format=jsonl") == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    found = [one for record in records for one in record["translations"]]
-    assert [row[3:] for row in rows] == [[] if one["ended"] else ["not ended"] for one in found]
-    assert {len(one["tokens"]) for one in found if not one["ended"]} == {3}
-    assert [len(one["tokens"]) for one in found if one["ended"]] == [2] * sum(one["ended"] for one in found)
+    translations = [translation for record in records for translation in record["translations"]]
+    assert [row[3:] for row in rows] == [[] if translation["ended"] else ["not ended"] for translation in translations]
+    ended = [len(translation["tokens"]) for translation in translations if translation["ended"]]
+    assert {len(translation["tokens"]) for translation in translations if not translation["ended"]} == {3}
+    assert ended == [2] * len(ended)
 
 
-def test_alignments_and_pictures(place: Path, stdin: Any) -> None:
+def test_alignments_and_their_pictures_are_written(workspace: Path, stdin: Any) -> None:
     stdin(b"I have a big cat.\n\nShe sees the house.\n")
     assert run("translate", "checkpoint=runs/attend", "alignments=links.txt", "plot=pictures", "beam=5") == 0
     lines = Path("links.txt").read_text().split("\n")
@@ -531,7 +530,7 @@ def test_alignments_and_pictures(place: Path, stdin: Any) -> None:
 
 
 def test_a_model_without_attention_has_no_alignments(
-    place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]
+    workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stdin(b"I have a cat.\n")
     assert run("translate", "checkpoint=runs/fixed", "alignments=none.txt") == 2
@@ -539,8 +538,8 @@ def test_a_model_without_attention_has_no_alignments(
     assert not Path("none.txt").exists()
 
 
-def test_unknown_words_are_replaced(place: Path) -> None:
-    """A word vocabulary: an unknown target word becomes the source word it attends to."""
+def test_unknown_words_are_replaced(workspace: Path) -> None:
+    """With a vocabulary of words, an unknown target word becomes the source word that it attends to."""
     from seqtool.data.text.vocabulary import Form, WordVocabulary
 
     attend = seqtool.load("runs/attend", device="cpu")
@@ -556,7 +555,7 @@ def test_unknown_words_are_replaced(place: Path) -> None:
     )
     with torch.no_grad():
         bias = model.output.bias.clone()
-        model.output.bias[1] += 1e4  # writes nothing but unknown words
+        model.output.bias[1] += 1e4  # now the model writes only unknown words
     try:
         plain = translator.hypotheses(["I have a Zebra."])[0][0].text
         replaced = translator.hypotheses(["I have a Zebra."], replace_unknown=True)[0][0].text
@@ -567,14 +566,13 @@ def test_unknown_words_are_replaced(place: Path) -> None:
     assert "⁇" not in replaced and set(replaced.replace(".", " .").split()) <= {"I", "have", "a", "Zebra", "."}
 
 
-def test_api(place: Path, sentences: list[str]) -> None:
+def test_the_python_api_scores_its_own_translations(workspace: Path, sentences: list[str]) -> None:
     translator = seqtool.load("runs/attend", beam=3, n_best=3)
-    found = translator.hypotheses(sentences[:5])
-    for sentence, n_best in zip(sentences, found, strict=False):
-        scores = translator.score([sentence] * 3, [one.text for one in n_best])
-        for one, score in zip(n_best, scores, strict=True):
-            if translator.target_vocabulary.pieces(one.text) == one.pieces:  # decoded as it would be encoded
-                assert score == pytest.approx(one.log_probability, rel=1e-3)
+    for sentence, n_best in zip(sentences, translator.hypotheses(sentences[:5]), strict=False):
+        scores = translator.score([sentence] * 3, [hypothesis.text for hypothesis in n_best])
+        for hypothesis, score in zip(n_best, scores, strict=True):
+            if translator.target_vocabulary.pieces(hypothesis.text) == hypothesis.pieces:  # as tokenised by score
+                assert score == pytest.approx(hypothesis.log_probability, rel=1e-3)
     with pytest.raises(InputError, match=r"must have the same length, not 2 and 1: give one target per source\."):
         translator.score(["a", "b"], ["c"])
     with pytest.raises(InputError, match=r"lists of sentences: write \[sentence\]"):
@@ -584,25 +582,25 @@ def test_api(place: Path, sentences: list[str]) -> None:
         seqtool.load("runs/attend", baem=3)
 
 
-def test_ensemble_of_two(place: Path, sentences: list[str]) -> None:
-    both = seqtool.load(["runs/attend", "runs/fixed"], device="cpu")
+def test_an_ensemble_of_two_models_translates(workspace: Path, sentences: list[str]) -> None:
+    ensemble = seqtool.load(["runs/attend", "runs/fixed"], device="cpu")
     twice = seqtool.load(["runs/attend", "runs/attend"], device="cpu")
     assert twice.translate(sentences) == seqtool.load("runs/attend", device="cpu").translate(sentences)
-    assert len(both.translate(sentences)) == len(sentences)
+    assert len(ensemble.translate(sentences)) == len(sentences)
 
 
-def test_samples_that_ended_come_first(place: Path, sentences: list[str]) -> None:
+def test_samples_that_ended_come_first(workspace: Path, sentences: list[str]) -> None:
     translator = seqtool.load("runs/attend", sample=True, n_best=30, max_length=14)
     assert isinstance(translator, Translator)
-    found = translator.hypotheses(sentences[:5])
-    for n_best in found:
-        assert n_best == sorted(n_best, key=lambda one: (not one.ended, -one.log_probability))
-    assert any(len({one.ended for one in n_best}) == 2 for n_best in found)
+    n_best_lists = translator.hypotheses(sentences[:5])
+    for n_best in n_best_lists:
+        assert n_best == sorted(n_best, key=lambda sample: (not sample.ended, -sample.log_probability))
+    assert any(len({sample.ended for sample in n_best}) == 2 for n_best in n_best_lists)
 
 
-def test_another_vocabulary_is_no_ensemble(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = [*SETTINGS, "data.vocabulary.size=200", "model=sutskever", "model.hidden=8", "model.embedding=8"]
-    assert run("train", *other, "run=other", "train.steps=1") == 0
+def test_an_ensemble_needs_a_single_vocabulary(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [*SETTINGS, "data.vocabulary.size=200", "model=sutskever", "model.hidden=8", "model.embedding=8"]
+    assert run("train", *settings, "run=other", "train.steps=1") == 0
     capsys.readouterr()
     assert run("translate", "checkpoint=runs/attend,runs/other") == 2
     assert "an ensemble needs one vocabulary" in capsys.readouterr().err
@@ -610,23 +608,23 @@ def test_another_vocabulary_is_no_ensemble(place: Path, capsys: pytest.CaptureFi
     assert "was trained with another vocabulary" in capsys.readouterr().err
 
 
-def test_sampling_is_seeded(place: Path, sentences: list[str]) -> None:
-    """And does not depend on how the input is cut into batches."""
+def test_sampling_is_seeded(workspace: Path, sentences: list[str]) -> None:
+    """Samples do not depend on how the input is divided into batches."""
 
-    def draw(seed: int, cut: int) -> list[str]:
+    def draw(seed: int, position: int) -> list[str]:
         translator = seqtool.load("runs/attend", sample=True, seed=seed)
-        return translator.translate(sentences[:cut]) + translator.translate(sentences[cut:])
+        return translator.translate(sentences[:position]) + translator.translate(sentences[position:])
 
     assert draw(1, 3) == draw(1, 40) != draw(2, 3)
 
 
-def test_eval_of_a_checkpoint(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """BLEU is sacreBLEU's of the translations written beside it; alignments are better than by chance."""
+def test_eval_translates_and_scores_with_a_checkpoint(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """BLEU is sacreBLEU's score of the translations that it writes, and alignments are better than uniform ones."""
     import sacrebleu
 
     assert run("eval", "checkpoint=runs/attend", "format=json", "output=test.es", "plot=figures") == 0
     report = json.loads(capsys.readouterr().out)
-    cache = next((place / "cache").glob("toy-*/"))
+    cache = next((workspace / "cache").glob("toy-*/"))
     references = (cache / "test.target.txt").read_text().splitlines()
     expected = sacrebleu.corpus_bleu(Path("test.es").read_text().splitlines(), [references])
     scores = {score["name"]: score for score in report["system"]["scores"]}
@@ -641,7 +639,7 @@ def test_eval_of_a_checkpoint(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"{expected.score:.2f}" in table and "alignment error rate" in table
 
 
-def test_eval_of_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_scores_files(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("hyp.txt").write_text("a small cat sat here today\nthe dog ran\n" * 10)
     Path("ref one.txt").write_text("a small cat sat here today\nthe dog ran away\n" * 10)
     Path("ref2.txt").write_text("one cat sat here\nthe dog ran off\n" * 10)
@@ -650,26 +648,26 @@ def test_eval_of_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("links.txt").write_text("0-0 1-1\n" * 20)
     Path("gold.txt").write_text("0-0 1-1 2?1\n" * 20)
     arguments = ["references=ref one.txt,ref2.txt", "hypotheses=hyp.txt", "sources=src.txt", "baseline=base.txt"]
-    more = ["alignments=links.txt", "gold=gold.txt", "format=json", "bootstrap=100"]
-    assert run("eval", *arguments, *more) == 0
+    options = ["alignments=links.txt", "gold=gold.txt", "format=json", "bootstrap=100"]
+    assert run("eval", *arguments, *options) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["alignment"]["aer"] == 0
     assert report["system"]["by_length"][0]["sentences"] == 10
     assert len(report["comparison"]["differences"]) == 3
     assert report["gaps"]["short"]["value"] > 0
-    assert run("eval", *arguments, *more[:2], "bootstrap=100") == 0
+    assert run("eval", *arguments, *options[:2], "bootstrap=100") == 0
     assert "the difference of the two" in capsys.readouterr().out
 
 
-def test_eval_reads_what_translate_writes(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_reads_the_output_of_translate(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("I have a cat.\nShe sees the house.\n")
     for form in ("text", "jsonl"):
         assert run("translate", "checkpoint=runs/attend", "input=in.txt", f"format={form}", f"output=out.{form}") == 0
     reports = []
     for form in ("text", "jsonl"):
         capsys.readouterr()
-        line = [f"hypotheses=out.{form}", "references=in.txt", f"baseline=out.{form}", "format=json", "bootstrap=10"]
-        assert run("eval", *line) == 0
+        files = [f"hypotheses=out.{form}", "references=in.txt", f"baseline=out.{form}", "format=json", "bootstrap=10"]
+        assert run("eval", *files) == 0
         reports.append(json.loads(capsys.readouterr().out))
     assert reports[0]["system"]["bleu"] == reports[1]["system"]["bleu"]
     Path("out.jsonl").write_text('{"source": "a", "translations": []}\n' * 2)
@@ -682,9 +680,9 @@ def test_eval_reads_what_translate_writes(place: Path, capsys: pytest.CaptureFix
     assert "plot=in.txt is a file: name a directory for the pictures." in capsys.readouterr().err
 
 
-def test_eval_of_a_checkpoint_on_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same sentences as files give the same report as the corpus they are from, whose gold links number marks."""
-    cache = next((place / "cache").glob("toy-*/"))
+def test_eval_of_files_equals_eval_of_their_corpus(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The gold links of the corpus number punctuation marks, so the files need words=marks."""
+    cache = next((workspace / "cache").glob("toy-*/"))
     names = {"sources": "source.txt", "references": "target.txt", "gold": "alignments.txt"}
     files = [f"{setting}={cache / f'test.{name}'}" for setting, name in names.items()]
     assert run("eval", "checkpoint=runs/attend", "format=json", *files, "words=marks") == 0
@@ -693,7 +691,7 @@ def test_eval_of_a_checkpoint_on_files(place: Path, capsys: pytest.CaptureFixtur
     assert by_files == json.loads(capsys.readouterr().out)
 
 
-REFUSED = {
+REFUSED_SETTINGS = {
     "checkpoint=runs/attend bootstrap=1": r"bootstrap must be at least 2, or 0 for no intervals, not 1\.",
     "checkpoint=runs/attend length_bins=[14,8]": r"length_bins must be .* in rising order, not \[14, 8\]\.",
     "checkpoint=runs/attend lowercase=maybe": r"[Ss]etting 'lowercase' must be true or false, not 'maybe'\.",
@@ -729,9 +727,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("settings", REFUSED)
-def test_refusals(place: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence on standard error, exit status 2, nothing on standard output."""
+@pytest.mark.parametrize("settings", REFUSED_SETTINGS)
+def test_invalid_settings_are_refused(workspace: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A single message is on standard error, nothing is on standard output, and the exit status is 2."""
     Path("hyp.txt").write_text("a small cat\n" * 20)
     Path("short.txt").write_text("a small cat\n")
     Path("empty.txt").write_text("")
@@ -742,24 +740,24 @@ def test_refusals(place: Path, settings: str, capsys: pytest.CaptureFixture[str]
     lines = [
         line for line in captured.err.splitlines() if line.strip() and "it/s" not in line and "line" not in line[:12]
     ]
-    assert len(lines) == 1 and re.search(REFUSED[settings], lines[0]), captured.err
+    assert len(lines) == 1 and re.search(REFUSED_SETTINGS[settings], lines[0]), captured.err
 
 
-def test_bad_input_of_translate(place: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Bad bytes name their line; a file that was there before stays as it was."""
+def test_invalid_bytes_are_refused(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that existed before is unchanged."""
     Path("kept.txt").write_text("before")
     stdin(b"Good.\nK\xf6ln\n")
     assert run("translate", "checkpoint=runs/attend", "output=kept.txt") == 2
     assert "Standard input is not valid UTF-8 in line 2: convert it to UTF-8." in capsys.readouterr().err
     Path("latin.txt").write_bytes(b"Good.\nK\xf6ln\n")
-    for others in (["input=latin.txt"], ["input=kept.txt", "alignments=no/such/place"]):
-        assert run("translate", "checkpoint=runs/attend", "output=kept-too.txt", *others) == 2
+    for files in (["input=latin.txt"], ["input=kept.txt", "alignments=no/such/place"]):
+        assert run("translate", "checkpoint=runs/attend", "output=kept-too.txt", *files) == 2
     assert not Path("kept-too.txt").exists()
     assert Path("kept.txt").read_text() == "before"
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]
 
 
-def test_unknown_words_are_counted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_words_are_counted(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd.txt").write_text("I have a cat.\n字 and 字\n字\n")
     assert run("translate", "checkpoint=runs/attend", "input=odd.txt", "output=odd.es") == 0
     assert "The model does not know 3 words or pieces of the input, in 2 of 3 lines." in capsys.readouterr().err
@@ -770,7 +768,7 @@ def test_unknown_words_are_counted(place: Path, capsys: pytest.CaptureFixture[st
         seqtool.load("runs/attend").translate([1])
 
 
-def test_bad_bytes_in_redirected_input_are_found_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_bytes_in_redirected_input_are_reported_first(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("late.txt").write_bytes(b"Good.\n" * 2000 + b"K\xf6ln\n")
     monkeypatch.setattr(Translator, "hypotheses", lambda *_, **__: pytest.fail("translated before all was read"))
     with Path("late.txt").open(encoding="utf-8") as stream:
@@ -779,7 +777,7 @@ def test_bad_bytes_in_redirected_input_are_found_first(place: Path, monkeypatch:
     assert not Path("never.txt").exists()
 
 
-def test_jobs_of_a_sweep_do_not_write_over_each_other(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_of_a_sweep_do_not_overwrite_each_other(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("I have a cat.\n")
     sweep = ["translate", "-m", "checkpoint=runs/attend", "input=in.txt", "beam=1,2"]
     assert run(*sweep, "output=shared.txt") == 2
@@ -790,9 +788,9 @@ def test_jobs_of_a_sweep_do_not_write_over_each_other(place: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("settings", ["output=empty.txt <&-", "input=in.txt output=closed.txt <&- >&- 2>&-"])
-def test_closed_streams(place: Path, settings: str) -> None:
+def test_standard_streams_may_be_closed(workspace: Path, settings: str) -> None:
     Path("in.txt").write_text("I have a cat.\n")
-    line = " ".join([*COMMAND, *ATTEND, settings])
+    line = " ".join([*COMMAND, *TRANSLATE, settings])
     assert subprocess.run(line, shell=True, env=ENVIRONMENT, check=False).returncode == 0
     if "closed.txt" in settings:
         assert Path("closed.txt").read_text() != ""
@@ -800,11 +798,11 @@ def test_closed_streams(place: Path, settings: str) -> None:
         assert Path("empty.txt").read_text() == ""
 
 
-def test_two_outputs_are_two_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_outputs_may_not_be_one_file(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.txt").write_text("I have a cat.\n")
-    for other in ("same.txt", "./same.txt"):
-        both = ["output=same.txt", f"alignments={other}"]
-        assert run("translate", "checkpoint=runs/attend", "input=in.txt", *both) == 2
+    for name in ("same.txt", "./same.txt"):
+        outputs = ["output=same.txt", f"alignments={name}"]
+        assert run("translate", "checkpoint=runs/attend", "input=in.txt", *outputs) == 2
         assert "output and alignments are both same.txt: name two files." in capsys.readouterr().err
     assert not Path("same.txt").exists()
 
@@ -812,27 +810,27 @@ def test_two_outputs_are_two_files(place: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("setting", ["output", "alignments"])
 @pytest.mark.parametrize("name", ["source.txt", "./source.txt", "link.txt", "hard.txt"])
 def test_the_source_is_not_overwritten(
-    place: Path,
+    workspace: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     setting: str,
     name: str,
 ) -> None:
-    """By no name, read by its name or as standard input."""
-    command = [f"checkpoint={place / 'runs/attend'}", f"{setting}={name}"]
+    """No name of the source is accepted as output, whether it is read by name or as standard input."""
+    command = [f"checkpoint={workspace / 'runs/attend'}", f"{setting}={name}"]
     monkeypatch.chdir(tmp_path)
     Path("source.txt").write_text("I have a cat.\n")
     Path("link.txt").symlink_to("source.txt")
     Path("hard.txt").hardlink_to("source.txt")
     assert run("translate", *command, "input=source.txt") == 2
-    same = f"{setting}={name} is the same file as"
-    message = f"seqtool: {same} input=source.txt, which is read: name another file to write to.\n"
+    clause = f"{setting}={name} is the same file as"
+    message = f"seqtool: {clause} input=source.txt, which is read: name another file to write to.\n"
     assert capsys.readouterr().err == message
     with Path("source.txt").open() as source:
         monkeypatch.setattr(sys, "stdin", source)
         assert run("translate", *command) == 2
-    assert f"{same} standard input, which is read" in capsys.readouterr().err
+    assert f"{clause} standard input, which is read" in capsys.readouterr().err
     assert Path("source.txt").read_text() == "I have a cat.\n" and Path("link.txt").is_symlink()
 
 
@@ -844,19 +842,19 @@ def test_the_source_is_not_overwritten(
         ("fixed", {"coverage_penalty": 0.2}, "coverage_penalty=… needs a model with attention"),
     ],
 )
-def test_settings_that_would_change_nothing(
-    place: Path, capsys: pytest.CaptureFixture[str], name: str, settings: dict[str, float], message: str
+def test_settings_without_effect_are_refused(
+    workspace: Path, capsys: pytest.CaptureFixture[str], name: str, settings: dict[str, float], message: str
 ) -> None:
     Path("in.txt").write_text("I have a cat.\n")
-    given = [f"{key}={value}" for key, value in settings.items()]
-    assert run("translate", f"checkpoint=runs/{name}", "input=in.txt", *given) == 2
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    assert run("translate", f"checkpoint=runs/{name}", "input=in.txt", *overrides) == 2
     assert message in capsys.readouterr().err
     with pytest.raises(InputError, match=re.escape(message)):
         seqtool.load(f"runs/{name}", **settings)
     assert seqtool.load("runs/attend", sample=True, **settings).translate(["I have a cat."])
 
 
-def test_output_is_utf_8_whatever_the_locale_says(place: Path) -> None:
+def test_output_is_utf_8_in_any_locale(workspace: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-m", "seqtool", "translate", "checkpoint=runs/attend"],
         input=b"She sees the small girl tomorrow.\n",
@@ -868,8 +866,8 @@ def test_output_is_utf_8_whatever_the_locale_says(place: Path) -> None:
     assert result.stdout.decode("utf-8").count("\n") == 1
 
 
-def test_output_to_a_link_and_to_a_device(place: Path, tmp_path: Path) -> None:
-    """A link stays a link; /dev/null is not replaced by a file."""
+def test_output_replaces_neither_links_nor_devices(workspace: Path, tmp_path: Path) -> None:
+    """A link stays a link, and /dev/null does not become a file."""
     Path("in.txt").write_text("I have a cat.\n")
     (tmp_path / "real.txt").write_text("before")
     (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
@@ -879,29 +877,30 @@ def test_output_to_a_link_and_to_a_device(place: Path, tmp_path: Path) -> None:
     assert not Path("/dev/null").is_file()
 
 
-def test_inspect(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_describes_runs_and_caches(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("inspect", "runs/attend") == 0
-    text = capsys.readouterr().out
+    summary = capsys.readouterr().out
     weights = load_file(checkpoint.find("runs/attend").path / "model.safetensors")
     size = sum(tensor.numel() for tensor in weights.values())
-    assert "Bahdanau" in text and f"{size:,}" in text and "BLEU" in text and f"seqtool {seqtool.__version__}" in text
+    assert "Bahdanau" in summary and f"{size:,}" in summary and "BLEU" in summary
+    assert f"seqtool {seqtool.__version__}" in summary
     assert run("inspect", "runs/attend/best") == 0
-    assert capsys.readouterr().out == text
-    assert run("inspect", str(next((place / "cache").glob("toy-*/")))) == 0
+    assert capsys.readouterr().out == summary
+    assert run("inspect", str(next((workspace / "cache").glob("toy-*/")))) == 0
     assert "3,000" in capsys.readouterr().out
     assert run("inspect", "nowhere") == 2
     assert "There is no run or checkpoint at nowhere" in capsys.readouterr().err
 
 
-def test_a_moved_checkpoint_is_all_there_is(place: Path, tmp_path: Path, sentences: list[str]) -> None:
-    """Copied elsewhere, without its run and cache, it translates the same."""
+def test_a_copied_checkpoint_needs_nothing_else(workspace: Path, tmp_path: Path, sentences: list[str]) -> None:
+    """Without its run and its cache, it translates as before."""
     copy = tmp_path / "my model (1)"
     shutil.copytree(checkpoint.find("runs/attend").path, copy)
     assert seqtool.load(str(copy)).translate(sentences[:10]) == seqtool.load("runs/attend").translate(sentences[:10])
 
 
-def test_a_strangers_checkpoint_builds_only_our_classes(place: Path, tmp_path: Path) -> None:
-    """The model's target is changed and the manifest repaired: it is refused, and nothing ran."""
+def test_a_checkpoint_may_only_build_classes_of_seqtool(workspace: Path, tmp_path: Path) -> None:
+    """The target of the model is changed and the manifest repaired. It is refused, and nothing is run."""
     import hashlib
 
     copy = tmp_path / "stranger"

@@ -1,4 +1,4 @@
-"""The verdict on a run, at the end of `train` and in its report, and a warm-up that is longer than the run."""
+"""Tests of the verdict on a run, at the end of `train` and in its report, and of warm-ups longer than the run."""
 
 import json
 from pathlib import Path
@@ -29,8 +29,8 @@ WORDS = ["model.hidden=4", "data.vocabulary.kind=word"]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with 16 pairs of lines, as a text and with pictures."""
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory with 16 pairs of lines, and with pictures captioned by these lines."""
     lines = [f"{a} {b}" for a in "abcd" for b in "efgh"]
     (tmp_path / "a.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in lines))
     for number in range(16):
@@ -52,14 +52,14 @@ def run(*line: str) -> int:
         ("translation", "schedule=inverse_square_root train.steps=30", 30),
         ("translation", "schedule=constant train.epochs=50 train.steps=12", 12),
         ("translation", "schedule=plateau train.epochs=5 train.accumulate=3 train.minutes=5", 10),
-        ("captioning", "schedule=cosine train.epochs=5", 15),  # of twelve pictures: some validate, some test
+        ("captioning", "schedule=cosine train.epochs=5", 15),  # 12 of the 16 pictures are for training
         ("language modelling", "schedule=cosine train.epochs=2 train.bptt=4", 12),
     ],
 )
-def test_a_warm_up_that_is_longer_than_the_run_is_refused(
-    place: Path, capsys: pytest.CaptureFixture[str], task: str, settings: str, steps: int
+def test_a_warm_up_longer_than_the_run_is_refused(
+    workspace: Path, capsys: pytest.CaptureFixture[str], task: str, settings: str, steps: int
 ) -> None:
-    """With the number that fits, and before the run has a directory, so that its name is free."""
+    """The message has a number that fits. The run has no directory yet, so its name is still free."""
     assert run("train", *TASKS[task], *COMMON, *WORDS, *settings.split(), "schedule.warmup=500", "run=r") == 2
     assert (
         f"schedule.warmup=500 is longer than this run of {steps} steps, so the learning rate would never rise to "
@@ -68,10 +68,10 @@ def test_a_warm_up_that_is_longer_than_the_run_is_refused(
     assert not Path("runs/r").exists()
 
 
-def test_a_warm_up_that_is_longer_than_the_limit_is_refused_at_once(
-    place: Path, capsys: pytest.CaptureFixture[str]
+def test_a_warm_up_longer_than_train_steps_is_refused_at_once(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is prepared, whatever the number of epochs."""
+    """The run is refused before data are prepared, whatever the number of epochs."""
     for task, settings in TASKS.items():
         limits = ["train.steps=20", "train.epochs=9", "schedule.warmup=1000"]
         assert run("train", *settings, *COMMON, *WORDS, *limits) == 2, task
@@ -80,31 +80,31 @@ def test_a_warm_up_that_is_longer_than_the_limit_is_refused_at_once(
 
 
 @pytest.mark.parametrize("settings", ["train.steps=3 schedule.warmup=3", "train.steps=0 schedule.warmup=9"])
-def test_a_warm_up_that_fits_is_taken(place: Path, settings: str) -> None:
+def test_a_warm_up_that_fits_is_accepted(workspace: Path, settings: str) -> None:
     assert run("train", *TASKS["translation"], *COMMON, *WORDS, "run=r", *settings.split()) == 0
 
 
-@pytest.mark.parametrize("ends", ["train.minutes=1e-4", "train.patience=1 train.validate_every=1 optim=sgd optim.lr=0"])
-def test_a_warm_up_that_time_or_patience_cut_short_is_said_at_the_end(
-    place: Path, capsys: pytest.CaptureFixture[str], ends: str
+@pytest.mark.parametrize("stop", ["train.minutes=1e-4", "train.patience=1 train.validate_every=1 optim=sgd optim.lr=0"])
+def test_a_warm_up_cut_short_by_time_or_patience_is_in_the_verdict(
+    workspace: Path, capsys: pytest.CaptureFixture[str], stop: str
 ) -> None:
-    settings = [*TASKS["translation"], *COMMON, *WORDS, "schedule.warmup=9000", *ends.split()]
+    settings = [*TASKS["translation"], *COMMON, *WORDS, "schedule.warmup=9000", *stop.split()]
     assert run("train", *settings, "run=r") == 0
     assert "Verdict: The learning rate never rose to optim.lr: the warm-up has 9,000 steps" in capsys.readouterr().out
     assert "the learning rate never rose to its value" in findings("r")
 
 
 def findings(name: str) -> list[str]:
-    """Those in the run's report, which is written."""
+    """Return the findings in the run's report, which is written first."""
     assert run("report", f"runs/{name}") == 0
     sections = blocks(Path(f"runs/{name}/report.html"))["report"]["sections"]
     return [row[0] for section in sections if section["title"] == f"Verdict on {name}" for row in section["rows"]]
 
 
-def test_outputs_that_are_all_alike_and_a_model_too_large_for_its_data_are_said(
-    place: Path, capsys: pytest.CaptureFixture[str]
+def test_equal_outputs_and_a_too_large_model_are_in_the_verdict(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An untrained captioner; pictures and words are few."""
+    """The captioner is untrained, and has few pictures and words."""
     sizes = ["model.hidden=64", "data.vocabulary.kind=word", "data.valid=a.jsonl", "validation.max_length=9"]
     assert run("train", *TASKS["captioning"], *COMMON, *sizes, "train.steps=1", "run=r") == 0
     out = capsys.readouterr().out
@@ -113,17 +113,17 @@ def test_outputs_that_are_all_alike_and_a_model_too_large_for_its_data_are_said(
     assert "too little data for the model" in findings("r")
 
 
-def test_unknown_words_are_said_in_the_report(place: Path) -> None:
-    (place / "a.tsv").write_text("".join(f"the {word} sleeps\tder {word} schläft\n" for word in "abcdefgh"))
+def test_unknown_words_are_in_the_report(workspace: Path) -> None:
+    (workspace / "a.tsv").write_text("".join(f"the {word} sleeps\tder {word} schläft\n" for word in "abcdefgh"))
     settings = [*TASKS["translation"], *COMMON, *WORDS, "data.vocabulary.minimum_count=5", "train.steps=1"]
     assert run("train", *settings, "run=r") == 0
     assert "unknown words" in findings("r")
     assert any(finding.figure.endswith(" of the training tokens") for finding in verdict(Path("runs/r")))
 
 
-def test_a_loss_that_rises_is_said_with_its_epoch(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The validation pairs are others than those that are learnt by heart."""
-    (place / "b.tsv").write_text("".join(f"{b} {a}\t{a} {b}\n" for a in "abcd" for b in "efgh"))
+def test_a_rising_loss_is_in_the_verdict_with_its_epoch(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The validation pairs differ from the training pairs, which are learnt by heart."""
+    (workspace / "b.tsv").write_text("".join(f"{b} {a}\t{a} {b}\n" for a in "abcd" for b in "efgh"))
     settings = [*TASKS["translation"], *COMMON, "data.vocabulary.kind=word", "model.hidden=32", "model.dropout=0"]
     settings += ["data.valid=b.tsv", "optim.lr=0.02", "train.validate_every=4", "validation.sentences=4"]
     assert run("train", *settings, "train.epochs=20", "run=r") == 0
@@ -136,16 +136,16 @@ def test_a_loss_that_rises_is_said_with_its_epoch(place: Path, capsys: pytest.Ca
     )
 
 
-def recorded(name: str, losses: list[float], **settings: Any) -> None:
-    """A run whose validations had these losses, one each hundred steps."""
+def write_run(name: str, losses: list[float], **settings: Any) -> None:
+    """Write a run whose validations had these losses, one every hundred steps."""
     (run := Path("runs") / name).mkdir(parents=True)
     sizes = {"parameters": 1e6, "train_tokens": 1e6, "train_unknown": 1e4, "outputs_unended": 0.01}
     records = [{"step": 100 * i, "epoch": i, "valid_loss": loss, **sizes} for i, loss in enumerate(losses, 1)]
-    (run / "metrics.jsonl").write_text("".join(f"{json.dumps({**one, **settings})}\n" for one in records))
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps({**record, **settings})}\n" for record in records))
     (run / "config.yaml").write_text("schedule: {name: cosine, warmup: 100}\n")
 
 
-# Validation losses of presets that are good, by epoch; and a run that ended too early.
+# Validation losses by epoch, of a preset that trains well and of a run that ended too early.
 QUICKSTART = [1.117, 0.145, 0.060, 0.035, 0.024, 0.019, 0.017, 0.016]
 EARLY = [5.0, 4.0, 3.5, 3.2, 3.0]
 OUTPUTS = "outputs that do not end, repeat themselves or are all alike"
@@ -164,18 +164,18 @@ OUTPUTS = "outputs that do not end, repeat themselves or are all alike"
         *((QUICKSTART, {f"outputs_{name}": 0.6}, [OUTPUTS]) for name in ("unended", "repeating", "alike")),
     ],
 )
-def test_findings_follow_from_what_was_recorded(
-    place: Path, losses: list[float], settings: dict[str, float], expected: list[str]
+def test_findings_follow_from_the_records(
+    workspace: Path, losses: list[float], settings: dict[str, float], expected: list[str]
 ) -> None:
-    recorded("r", losses, **settings)
+    write_run("r", losses, **settings)
     assert findings("r") == expected
 
 
-def test_runs_with_few_records_have_a_verdict_of_those(place: Path) -> None:
-    recorded("r", EARLY)
+def test_runs_with_few_values_have_a_verdict(workspace: Path) -> None:
+    write_run("r", EARLY)
     lines = [json.loads(line) for line in Path("runs/r/metrics.jsonl").read_text().splitlines()]
-    kept = [{name: line[name] for name in ("step", "epoch", "valid_loss")} for line in lines]
-    Path("runs/r/metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in kept))
+    shortened = [{name: line[name] for name in ("step", "epoch", "valid_loss")} for line in lines]
+    Path("runs/r/metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in shortened))
     assert findings("r") == ["the validation loss still falls"]
     Path("runs/r/metrics.jsonl").write_text("")
     assert findings("r") == []

@@ -1,4 +1,4 @@
-"""Names that settings have in other toolkits, launchers that are not there, and directories of runs."""
+"""Tests of settings' names in other toolkits, of launchers that fail or are missing, and of directories of runs."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ def run(*arguments: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("command", "meant"),
+    ("command", "setting"),
     [
         ("translate checkpoint=x beam_size=3", "beam"),
         ("generate checkpoint=x max_new_tokens=3", "max_length"),
@@ -40,59 +40,59 @@ def run(*arguments: str) -> int:
         ("prepare vocab_size=3", "data.vocabulary.size"),
     ],
 )
-def test_what_a_setting_is_called_here(
-    command: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_names_of_other_toolkits_suggest_the_setting(
+    command: str, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(*command.split()) == 2
-    assert capsys.readouterr().err.endswith(f"; did you mean '{meant}'?\n")
+    assert capsys.readouterr().err.endswith(f"; did you mean '{setting}'?\n")
 
 
-def test_every_other_name_leads_somewhere() -> None:
-    """Names are those of settings that there are, and no setting's own name is in its place."""
+def test_other_names_belong_to_existing_settings() -> None:
+    """No setting has its own name among the other names."""
     settings = {
         name for command in declarations.COMMANDS for name in ConfigFiles(command, [config_directory()]).settings()
     }
-    for name, others in declarations.other_names().items():
+    for name, other_names in declarations.other_names().items():
         assert name in settings
-        assert name not in others
+        assert name not in other_names
 
 
-class Failing(Launcher):
-    """A launcher without the scheduler that it needs, or whose jobs fail."""
+class FailingLauncher(Launcher):
+    """A launcher that lacks its scheduler, or whose jobs fail."""
 
     def __init__(self, message: str) -> None:
         self.message = message
 
     def setup(self, **parts: Any) -> None: ...
 
-    def launch(self, *arguments: Any, **named: Any) -> Any:
+    def launch(self, *arguments: Any, **keywords: Any) -> Any:
         raise RuntimeError(self.message)
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "error"),
     [
         ("There is no srun.", "The launcher cannot start the jobs: There is no srun."),
         ("A trace:\nin job\nseqtool.errors.InputError: Not so.\n", "A job failed: Not so."),
     ],
 )
-def test_a_launcher_that_fails(
-    message: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_failures_of_a_launcher_are_reported(
+    message: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Failing, "__module__", "hydra_plugins.failing")
+    monkeypatch.setattr(FailingLauncher, "__module__", "hydra_plugins.failing")
     module = types.ModuleType("hydra_plugins.failing")
-    module.Failing = Failing  # type: ignore[attr-defined]
+    module.FailingLauncher = FailingLauncher  # type: ignore[attr-defined]
     package = types.ModuleType("hydra_plugins")
     package.failing = module  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "hydra_plugins", package)
     monkeypatch.setitem(sys.modules, "hydra_plugins.failing", module)
-    Plugins.instance().register(Failing)
-    node = {"_target_": "hydra_plugins.failing.Failing", "message": message}
+    Plugins.instance().register(FailingLauncher)
+    node = {"_target_": "hydra_plugins.failing.FailingLauncher", "message": message}
     ConfigStore.instance().store(group="hydra/launcher", name="failing", node=node)
     assert run("train", "-m", "hydra/launcher=failing", "seed=1,2") == 2
-    assert capsys.readouterr().err == f"seqtool: {said}\n"
+    assert capsys.readouterr().err == f"seqtool: {error}\n"
 
 
 @pytest.mark.parametrize(
@@ -102,25 +102,25 @@ def test_a_launcher_that_fails(
         ("hydra/sweeper=optuna", "hydra-optuna-sweeper"),
     ],
 )
-def test_a_plugin_that_is_not_installed(
+def test_a_missing_plugin_is_reported_with_its_package(
     setting: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("train", "-m", setting, "seed=1,2") == 2
-    said = f"seqtool: {setting} is not installed: try pip install {package}.\n"
-    assert capsys.readouterr().err == said
+    message = f"seqtool: {setting} is not installed: try pip install {package}.\n"
+    assert capsys.readouterr().err == message
 
 
-def test_a_directory_of_runs(
+def test_a_directory_of_runs_stands_for_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Is all the runs in it, for a figure and for a report."""
+    """A figure and a report are made of all the runs in a directory."""
     monkeypatch.chdir(tmp_path)
-    for place in ("runs/a", "runs/b", "other/c", "runs/no-run"):
-        Path(place).mkdir(parents=True)
-        if "no-run" not in place:
+    for directory in ("runs/a", "runs/b", "other/c", "runs/no-run"):
+        Path(directory).mkdir(parents=True)
+        if "no-run" not in directory:
             records = [{"step": step, "loss": 3.0 / step, "valid_loss": 3.0} for step in (1, 2)]
-            Path(place, "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+            Path(directory, "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     assert run("inspect", "runs", "other/c", "plot=figures") == 0
     assert Path("figures/learning_curves.png").is_file()
     assert run("report", "runs", "output=all.html") == 0
@@ -130,10 +130,10 @@ def test_a_directory_of_runs(
 
 
 @pytest.mark.parametrize("setting", ["init_from=runs/none", "embeddings.source=none.txt"])
-def test_what_to_begin_with_is_looked_for_first(
+def test_missing_initial_weights_are_reported_at_once(
     setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before any data are prepared."""
+    """The error comes before any data are prepared."""
     monkeypatch.chdir(tmp_path)
     assert run("train", setting, "device=cpu") == 2
     assert "none" in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from seqtool.cli import COMMANDS
 from seqtool.cli.arguments import ConfigFiles, is_preset
-from seqtool.evaluation.evaluation import FLAG_MEANINGS
+from seqtool.evaluation import FLAG_MEANINGS
 from seqtool.runtime.files import config_directory
 from seqtool.settings import KINDS, _alternatives, class_in, declarations
 from seqtool.settings.classes import located
@@ -143,11 +143,11 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
         words = ["or a class of your own, `mine.Class`"]
     elif setting.classes:
         words = ["modules or classes, `a,b`"]
-    elif setting.is_path and not isinstance(value, int):  # the built-in corpora have numbers in place of files
+    elif (setting.reads or setting.writes) and not isinstance(value, int):  # the built-in corpora have numbers in place of files
         words = ["paths, `a,b`" if setting.several else "a path to write to" if setting.writes else "a path"]
     elif any(typing.get_origin(part) is list for part in alternatives):
         words = ["a list"]
-    elif not words or setting.is_path:
+    elif not words or (setting.reads or setting.writes):
         words = [KINDS[type(value)]] if type(value) in KINDS and value is not None else []
         words = ["a list"] if isinstance(value, list) else words
     text, limits = " or ".join(dict.fromkeys(words)), _limits(setting)

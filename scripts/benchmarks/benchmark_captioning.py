@@ -5,9 +5,9 @@
 
 trains and decodes Show, Attend and Tell (embedding 512, LSTM 512, attention 512, 196 locations of 512, 8,000 words) on
 random annotation vectors, in turn with the loops of peers/captioning_loops.py, which multiply with the library that
-torch chooses. In training all have the same 640 captions in batches of 64, which only seqtool sorts by length; the rate
-is words per second, without padding. In decoding all captions have one length; the rate is hypothesis-steps per second.
-`--device cuda` runs on a GPU, in bf16 (the loops too) and in fp16.
+torch chooses. In training all systems have the same 640 captions in batches of 64, which only seqtool sorts by length;
+the rate is words per second, without padding. In decoding all captions have the same length; the rate is
+hypothesis-steps per second. `--device cuda` runs on a GPU, in bf16 (the loops too) and in fp16.
 
     python scripts/benchmarks/benchmark_captioning.py --checkpoint runs/flickr --images 1000 --threads 2
 
@@ -55,7 +55,7 @@ SIZES = "model.embedding=512 model.hidden=512 model.alignment=512 model.dropout=
 VGG = "model.encoder.backbone=torchvision/vgg19 model.encoder.layer=features.35 model.encoder.size=224"
 SETTINGS = f"model=show_attend_tell {SIZES} {VGG} model.encoder.fine_tune_from=null model.encoder.augment=false"
 
-Work = Callable[[], int]  # does some work and returns its amount: words, hypothesis-steps or images
+Work = Callable[[], int]  # a function that returns the amount of its work: words, hypothesis-steps or images
 
 
 def main() -> None:
@@ -120,9 +120,9 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     precisions = PRECISIONS[arguments.device]
     loop_precision = next(iter(precisions.values()))
 
-    in_order = sorted(range(CAPTIONS), key=lengths.__getitem__)
+    by_length = sorted(range(CAPTIONS), key=lengths.__getitem__)
     training: dict[str, Work] = {
-        way: partial(train, plain if is_plain else ours, values, captions, in_order, precision)
+        way: partial(train, plain if is_plain else ours, values, captions, by_length, precision)
         for way, (precision, is_plain) in WAYS[arguments.device].items()
     }
     training |= {name: partial(train_loop, loop, values, captions, loop_precision) for name, loop in loops.items()}
@@ -132,10 +132,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         name: partial(decode, optimise_for_decoding(ours, precision, device).eval(), values[:BATCH], beam, precision)
         for name, precision in precisions.items()
     }
-    images = {
-        "tutorial": BATCH // 8,
-        "hoisted": BATCH,
-    }  # the tutorial searches image by image: fewer give the same rate
+    images = {"tutorial": BATCH // 8, "hoisted": BATCH}  # the tutorial searches image by image: the rate is the same
     decoding |= {
         name: partial(decode_loop, loop, values[: images[name]], beam, loop_precision) for name, loop in loops.items()
     }

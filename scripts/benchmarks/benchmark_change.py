@@ -4,11 +4,11 @@
     git worktree add ../before COMMIT
     python scripts/benchmarks/benchmark_change.py ../before --output results/change.json
 
-It trains RNNsearch, Sutskever's model, Show, Attend and Tell and a language model, and decodes with all but the second.
-Both checkouts have the same data and settings. Each has a process of its own, and only one of the two works at a time.
-A run is a few updates, or the decoding of a few sentences, images or texts. A pair is one run of each checkout, right
-after each other, in reverse order in every second pair. Printed are the median of the pairs' ratios of the rate after
-the change to the rate before, and its 90 % bootstrap interval.
+It trains RNNsearch, Sutskever's model, Show, Attend and Tell and a language model, and decodes with all of these except
+Sutskever's. Both checkouts have the same data and settings. Each has a process of its own, and only one of the two
+works at a time. A run is a few updates, or the decoding of a few sentences, images or texts. A pair is one run of each
+checkout, right after each other, in reverse order in every second pair. The script prints the median of the pairs'
+ratios of the rate after the change to the rate before, and its 90 % bootstrap interval.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import benchmarking
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING_PAIRS, VOCABULARY = 10_000, 8000
-SENTENCES, IMAGES, PROMPTS = 160, 200, 3  # decoded in a run
+SENTENCES, IMAGES, PROMPTS = 160, 200, 3  # the numbers of items decoded in a run
 TEXT = (
     "data=parallel data.train=text/train.source,text/train.target data.valid=text/valid.source,text/valid.target "
     f"data.vocabulary.kind=word data.vocabulary.size={VOCABULARY} data.vocabulary.joint=false "
@@ -57,15 +57,19 @@ TRAINING = {
     "training Show, Attend and Tell, bf16": f"{CAPTIONS} precision=bf16",
     "training a language model, fp32": f"{LANGUAGE_MODEL} precision=fp32",
 }
-RUNS = {"translating": "RNNsearch", "captioning": "Show, Attend and Tell", "generating": "a language model"}  # in fp32
+RUNS = {
+    "translating": "RNNsearch",
+    "captioning": "Show, Attend and Tell",
+    "generating": "a language model",
+}  # the models, in fp32
 DECODING: dict[str, dict[str, Any]] = {
     f"{task}, {search}, {precision}": {"beam": beam, "precision": precision, "min_length": 20, "max_length": 20}
     for task in ("translating", "captioning")
     for search, beam in (("greedy", 1), ("beam 5", 5))
     for precision in ("fp32", "bf16")
 } | {f"generating, {n} texts": {"n": n, "max_length": 300} for n in (1, 16)}
-# Both programs print only rates to standard output, a rate after each line that they read; anything else that the
-# training prints goes to standard error.
+# TRAIN and DECODE print only rates to standard output, a rate after each line that they read. Anything else that a
+# training run prints goes to standard error.
 TRAIN = """
 import os, runpy, sys, time
 from importlib import import_module
@@ -105,14 +109,14 @@ for _ in sys.stdin:
     decode(items)
     print(len(items) / (time.perf_counter() - start), flush=True)
 """
-WARM_UP_RUNS = 2  # runs of each process after its first that are not counted
-MODEL_UPDATES = 20  # training updates of the models that decode
+WARM_UP_RUNS = 2  # the number of runs of each process, after its first run, that are not counted
+MODEL_UPDATES = 20  # the number of training updates of the models that decode
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path, help="the checkout before the change")
-    parser.add_argument("after", type=Path, nargs="?", default=ROOT, help="the one after it; by default this checkout")
+    parser.add_argument("after", type=Path, nargs="?", default=ROOT, help="the checkout after it; by default this one")
     parser.add_argument("--pairs", type=int, default=10, help="pairs of runs")
     parser.add_argument("--updates", type=int, default=5, help="updates in a training run")
     parser.add_argument("--threads", type=int, default=2)
@@ -126,7 +130,7 @@ def main() -> None:
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as directory:
         prepare(Path(directory), checkouts["before"], arguments)
-        for name, which, value in measured(Path(directory), checkouts, arguments):
+        for name, which, value in measure(Path(directory), checkouts, arguments):
             rates.setdefault(name, {"before": [], "after": []})[which].append(value)
             if len(rates[name]["before"]) == len(rates[name]["after"]):
                 rows[name] = row(rates[name]["before"], rates[name]["after"])
@@ -153,7 +157,7 @@ def prepare(directory: Path, checkout: Path, arguments: argparse.Namespace) -> N
         (directory / f"{task}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
-def measured(
+def measure(
     directory: Path, checkouts: Mapping[str, Path], arguments: argparse.Namespace
 ) -> Iterator[tuple[str, str, float]]:
     """Yield (measurement, checkout, rate), pair by pair; rates are updates, sentences, images or texts per second."""
@@ -166,7 +170,7 @@ def measured(
             for which, checkout in checkouts.items():
                 log = directory / f"{which}.log"
                 workers[which] = stack.enter_context(worker(directory, checkout, command, log)), log
-                rate(*workers[which])  # before the other one starts, so that data are prepared once
+                rate(*workers[which])  # before the other worker starts, so that data are prepared once
             for which in [*checkouts] * WARM_UP_RUNS:
                 rate(*workers[which])
             for which in chain(*turns):

@@ -3,12 +3,13 @@
 
     python scripts/benchmarks/benchmark_decoding.py --input test.en --peers joeynmt,opennmt --output results/search.json
 
-Every system translates the sentences with its own command and an untrained model: the first of benchmark_training.py's
-`--sizes small` or `transformer`, with a vocabulary of 8,000 entries. Untrained models do not end a sentence, so every
-translation has the maximum length, which is checked. All decode 320 hypotheses at once. With greedy search every
-sentence is translated five times, so that a run takes longer than its start-up. The time of a run over eight sentences,
-which covers starting and loading, is subtracted. The rate is hypothesis-steps per second, for seqtool also as a share
-of the machine's matrix rate. `--device cuda --peers joeynmt` compares on a GPU, in bf16 and fp16 with JoeyNMT in fp16.
+Every system translates the sentences with its own command and an untrained model: the first model of
+benchmark_training.py's `--sizes small` or `transformer`, with a vocabulary of 8,000 entries. Untrained models do not
+end a sentence, so every translation has the maximum length, which is checked. All decode 320 hypotheses at once. With
+greedy search every sentence is translated five times, so that a run takes longer than its start-up. The time of a run
+over eight sentences, which covers starting and loading, is subtracted. The rate is hypothesis-steps per second, for
+seqtool also as a share of the machine's matrix rate. `--device cuda --peers joeynmt` compares on a GPU, in bf16 and
+fp16 with JoeyNMT in fp16.
 
     python scripts/benchmarks/benchmark_decoding.py --input test.en --checkpoint runs/multi30k-bahdanau --threads 2
 
@@ -49,15 +50,15 @@ from seqtool.runtime.files import read_lines
 from seqtool.runtime.precision import onednn
 from seqtool.settings.classes import build
 
-LENGTH = 25  # words of every translation
-WORD = re.compile(r"[^\W_]+")  # without punctuation, which seqtool would split off
+LENGTH = 25  # the number of words in every translation
+WORD = re.compile(r"[^\W_]+")  # a word without punctuation, which seqtool would split off
 PRECISIONS = {
     "cpu": {"seqtool": "fp32", "seqtool, bf16": "bf16"},
     "cuda": {"seqtool, bf16": "bf16", "seqtool, fp16": "fp16"},
 }
-START_UP_SENTENCES = 8  # whose time covers starting and loading
-MIN_HYPOTHESES = 5  # of a sentence: with a narrower beam it is translated several times
-STEPS, RATE = 5, "0.000000000001"  # training updates and a learning rate that leaves the model unchanged
+START_UP_SENTENCES = 8  # the number of sentences whose time covers starting and loading
+MIN_HYPOTHESES = 5  # the number of hypotheses of a sentence: with a narrower beam it is translated several times
+STEPS, RATE = 5, "0.000000000001"  # the training updates, and a learning rate that leaves the model unchanged
 
 
 def main() -> None:
@@ -126,8 +127,8 @@ def _packed(x: torch.Size, matrix: torch.Size, *_: Any, out_shape: torch.Size, *
 
 
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The record of all systems: their rates by beam, and seqtool's relative to those of the peers and to the limit."""
-    peers = toolkits.chosen(arguments.peers)
+    """The record of all systems: their rates by beam, and seqtool's rates relative to the peers' and to the limit."""
+    peers = toolkits.choose(arguments.peers)
     precisions = PRECISIONS[arguments.device]
     if "opennmt" in peers and arguments.device != "cpu":
         sys.exit("OpenNMT-py is compared only on a CPU: use --peers joeynmt.")
@@ -148,7 +149,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
             for name in (*precisions, *peer_systems):
                 run = Path(tempfile.mkdtemp(dir=data))
                 make = partial(prepare_seqtool if name in precisions else prepare_peer, name)
-                systems[name] = partial(rate_of, make(run, data, beam, arguments), run, data, len(repeated), beam)
+                systems[name] = partial(decoding_rate, make(run, data, beam, arguments), run, data, len(repeated), beam)
             measurements = benchmarking.in_turn(systems | limits, arguments.repeats)
             medians = benchmarking.medians(measurements)
             rows[f"beam {beam}"] = {
@@ -177,12 +178,12 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def model_settings(sizes: str) -> str:
-    """The settings of the first of these models."""
+    """The settings of the first model of these sizes."""
     return next(iter(SIZES[sizes].models.values()))
 
 
 def operations(sentences: list[str], beam: int, sizes: str) -> float:
-    """The floating-point operations of a hypothesis-step: those of the decoder, and a share of those of the encoder."""
+    """The floating-point operations of a hypothesis-step: the decoder's, and a share of the encoder's."""
     sentence = [4] * round(statistics.mean(len(line.split()) for line in sentences))
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", model_settings(sizes).split())
@@ -210,7 +211,7 @@ def write_data(data: Path, sentences: list[str]) -> None:
     (data / "start-up").write_text("\n".join(sentences[:START_UP_SENTENCES]) + "\n", encoding="utf-8")
 
 
-Translate = Callable[[Path], Any]  # translates a file
+Translate = Callable[[Path], Any]  # a function that translates a file
 
 
 def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
@@ -258,21 +259,21 @@ def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argpars
         sizes = {"beam": beam, "sentences": sentences, "length": LENGTH}
         command = toolkits.translate_command(name, arguments.environments, config, run, source, **sizes)
         printed = toolkits.run(command, directory=run, threads=arguments.threads, source=source)
-        check(name, toolkits.translated(name, run, printed), source)
+        check(name, toolkits.read_translations(name, run, printed), source)
 
     return translate
 
 
 def check(name: str, translations: list[str], source: Path) -> None:
-    """Exit unless the translations have LENGTH words on average, to 2 %."""
+    """Exit unless the translations have LENGTH words on average, within 2 %."""
     count = len(source.read_text(encoding="utf-8").splitlines())
     words = sum(len(line.split()) for line in translations[:count])
     if not 0.98 * count * LENGTH <= words <= 1.02 * count * LENGTH:
         sys.exit(f"{name} wrote {words:,} words for {count:,} sentences, not {LENGTH} each.")
 
 
-def rate_of(translate: Translate, run: Path, data: Path, sentences: int, beam: int) -> float:
-    """Hypothesis-steps per second, without the time of starting and loading."""
+def decoding_rate(translate: Translate, run: Path, data: Path, sentences: int, beam: int) -> float:
+    """The hypothesis-steps per second, without the time of starting and loading."""
     seconds = []
     for name in ("start-up", "input"):
         start = time.perf_counter()

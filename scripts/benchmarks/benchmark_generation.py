@@ -3,10 +3,10 @@
 
     python scripts/benchmarks/benchmark_generation.py --threads 2 --output results/generation.json
 
-The models have the sizes of experiment=shakespeare_lstm and shakespeare_transformer, and one update of training. The
-products are those of the model's matrices with a vector, each with the fastest of three: torch's product, oneDNN's, and
-oneDNN's with a matrix in its own layout. Both run in turn. Rates are characters per second. The ratio is the median of
-the pairs, with the interval that contains 90 % of them.
+The models have the sizes of experiment=shakespeare_lstm and shakespeare_transformer, and are trained for one update. A
+product multiplies one of the model's matrices by a vector, with the fastest of three: torch's product, oneDNN's, and
+oneDNN's with a matrix in its own layout. Both systems run in turn. Rates are characters per second. The ratio is the
+median of the pairs, with the interval that contains 90 % of them.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
     rows: dict[str, Any] = {}
     for model, experiment in MODELS.items():
         with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as directory:
-            systems = trained(Path(directory), experiment, arguments.threads)
+            systems = train(Path(directory), experiment, arguments.threads)
         for system in systems.values():
             system()
         measurements = benchmarking.in_turn(systems, arguments.pairs)
@@ -60,14 +60,14 @@ def main() -> None:
     benchmarking.write({"machine": benchmarking.machine(arguments.threads), "rows": rows}, arguments.output)
 
 
-def trained(directory: Path, experiment: str, threads: int) -> dict[str, Callable[[], float]]:
-    """Train a model for one update, and return the functions that measure its rate and that of its products."""
+def train(directory: Path, experiment: str, threads: int) -> dict[str, Callable[[], float]]:
+    """Train a model for one update, and return functions that measure the rates of generating and of its products."""
     run = directory / "runs/one-update"
     settings = [f"experiment={experiment}", f"run={run.name}", "schedule.warmup=0", "train.steps=1"]
     settings += ["train.minutes=null"]
     with contextlib.chdir(directory):
         if command.run(["train", *settings, f"threads={threads}", "device=cpu"], config_directory()):
-            sys.exit("The training failed.")
+            sys.exit("The training run failed.")
     generator = seqtool.load(run, threads=threads, device="cpu", max_length=CHARACTERS)
     shapes = checkpoint.find(run).shapes
     matrices = [torch.randn(shape) for name, shape in shapes.items() if len(shape) == 2 and "embedding" not in name]
@@ -75,7 +75,7 @@ def trained(directory: Path, experiment: str, threads: int) -> dict[str, Callabl
 
 
 def generate(generator: Generator) -> float:
-    """Characters per second of a text."""
+    """The characters per second of a text."""
     start = time.perf_counter()
     continuation = generator.samples(["I"])[0][0]
     assert len(continuation.pieces) == CHARACTERS
@@ -83,7 +83,7 @@ def generate(generator: Generator) -> float:
 
 
 def multiply(products: Sequence[Callable[[], Tensor]]) -> float:
-    """Characters per second if a character took these products and nothing else."""
+    """The characters per second if a character took these products and nothing else."""
     start = time.perf_counter()
     with torch.inference_mode(), onednn():
         for _ in range(CHARACTERS):
@@ -93,7 +93,7 @@ def multiply(products: Sequence[Callable[[], Tensor]]) -> float:
 
 
 def fastest_products(matrices: Sequence[Tensor]) -> list[Callable[[], Tensor]]:
-    """Functions that multiply each matrix by a vector, each the fastest of three on this machine."""
+    """Return functions that multiply each matrix by a vector, each the fastest of three on this machine."""
     products = []
     for matrix in matrices:
         x = torch.randn(1, matrix.shape[1])

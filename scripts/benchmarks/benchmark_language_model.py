@@ -3,9 +3,9 @@
 
     python scripts/benchmarks/benchmark_language_model.py --threads 2 --updates 4 --output results/language_model.json
 
-Both train on the same streams, chunk by chunk with the state carried over, with Adam and gradient clipping. After a
-warm-up they run in turn, --updates at a time. Rates are characters per second. The ratio is the median of the pairs,
-with the interval that contains 90 % of them. Without --text they train on the sentences of the built-in grammar.
+Both models train on the same streams, chunk by chunk with the state carried over, with Adam and gradient clipping.
+After a warm-up they run in turn, --updates at a time. Rates are characters per second. The ratio is the median of the
+pairs, with the interval that contains 90 % of them. Without --text they train on the sentences of the built-in grammar.
 """
 
 import argparse
@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 
 
 class PlainModel(nn.Module):
-    """The same model, written as in a tutorial."""
+    """The language model, written as in a tutorial."""
 
     def __init__(self, symbols: int, *, embedding: int, hidden: int, layers: int, dropout: float) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def main() -> None:
     overrides += [] if arguments.text is None else [f"data.train={arguments.text}"]
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         config = compose("train", overrides)
-    cache = tasks.of(config).prepare(config)
+    cache = tasks.task_of_data(config).prepare(config)
     rows: dict[str, Any] = {}
     with onednn():
         for precision in ("fp32", "bf16"):
@@ -93,7 +93,7 @@ def main() -> None:
     benchmarking.write({"machine": machine, "pairs": arguments.pairs, "rows": rows}, arguments.output)
 
 
-class Quiet(Trainer):
+class QuietTrainer(Trainer):
     """A trainer that neither validates nor saves."""
 
     def _validate(self, *, scheduled: bool) -> None:
@@ -101,8 +101,8 @@ class Quiet(Trainer):
 
 
 def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
-    """Characters per second of updates as `seqtool train` makes them."""
-    task, settings = tasks.of(config), typed(TrainSettings, config.train)
+    """Return a function that measures the characters per second of updates as `seqtool train` makes them."""
+    task, settings = tasks.task_of_data(config), typed(TrainSettings, config.train)
     settings.minutes = settings.epochs = None
     torch.manual_seed(1)
     model = task.make_model(config, cache, pretrained=False, parts=parts_for(CPU))
@@ -113,7 +113,7 @@ def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     log: Any = SimpleNamespace(add=add, bar=lambda *_: nullcontext(), updated=lambda *_: None)
     checkpoints: Any = SimpleNamespace(is_due=lambda *_: False)
     machine, validator = Machine(CPU, precision), cast(Any, None)
-    trainer = Quiet(
+    trainer = QuietTrainer(
         model, streams, optimisation, validator, checkpoints, log, settings, machine, best_by="loss", seed=1
     )
 
@@ -127,12 +127,12 @@ def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
 
 
 def plain(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
-    """Characters per second of the same updates with torch's own classes."""
+    """Return a function that measures the characters per second of these updates with torch's own classes."""
     sizes = {name: config.model[name] for name in ("embedding", "hidden", "layers", "dropout")}
     torch.manual_seed(1)
     model = PlainModel(len(cache.target_vocabulary), **sizes).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=config.optim.lr, fused=True)
-    streams: Streams = tasks.of(config).examples(cache, typed(TrainSettings, config.train))
+    streams: Streams = tasks.task_of_data(config).examples(cache, typed(TrainSettings, config.train))
     chunks = cycle(range(len(streams) - 1))
     state: Any = None  # carried over from chunk to chunk
 

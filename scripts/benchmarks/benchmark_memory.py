@@ -44,8 +44,8 @@ def main() -> None:
     S, T = arguments.source, arguments.target  # noqa: N806
     textbook_bytes = BATCH * T * S * ALIGNMENT * 4
     rows: dict[str, Any] = {}
-    for way in ("seqtool", "plain"):  # with the faster parts, and without
-        short, long = (measured(size, T, way) for size in (S, 2 * S))
+    for way in ("seqtool", "plain"):  # with the faster parts and without them
+        short, long = (measure(size, T, way) for size in (S, 2 * S))
         rows[way] = {
             f"peak at {S} (MB)": round(short / 1e6),
             f"peak at {2 * S} (MB)": round(long / 1e6),
@@ -62,7 +62,7 @@ def main() -> None:
     benchmarking.write(record, arguments.output)
 
 
-def measured(source: int, target: int, way: str) -> int:
+def measure(source: int, target: int, way: str) -> int:
     """The peak memory of a fresh process in bytes."""
     command = [sys.executable, __file__, "--source", str(source), "--target", str(target), "--way", way]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])

@@ -43,8 +43,8 @@ HARD_WORDS = [
     "black-and-white",
     "5th",
 ]
-HARD_SHARE = 0.002  # of all words: as in COCO, about 2 captions in 100 have one
-TOLERANCE = 1e-9  # of scores
+HARD_SHARE = 0.002  # the share of hard words: as in COCO, about 2 captions in 100 have one
+TOLERANCE = 1e-9  # the maximum difference between two scores
 
 Seconds = dict[str, list[float]]  # the times of each task
 
@@ -132,7 +132,7 @@ def captions() -> tuple[dict[str, str], dict[str, list[str]]]:
 
 def ours(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: Seconds) -> tuple[Any, Any]:
     """Measure seqtool, and return its tokens (of captions and of references) and scores."""
-    ptb._tokens_alone.cache_clear()  # so that repeats do not profit from earlier ones
+    ptb._tokens_of_part.cache_clear()  # so that repeats do not profit from earlier ones
     with timed("tokenise", seconds):
         tokens = {image: " ".join(ptb.tokenize(caption)) for image, caption in hypotheses.items()}
         alternatives = {image: [" ".join(ptb.tokenize(c)) for c in texts] for image, texts in references.items()}
@@ -176,7 +176,7 @@ def theirs(
 
 @contextlib.contextmanager
 def timed(name: str, seconds: Seconds) -> Any:
-    """Add the time of the context to the times of this task."""
+    """Add the time spent in the context to the times of this task."""
     start = time.perf_counter()
     yield
     seconds.setdefault(name, []).append(time.perf_counter() - start)

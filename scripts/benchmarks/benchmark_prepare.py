@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
-WORD_TYPES = 50_000  # different words of each side
-RATE_SAMPLE = 200_000  # pairs on which the rate of SentencePiece is measured
+WORD_TYPES = 50_000  # the number of different words of each side
+RATE_SAMPLE = 200_000  # the number of pairs on which the rate of SentencePiece is measured
 
 
 def main() -> None:
@@ -135,7 +135,7 @@ def resident(pid: int) -> int:
 
 
 def encoder_rate(directory: Path, files: list[Path], pairs: int, threads: int) -> float:
-    """Pairs per second of SentencePiece's batch encoder on the first lines of the files."""
+    """The pairs per second of SentencePiece's batch encoder on the first lines of the files."""
     import sentencepiece
 
     seconds = 0.0

@@ -63,7 +63,7 @@ def size(report: Path) -> float:
 
 
 def browser_times(report: Path) -> dict[str, float]:
-    """Seconds until the report is visible, and until it is sorted."""
+    """Measure the seconds until the report is visible, and from a click until it is sorted."""
     showing, sorting = [], []
     with sync_playwright() as driver:
         browser = driver.chromium.launch(

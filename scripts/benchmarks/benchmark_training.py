@@ -7,9 +7,9 @@ Every system trains on the same generated text with its own training command, in
 updates, of which the first fifth is not counted. Rates are target tokens per second, without padding. Peers are
 installed once, into separate environments under --environments. `plain` is seqtool without its faster parts.
 
-A run's share is relative to the rate of the best square matrix product with the library that seqtool chooses. This is
-measured right before and after the run, since the rate of a shared machine drifts within minutes. A token costs three
-times the operations of its forward pass, as counted by torch.
+A run's share is relative to the rate of the best square matrix product with the library that seqtool chooses. This rate
+is measured right before and after the run, since the rate of a shared machine drifts within minutes. A token costs
+three times the operations of its forward pass, as counted by torch.
 
 On a GPU, in bf16 and fp16, compared with JoeyNMT in fp16:
 
@@ -41,7 +41,7 @@ from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source, make_target
 from seqtool.settings.classes import build
 
-VOCABULARY = 8000  # entries, four special tokens included
+VOCABULARY = 8000  # the number of entries, four special tokens included
 RNNSEARCH = (
     "model=bahdanau model.embedding=256 model.cell=gru model.encoder_hidden=256 model.decoder_hidden=512 "
     "model.alignment=512 model.dropout=0"
@@ -87,7 +87,7 @@ SIZES = {
     "papers": Sizes(PAPERS, 30_000, "recurrent", {"EMBEDDING": 620, "ENCODER": 1000, "DECODER": 1000}),
 }
 PEER_MODELS = "RNNsearch", "Transformer"  # the models that the peers have, too
-WAYS = {  # by device: the precision, and whether to leave out the faster parts
+WAYS = {  # for each device, by name: the precision, and whether to leave out the faster parts
     "cpu": {"seqtool": ("fp32", False), "plain": ("fp32", True), "seqtool, bf16": ("bf16", False)},
     "cuda": {"seqtool, bf16": ("bf16", False), "plain, bf16": ("bf16", True), "seqtool, fp16": ("fp16", False)},
 }
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=Path("environments"), help="where peers are installed")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
-    peers, sizes = toolkits.chosen(arguments.peers), SIZES[arguments.sizes]
+    peers, sizes = toolkits.choose(arguments.peers), SIZES[arguments.sizes]
     if "opennmt" in peers and (arguments.device == "cuda" or arguments.sizes == "papers"):
         sys.exit("OpenNMT-py is compared only on a CPU, and not with --sizes papers: use --peers joeynmt.")
     for name in peers:
@@ -136,7 +136,7 @@ def main() -> None:
 
 
 def between(limit: Callable[[], float], system: Callable[[], float]) -> tuple[Callable[[], float], list[float]]:
-    """A function that measures a system between two measurements of the limit, and the list that gets their means."""
+    """Return a function that measures a system between two measurements of the limit, and the list of their means."""
     limits: list[float] = []
 
     def measured() -> float:
@@ -157,7 +157,7 @@ def report(
     """Print a table, and return the record.
 
     measurements: the rates of all systems, in tokens per second
-    matrix_rates: the matrix rate beside each of these, in GFLOP/s
+    matrix_rates: the matrix rate beside each measurement, in GFLOP/s
     all_rates: the matrix rates that were measured in turn with the systems, by library and precision
     """
     medians, limits = benchmarking.medians(measurements), benchmarking.medians(all_rates)
@@ -206,7 +206,7 @@ def write_data(directory: Path, pairs: int, vocabulary: int, length: int | None)
 
 
 def train(scratch: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
-    """Tokens per second of `seqtool train`."""
+    """The tokens per second of `seqtool train`."""
     precision, plain = WAYS[arguments.device][way]
     run = "run"
     command = "from seqtool.cli.main import main; main()"
@@ -236,7 +236,7 @@ def train(scratch: Path, data: Path, settings: str, way: str, arguments: argpars
 
 
 def train_peer(name: str, scratch: Path, data: Path, arguments: argparse.Namespace) -> float:
-    """Tokens per second as reported by a peer."""
+    """The tokens per second that a peer reports."""
     run = Path(tempfile.mkdtemp(dir=scratch))
     settings = {"BATCH": arguments.batch, "CUDA": arguments.device == "cuda", **SIZES[arguments.sizes].peer}
     every = max(1, arguments.steps // 10)

@@ -62,7 +62,7 @@ def _rate(a: torch.Tensor, b: torch.Tensor) -> float:
 
 def matrix_rates(device: str = "cpu") -> dict[str, Callable[[], float]]:
     """Functions that measure the matrix rate, by precision: on a CPU with the library that seqtool chooses, and in fp32
-    also with the one that torch chooses.
+    also with the library that torch chooses.
     """
     if device != "cpu":
         return {
@@ -70,13 +70,13 @@ def matrix_rates(device: str = "cpu") -> dict[str, Callable[[], float]]:
             "fp16": partial(matrix_rate, torch.float16, device),
         }
 
-    def by_onednn(dtype: torch.dtype) -> float:
+    def onednn_rate(dtype: torch.dtype) -> float:
         with onednn():
             return matrix_rate(dtype)
 
     return {
-        "fp32": partial(by_onednn, torch.float32),
-        "bf16": partial(by_onednn, torch.bfloat16),
+        "fp32": partial(onednn_rate, torch.float32),
+        "bf16": partial(onednn_rate, torch.bfloat16),
         "fp32, torch's choice of library": matrix_rate,
     }
 

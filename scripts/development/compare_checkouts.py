@@ -4,7 +4,7 @@
     git worktree add ../before COMMIT
     python scripts/development/compare_checkouts.py ../before --multi30k data/multi30k --output results/checkouts.json
 
-Compared are:
+The script compares:
 
 - for every kind of model, without dropout and with the seed fixed, the losses of 50 updates in float64 (to 1e-9), and
   in float32 the loss of one update (to 1e-5) and its gradient (to 1e-5 of each parameter's norm). The gradient is SGD's
@@ -39,8 +39,8 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 UPDATES, PICTURES = 50, 200
 DOUBLE, SINGLE = 1e-9, 1e-5  # the relative differences allowed in float64 and float32
-TIE, MAX_TIES = 1e-4, 2  # scores of different outputs may differ by so much, in so many outputs
-NEGLIGIBLE = 1e-6  # of the whole gradient's norm: the smallest norm by which a parameter's difference is divided
+TIE, MAX_TIES = 1e-4, 2  # different outputs are allowed if their scores differ by less than TIE, in MAX_TIES outputs
+NEGLIGIBLE = 1e-6  # a parameter's difference is divided by at least this share of the whole gradient's norm
 COMMON = (
     "device=cpu threads=1 data.processes=1 train.batch_size=48 train.minutes=null train.validate_every=1000 "
     "train.log_every=1 train.best_by=loss train.keep_last=1 validation.sentences=2 validation.max_length=2"
@@ -94,7 +94,7 @@ for line in json.loads(sys.argv[2]):
 
 @dataclass(frozen=True)
 class Row:
-    """A comparison: its name, the difference found, and the maximum allowed."""
+    """A comparison: its name, the difference, and the maximum allowed."""
 
     name: str
     difference: float
@@ -122,13 +122,13 @@ class Side:
         return run(self.directory, self.checkout, [sys.executable, "-c", COMMANDS, dtype, json.dumps(lines)])
 
 
-Pair = tuple[Side, ...]  # before and after
+Pair = tuple[Side, ...]  # the checkouts before and after the change
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path, help="the checkout before the change")
-    parser.add_argument("after", type=Path, nargs="?", default=ROOT, help="the one after it; by default this checkout")
+    parser.add_argument("after", type=Path, nargs="?", default=ROOT, help="the checkout after it; by default this one")
     parser.add_argument("--multi30k", type=Path, help="the directory of Multi30k's files")
     parser.add_argument(
         "--minutes", type=float, default=3, help="minutes of training each of the translator and the captioner"
@@ -203,7 +203,7 @@ def losses(run: Path) -> list[float]:
 
 
 def max_difference(before: Sequence[float], after: Sequence[float]) -> float:
-    """The maximum relative difference; infinite if there are more of one than of the other."""
+    """The maximum relative difference; infinite if the sequences have different lengths."""
     if len(before) != len(after):
         return math.inf
     return finite_max(abs(new - old) / abs(old) for old, new in zip(before, after, strict=True))
@@ -238,7 +238,7 @@ def translations(pair: Pair, data: Path, minutes: float) -> Iterator[Row]:
     pair[0].run([f"train run=translator {TRANSLATOR} data.directory={data} train.minutes={minutes}"])
     sentences = pair[0].directory / "test.en"
     sentences.write_bytes(gzip.decompress((data / "test_2016_flickr.en.gz").read_bytes()))
-    yield from decoded(
+    yield from compare_outputs(
         pair, "translations", f"translate checkpoint={pair[0].directory}/runs/translator input={sentences}"
     )
 
@@ -247,10 +247,12 @@ def captions(pair: Pair, minutes: float) -> Iterator[Row]:
     """Compare the captions of a model that the first checkout trains."""
     pair[0].run([f"train run=captioner {CAPTIONER} data.directory=pictures train.minutes={minutes}"])
     images = pair[0].directory / "pictures" / "test"
-    yield from decoded(pair, "captions", f"caption checkpoint={pair[0].directory}/runs/captioner images={images}")
+    yield from compare_outputs(
+        pair, "captions", f"caption checkpoint={pair[0].directory}/runs/captioner images={images}"
+    )
 
 
-def decoded(pair: Pair, outputs: str, command: str) -> Iterator[Row]:
+def compare_outputs(pair: Pair, outputs: str, command: str) -> Iterator[Row]:
     """Count outputs that differ; the number is infinite if the scores of any such pair are not nearly equal."""
     for beam in (5, 1):
         bests = []

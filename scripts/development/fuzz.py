@@ -47,8 +47,11 @@ from seqtool.runtime.files import config_directory
 MAX_SECONDS, MAX_BYTES = 10, 1 << 30  # of a case
 STARTUP_SECONDS = 30  # that a separate process may take in addition
 WORKER_SECONDS = 1800  # within which a worker must report, even on a busy machine
+# A case is measured against a process that has just started, as a command is. Within some thousand cases oneDNN's cache
+# of kernels (one for each shape) and fragmentation take hundreds of megabytes, without growing when cases are repeated.
+CASES_PER_WORKER = 500
 TINY = ["device=cpu", "data.processes=1", "train.minutes=null", "train.epochs=1", "threads=1"]
-SIZES = ["validation.sentences=4", "model.embedding=8", "validation.max_length=8"]  # of models with a source
+SIZES = ["validation.sentences=4", "model.embedding=8", "validation.max_length=8"]  # for models with a source
 RUNS = {
     "attend": [
         *("data.train=300", "data.valid=8", "data.test=8", "data.vocabulary.size=120", "model.encoder_hidden=8"),
@@ -86,7 +89,7 @@ class Hang(BaseException):
     """A case ran out of time."""
 
 
-# Undamaged files, to be mutated
+# Undamaged files, which the cases mutate
 
 
 def make_workspace(workspace: Path) -> None:
@@ -126,11 +129,11 @@ def picture(random: Random) -> Any:
 
 
 # The kinds of cases. Each function writes mutated files to the empty `directory`, and returns the command that reads
-# them. `workspace` has the undamaged corpora and models; damaged files try to create `canary`.
+# these files. `workspace` has the undamaged corpora and models; hostile files try to create `canary`.
 
 
 def checkpoints(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
-    """A checkpoint with a damaged file; half of them have a manifest that matches it."""
+    """Damage a file of a checkpoint; half of the checkpoints get a manifest that matches the damaged file."""
     name = random.choice(list(RUNS))
     copy = directory / "model"
     shutil.copytree(checkpoint_of(workspace, name), copy)
@@ -166,11 +169,11 @@ def checkpoints(random: Random, workspace: Path, directory: Path, canary: Path) 
             shutil.copy(copy / random.choice([name for name in files if name != file.name]), file)
     if random.random() < 0.5 and file.name != "manifest.json":
         repair(copy)
-    return _used(name, random, workspace, directory)
+    return _command_for(name, random, workspace, directory)
 
 
 def configs(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
-    """The configuration of a checkpoint or a run, the files of a cache, or settings on the command line."""
+    """Mutate the configuration of a checkpoint or a run, the files of a cache, or settings on the command line."""
     name = random.choice(list(RUNS))
     match random.randrange(6):
         case 0 | 1:
@@ -182,7 +185,7 @@ def configs(random: Random, workspace: Path, directory: Path, canary: Path) -> C
             record["config"] = {**record["config"], **changed} if isinstance(changed, dict) else changed
             (copy / "checkpoint.json").write_bytes(mutations.dumped(record))
             repair(copy)
-            return _used(name, random, workspace, directory)
+            return _command_for(name, random, workspace, directory)
         case 2:
             shutil.copytree(workspace / "runs" / name, directory / "runs" / name)
             shutil.copytree(workspace / "data", directory / "data")
@@ -210,7 +213,7 @@ def configs(random: Random, workspace: Path, directory: Path, canary: Path) -> C
 
 
 def text(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
-    """Mutated text for translate, generate, eval and prepare."""
+    """Mutate text for translate, generate, eval and prepare."""
     sources = [b"the big cat sees a small house .", b"my friend eats", b"", b"a red car and two dogs"] * 2
     targets = ["el gato grande ve una casa pequeña .".encode(), b"mi amigo come", b"x", b"un coche y dos perros"] * 2
     for name, lines in (("a.en", sources), ("a.es", targets), ("b.en", sources), ("b.es", targets)):
@@ -264,7 +267,7 @@ def text(random: Random, workspace: Path, directory: Path, canary: Path) -> Case
 
 
 def images(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
-    """Mutated images for caption and prepare."""
+    """Mutate images for caption and prepare."""
     for number in range(random.choice((1, 1, 2))):
         name, content = _image(random)
         chance = random.random()
@@ -286,7 +289,7 @@ def images(random: Random, workspace: Path, directory: Path, canary: Path) -> Ca
 
 
 def json_files(random: Random, workspace: Path, directory: Path, canary: Path) -> Case:
-    """Mutated JSON and CSV: captions to train on, captions to score, and document frequencies."""
+    """Mutate JSON and CSV: captions to train on, captions to score, and document frequencies."""
     photos = workspace / "data" / "photos"
     rows = [{"file": f"{i}.png", "captions": ["a red thing", "it is blue"]} for i in range(6)]
     karpathy = {
@@ -307,26 +310,26 @@ def json_files(random: Random, workspace: Path, directory: Path, canary: Path) -
     }
     by_name = {str(i): ["a red thing", "something"] for i in range(3)}
     frequencies = {"images": 3, "tokenize": "ptb", "document_frequencies": {"a": 3, "a red": 2}}
-    train = ["prepare", "model=show_tell", "device=cpu", "model.encoder.size=32", "data.processes=1"]
-    train += ["data.vocabulary.minimum_count=1", f"data.directory={photos}"]
+    prepare = ["prepare", "model=show_tell", "device=cpu", "model.encoder.size=32", "data.processes=1"]
+    prepare += ["data.vocabulary.minimum_count=1", f"data.directory={photos}"]
     score = ["eval", "task=captioning", "references=coco.json"]
     (directory / "results.json").write_text(json.dumps(results))
     (directory / "coco.json").write_text(json.dumps(coco))
     match random.randrange(8):
         case 0 | 1:
-            at = random.randrange(len(rows))
+            index = random.randrange(len(rows))
             lines = [json.dumps(row).encode() for row in rows]
-            lines[at] = mutations.json_bytes(rows[at], random)
+            lines[index] = mutations.json_bytes(rows[index], random)
             content = b"\n".join(lines)
             (directory / "own.jsonl").write_bytes(mutations.text(content, random) if random.random() < 0.2 else content)
-            return Case([*train, "data=photos", "data.train=own.jsonl"])
+            return Case([*prepare, "data=photos", "data.train=own.jsonl"])
         case 2:
             content = "file,caption\n" + "".join(f'{i}.png,"a red, thing"\n' for i in range(6))
             (directory / "own.csv").write_bytes(mutations.text(content.encode(), random))
-            return Case([*train, "data=photos", "data.train=own.csv"])
+            return Case([*prepare, "data=photos", "data.train=own.csv"])
         case 3:
             (directory / "split.json").write_bytes(mutations.json_bytes(karpathy, random))
-            return Case([*train, "data=karpathy", "data.annotations=split.json"])
+            return Case([*prepare, "data=karpathy", "data.annotations=split.json"])
         case 4 if random.random() < 0.5:
             (directory / "results.json").write_bytes(mutations.json_bytes(results, random))
             return Case([*score, "hypotheses=results.json", "tokenize=none", "format=jsonl"])
@@ -364,7 +367,7 @@ def repair(path: Path) -> None:
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
-def _used(name: str, random: Random, workspace: Path, directory: Path) -> Case:
+def _command_for(name: str, random: Random, workspace: Path, directory: Path) -> Case:
     """A random command that uses `directory / "model"`, a checkpoint of the run `name`."""
     plain = ["device=cpu"] if name == "writes" else ["device=cpu", "max_length=8", "beam=2"]
     match random.randrange(10):
@@ -519,7 +522,7 @@ class Worker:
         os.chdir(self.directory)
         return case
 
-    def in_process(self, kind: str, number: int) -> tuple[str, list[str]]:
+    def run_in_process(self, kind: str, number: int) -> tuple[str, list[str]]:
         """Run a case in this process. Return its outcome in one word, and its problems, none if it passes."""
         case = self.make(kind, number)
         self.output.seek(0)
@@ -543,8 +546,8 @@ class Worker:
         self.output.seek(0)
         return self._result(case, status, self.output.read().decode("utf-8", "replace"), memory, problem)
 
-    def as_command(self, kind: str, number: int) -> tuple[str, list[str]]:
-        """Run a case in a separate process; the results are those of `in_process`."""
+    def run_as_command(self, kind: str, number: int) -> tuple[str, list[str]]:
+        """Run a case in a separate process; the results are as for `run_in_process`."""
         case = self.make(kind, number)
         arguments = [argument.replace("\0", "0").encode("utf-8", "replace") for argument in case.arguments]
         with tempfile.TemporaryFile() as written, tempfile.TemporaryFile() as stdin:
@@ -589,7 +592,7 @@ class Worker:
 
 @contextmanager
 def _stdin(content: bytes) -> Iterator[None]:
-    """Within the context, make the content standard input: as a pipe if it fits into one, otherwise as a file."""
+    """Make the content standard input within the context: as a pipe if it fits into one, otherwise as a file."""
     before = sys.stdin
     if len(content) < 60_000:
         read, write = os.pipe()
@@ -609,7 +612,7 @@ def _stdin(content: bytes) -> Iterator[None]:
 
 
 class Deadline:
-    """Raises Hang in the main thread after MAX_SECONDS, without the time in which threads waited for a CPU."""
+    """Raises Hang in the main thread after MAX_SECONDS. The time in which threads waited for a CPU does not count."""
 
     def start(self) -> None:
         self.end = self._now() + MAX_SECONDS
@@ -647,7 +650,7 @@ def work(pipe: Connection, seed: int, workspace: Path, canary: Path, jobs: list[
     worker = Worker(seed, workspace, canary)
     for mode, kind, number in jobs:
         pipe.send((mode, kind, number))
-        pipe.send(worker.as_command(kind, number) if mode == "command" else worker.in_process(kind, number))
+        pipe.send(worker.run_as_command(kind, number) if mode == "command" else worker.run_in_process(kind, number))
     shutil.rmtree(worker.directory)
     pipe.send(None)
 
@@ -734,7 +737,8 @@ def run(
             seconds = time.monotonic() - start
             print(f"{kind} ({mode}): {counts_of_kind.total():,} cases, {summary}; {seconds:,.0f} s", flush=True)
 
-    supervise(seed, workspace, jobs, report)
+    for first in range(0, len(jobs), CASES_PER_WORKER):
+        supervise(seed, workspace, jobs[first : first + CASES_PER_WORKER], report)
     return outcomes
 
 

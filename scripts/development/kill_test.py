@@ -1,11 +1,11 @@
-"""Check that trainings that are killed at random moments and resumed end as if they had not been interrupted.
+"""Check that training runs that are killed at random moments and resumed end as if they had not been interrupted.
 
     python scripts/development/kill_test.py --kills 30 --seed 1
 
-Trainings of four model families, with dropout and each kind of vocabulary, are killed (SIGKILL) in their start, steps,
-validations and saves, and resumed with train.resume=auto until they finish. All kept checkpoints (weights, optimiser,
-random generators, progress) and the metrics, except times, must be identical to those of an uninterrupted run. Learning
-curves are not drawn, since nothing reads them and they would take most of the time.
+Training runs of four model families, with dropout and each kind of vocabulary, are killed (SIGKILL) in their start,
+steps, validations and saves, and resumed with train.resume=auto until they finish. All kept checkpoints (weights,
+optimiser, random generators, progress) and the metrics, except times, must be identical to those of an uninterrupted
+run. Learning curves are not drawn, since nothing reads them and they would take most of the time.
 """
 
 import argparse
@@ -68,12 +68,19 @@ VOCABULARIES = {
 }
 ONE_VOCABULARY = ("show_attend_tell", "language_model")  # families without a joint vocabulary
 PHASES = ("start", "step", "validation", "save", "removal", "between")
-AIM_WEIGHTS = {"start": 2, "step": 3, "validation": 3, "save": 8, "removal": 4, "between": 2}  # of each phase
+AIM_WEIGHTS = {
+    "start": 2,
+    "step": 3,
+    "validation": 3,
+    "save": 8,
+    "removal": 4,
+    "between": 2,
+}  # how often each phase is chosen
 TIMES = ("seconds", "tokens_per_second")  # keys of the metrics that may differ
 
 
 @dataclass
-class Ended:
+class ProcessEnd:
     """The end of a process.
 
     status: its exit status
@@ -109,7 +116,7 @@ def main() -> None:
 
 
 def test(family: str, vocabulary: str, kills: int, generator: random.Random) -> list[str]:
-    """Kill trainings of this family with this vocabulary `kills` times. Return the phases in which they were killed."""
+    """Kill runs of this family with this vocabulary `kills` times. Return the phases in which they were killed."""
     if kills == 0:
         return []
     settings = [*FAMILIES[family], *VOCABULARIES[vocabulary], *COMMON]
@@ -143,7 +150,7 @@ def test(family: str, vocabulary: str, kills: int, generator: random.Random) -> 
     return phases
 
 
-def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> Ended:
+def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> ProcessEnd:
     """Train in a forked process, which is killed at `aim` if it gets there: phase, occurrence and seconds into it."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -170,13 +177,13 @@ def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> 
         phase, since = PHASES[code[0]], time.monotonic()
         occurrences[phase] += 1
     os.close(reader)
-    return Ended(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), phase, durations)
+    return ProcessEnd(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), phase, durations)
 
 
 def train(settings: list[str], run: str, writer: int) -> None:
     """Run `seqtool train` in this process, and write to the pipe `writer` whenever a phase begins or ends."""
 
-    def reporting(function: Callable[..., Any], *, before: str | None = None, after: str | None = None) -> Any:
+    def with_reports(function: Callable[..., Any], *, before: str | None = None, after: str | None = None) -> Any:
         """The function, which reports that the phase `before` begins, and after it that `after` begins."""
 
         def report(phase: str | None) -> None:
@@ -196,12 +203,12 @@ def train(settings: list[str], run: str, writer: int) -> None:
         output = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        Trainer._begin_update = reporting(Trainer._begin_update, before="step")
-        MetricsLog.updated = reporting(MetricsLog.updated, after="between")
+        Trainer._begin_update = with_reports(Trainer._begin_update, before="step")
+        MetricsLog.updated = with_reports(MetricsLog.updated, after="between")
         for validator in (Validator, StreamValidator):
-            validator.__call__ = reporting(validator.__call__, before="validation", after="between")
-        checkpoint.save = reporting(checkpoint.save, before="save", after="between")
-        checkpoint.remove = reporting(checkpoint.remove, before="removal", after="between")
+            validator.__call__ = with_reports(validator.__call__, before="validation", after="between")
+        checkpoint.save = with_reports(checkpoint.save, before="save", after="between")
+        checkpoint.remove = with_reports(checkpoint.remove, before="removal", after="between")
         MetricsLog.draw = lambda self: None
         paths = [f"data.cache=cache-{run}", f"run={run}", "train.resume=auto"]
         status = cli.run(["train", *settings, *paths], cli.config_directory())

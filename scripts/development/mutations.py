@@ -12,12 +12,8 @@ from random import Random
 from typing import Any
 
 TYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I8", "U8", "BOOL", "C64", "F8_E4M3", "F8_E8M0", "F4", "U16", "?")
-SPECIAL_FLOATS = (
-    b"\0\0\x80\x7f",
-    b"\0\0\xc0\x7f",
-    b"\0\0\x80\xff",
-    b"\xff\xff\x7f\x7f",
-)  # of float32, little-endian: ∞, NaN, −∞, the largest
+# Values of float32, little-endian: ∞, NaN, −∞, and the largest finite number.
+SPECIAL_FLOATS = (b"\0\0\x80\x7f", b"\0\0\xc0\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f")
 INTEGERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
 # Markers that `dumped` replaces with JSON that json.dumps cannot write.
 DEEP, LONG, INFINITE = "@deep@", "@long@", "@infinite@"
@@ -48,7 +44,7 @@ class Bomb:
 
 
 def bomb(canary: Path, random: Random) -> bytes:
-    """A hostile pickle: plain, in torch's form (a ZIP file), or in NumPy's."""
+    """Return a hostile pickle: plain, in torch's form (a ZIP file), or in NumPy's."""
     import io
 
     import numpy as np

@@ -9,7 +9,7 @@ The walks are one update of a small RNNsearch (`update`), and the commands `eval
 `caption` with one image and its plot. The models are trained for two steps in a temporary directory. Every command is
 run once before its walk, so that the walk includes no imports. A walk's counts are
 
-    functions    the functions of the package that are called; lambdas and generator expressions are left out
+    functions    the functions of the package that are called, without lambdas and generator expressions
     files        the files that define them
     changes      the changes of file from one function to the next
     returns      the changes to a file that was visited before
@@ -93,10 +93,8 @@ class Walk:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(self._prefix):
             return
-        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith(
-            "<"
-        )  # not a module or class body
-        if is_function:
+        is_body = not code.co_flags & inspect.CO_OPTIMIZED  # of a module or class
+        if not is_body and not code.co_name.startswith("<"):
             self.functions.setdefault(Function(code.co_filename.removeprefix(self._prefix), code.co_qualname))
 
 

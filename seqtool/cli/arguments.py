@@ -1,4 +1,5 @@
-"""The YAML files of a command's settings, and the command line's arguments, prepared for Hydra.
+"""The YAML files of a command's settings, and the command line's arguments: prepared for Hydra, and checked for what
+Hydra would silently misread or ignore.
 
 Hydra's grammar refuses most of the characters that a file name may contain, and reads commas as sweeps and digits as
 numbers. So values of settings that are declared to hold names or text are quoted before Hydra sees them.
@@ -17,11 +18,12 @@ from typing import Any, NoReturn, cast
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
+from seqtool.cli import COMMANDS
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
-from seqtool.settings import declarations, escape, escaped, leaves, plain
+from seqtool.settings import declarations, escape, escaped, leaves, plain, sentence, unknown
 from seqtool.settings.classes import PACKAGE, located
-from seqtool.settings.declarations import Setting
+from seqtool.settings.declarations import Setting, other_name
 from seqtool.training.runs import RUNS
 
 CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups whose choices name a class
@@ -29,6 +31,8 @@ CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups who
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 # an element of a list, quoted or not, up to the next comma or the end
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
+
+PRESET_HEADER = "# @package _global_"
 
 Group = dict[str, Any]
 
@@ -207,6 +211,51 @@ def config_files(arguments: Sequence[str], command: str, configs: Path) -> Confi
     return ConfigFiles(command, [configs, user_configs.absolute()])
 
 
+def check_files(settings: Sequence[str], files: ConfigFiles) -> None:
+    """Raise InputError if one of the settings chooses a file of the user's own that Hydra would silently misread or
+    ignore.
+    """
+    values = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
+    for group in files.all_groups() & values.keys():
+        for name in values[group].strip("[]").split(","):
+            for file, _ in files.included(group, name.strip()):
+                if load(file) and not file.is_relative_to(files.folders[0]):
+                    _check_file(file, group, files)
+
+
+def _check_file(file: Path, group: str, files: ConfigFiles) -> None:
+    """Check a choice of a group: that no key is a full name, as on the command line; that the groups and choices in its
+    defaults, such as `override /model: luong`, exist; and the header of a preset, and that it sets no group of settings
+    as if it were a setting.
+    """
+    content = load(file)
+    for key in map(str, content):
+        name, _, value = key.partition("=")
+        outer, dot, inner = name.rpartition(".")
+        if dot:
+            raise InputError(f"{file} has '{key}': in a file it is written {outer}: {{{inner}: {value or '…'}}}.")
+    all_groups, defaults = files.all_groups(), content.get("defaults", [])
+    for entry in defaults if isinstance(defaults, list) else []:
+        for key, choice in entry.items() if isinstance(entry, Mapping) else []:
+            other = re.sub(r"^(override|optional)? */?|@.*", "", key)
+            if other not in all_groups and not other.startswith("hydra"):
+                raise InputError(sentence([f"{file}: {unknown(other, all_groups, kind='group')}"]))
+            choices = files.choices(other)
+            if isinstance(choice, str) and choice not in choices:
+                raise InputError(sentence([f"{file}: {unknown(choice, choices, kind=other)}"]))
+    if group != "experiment" and (files.folders[0] / group).is_dir():
+        return  # not a preset
+    groups = {key for settings in files.files for key, value in load(settings).items() if isinstance(value, Mapping)}
+    groups |= files.groups.keys()
+    header = re.match(r"\s*#\s*@package +(_?\w+)", file.read_text("utf-8-sig"))
+    if header is None or (header[1] != "_global_" and header[1] not in groups):
+        raise InputError(f"{file} would set nothing: begin it with the line `{PRESET_HEADER}`.")
+    for key, value in content.items():
+        if header[1] == "_global_" and key in groups and not isinstance(value, Mapping):
+            advice = f", or choose one by `defaults: [override /{key}: NAME]`" if key in files.groups else ""
+            raise InputError(f"{file}: '{key}' is a group of settings, written {key}: {{name: value}}{advice}.")
+
+
 def declaration(name: str, files: ConfigFiles) -> Setting:
     """The declaration of a command's setting, which may be an argument of a class that the user's own files name."""
     settings = declarations.of_command(files.command)
@@ -325,3 +374,76 @@ def _elements(text: str) -> Iterator[str]:
         if element[:1] in ("'", '"') and element[-1:] == element[:1]:
             element = re.sub(r"\\(['\"\\])", r"\1", element[1:-1])
         yield element
+
+
+# Checking what was composed
+
+
+def check(config: Mapping[str, Any], data: str | None, files: ConfigFiles) -> None:
+    """Raise InputError for errors that Hydra does not notice: settings of other commands that were added with +, and
+    file names as the splits of a corpus, `data`, whose splits are numbers of examples.
+    """
+    existing = files.outside_groups()
+    if unexpected := [str(key) for key in config if key not in existing]:
+        raise InputError(sentence([unknown_setting(key, existing, {}, files) for key in unexpected]))
+    file = files.find(f"data/{data}")
+    defaults = load(file) if file.exists() else {}
+    for split in ("train", "valid", "test"):
+        value = group.get(split) if isinstance(group := config.get("data"), Mapping) else None
+        is_number = not isinstance(value, list) and re.match(r"[-+.\d]|\Z", str(value or ""))
+        if isinstance(defaults.get(split), int) and not is_number:
+            paths = {name: files.find(f"data/{name}") for name in files.choices("data")}
+            with_files = [name for name, path in paths.items() if load(path).get("train") == "???"]
+            raise InputError(
+                f"data.{split} is a number with data={data}, not {value}: "
+                f"for files of your own add data={_series(with_files, 'or')}."
+            )
+
+
+def check_name(config: DictConfig) -> None:
+    """Raise InputError if the name of the run refers to a group of settings, whose value is not text."""
+    for key in references(config):
+        group = OmegaConf.select(config, key)
+        if isinstance(group, DictConfig):
+            inner = [
+                name for name, value in plain(group).items() if isinstance(value, str | int) and name != "_target_"
+            ]
+            example = f", such as ${{{key}.{inner[0]}}}" if inner else ""
+            raise InputError(f"Setting 'run' refers to '{key}', a group of settings: refer to one of them{example}.")
+
+
+def references(config: DictConfig) -> list[str]:
+    """The settings to which the name of the run refers by `${…}`."""
+    name = str(cast(Group, OmegaConf.to_container(config)).get("run"))
+    # an odd number of backslashes escapes ${
+    return [key for backslashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", name) if len(backslashes) % 2 == 0]
+
+
+def unknown_setting(key: str, existing: set[str], choices: dict[str, str | None], files: ConfigFiles) -> str:
+    """A clause about a setting, `key`, that is not among the `existing` ones, with the choice of each group given."""
+    group = key.partition(".")[0]
+    if group in choices and group in existing:
+        with_setting = [name for name in files.choices(group) if key in files.of_choice(group, name)]
+        if with_setting:
+            return f"setting '{key}' of {files.command} exists only with {group}={_series(with_setting, 'or')}"
+    if commands_with(key, files) in ([], [files.command]):
+        return unknown(key, existing)
+    setting = other_name(key, existing)
+    return of_other_commands(key, files) + (f"; did you mean '{setting}'?" if setting else "")
+
+
+def of_other_commands(key: str, files: ConfigFiles) -> str:
+    """A clause about a setting or group that only other commands have, or none."""
+    commands = commands_with(key, files)
+    return f"'{key}' is not a setting of {files.command}" + (f", but of {_series(commands, 'and')}" if commands else "")
+
+
+def commands_with(key: str, files: ConfigFiles) -> list[str]:
+    """The commands that have a setting or group, without `report`, which has the settings of `eval`."""
+    commands = [name for name in COMMANDS if name != "report" and files.find(name).exists()]
+    return [name for name in commands if key in ConfigFiles(name, files.folders).settings()]
+
+
+def _series(names: Sequence[str], conjunction: str) -> str:
+    """The names as a series in a sentence, such as `a, b or c`."""
+    return f" {conjunction} ".join(filter(None, (", ".join(names[:-1]), names[-1])))

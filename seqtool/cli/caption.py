@@ -1,7 +1,6 @@
 """`seqtool caption`: describe images."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omegaconf import DictConfig
@@ -31,40 +30,31 @@ class CaptionSettings(declarations.Caption, OutputSettings):
 
 
 def caption(config: DictConfig) -> None:
-    """Describe images. Only captions are written to standard output."""
+    """Describe images. Only captions are written to standard output. Images that cannot be read are reported and left
+    out; InputError if all are.
+    """
     settings = CaptionSettings.of(config, Captioner)
     with distributed.group():
         images = distributed.from_first(settings.find)
         captioner = Captioner.from_config(config)
         with CaptionWriter(settings, captioner).opened() as writer:
-            if settings.format == "coco":
-                images = list(dict.fromkeys(images))  # the format has one caption for each image
-                _check_ids(images)
-            _caption_images(images, captioner, writer, settings.likeliest)
-
-
-def _caption_images(images: Sequence[str], captioner: Captioner, writer: CaptionWriter, likeliest: int) -> None:
-    """Write the captions of the images. Images that cannot be read are reported and left out; InputError if all are."""
-    with writer.progress("caption", lambda: len(images)) as bar:
-        for name, pixels, captions in captioner.caption_each(images, likeliest=likeliest):
-            if isinstance(captions, InputError):
-                tqdm.write(f"Left out: {captions}", file=sys.stderr)
-            else:
-                writer.write_seen(one_line(name), pixels, captions)
-            bar.update()
-    if not writer.count:
-        raise InputError("None of the images can be read.")
-    if writer.count < len(images):
-        print(f"{len(images) - writer.count:,} of {len(images):,} images were left out.", file=sys.stderr)
-
-
-def _check_ids(images: Sequence[str]) -> None:
-    """Raise InputError for two images with the same id in COCO's results format."""
-    names_by_id: dict[int | str, str] = {}
-    for name in images:
-        other = names_by_id.setdefault(coco_id(name), name)
-        if other != name:
-            raise InputError(
-                f"{other} and {name} would both have the image id {coco_id(name)}: caption them in separate commands, "
-                "or choose format=jsonl."
-            )
+            if settings.format == "coco":  # has one caption for each image, and each id
+                images = list(dict.fromkeys(images))
+                name_of: dict[int | str, str] = {}
+                for name in images:
+                    if (other := name_of.setdefault(coco_id(name), name)) != name:
+                        raise InputError(
+                            f"{other} and {name} would both have the image id {coco_id(name)}: caption them in "
+                            "separate commands, or choose format=jsonl."
+                        )
+            with writer.progress("caption", lambda: len(images)) as bar:
+                for name, pixels, captions in captioner.caption_each(images, likeliest=settings.likeliest):
+                    if isinstance(captions, InputError):
+                        tqdm.write(f"Left out: {captions}", file=sys.stderr)
+                    else:
+                        writer.write_image(one_line(name), pixels, captions)
+                    bar.update()
+            if not writer.count:
+                raise InputError("None of the images can be read.")
+            if writer.count < len(images):
+                print(f"{len(images) - writer.count:,} of {len(images):,} images were left out.", file=sys.stderr)

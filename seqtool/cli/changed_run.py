@@ -44,10 +44,10 @@ def _fits(checkpoint: Checkpoint, changed: resuming.ChangedRunError) -> bool:
     if any(name.startswith(NEW_WEIGHTS) for name in changed.names):
         return False
     trusted = replace(checkpoint, trust=modules(changed.config.trust))
-    if tasks.of(changed.config) is not tasks.of_checkpoint(trusted):
+    if tasks.task_of_data(changed.config) is not tasks.task_of_checkpoint(trusted):
         return False
     try:
-        predictor: Any = resolve_name(tasks.of_checkpoint(trusted).predictor)
+        predictor: Any = resolve_name(tasks.task_of_checkpoint(trusted).predictor)
         predictor.read(replace(trusted, config={**checkpoint.config, "model": plain(changed.config.model)}))
     except InputError:
         return False
@@ -82,7 +82,7 @@ def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list
         choices += [] if choice == default else [f"{group}={choice}"]
         settings += differences[choice]
     options = [f"--config-dir={folder}" for folder in user_folders]
-    trust = resuming.trusting(changed.config, resuming=True).split()
+    trust = resuming.trust_option(changed.config, resuming=True).split()
     return [*options, f"init_from={run}", *choices, *settings, *outside_groups, *trust]
 
 

@@ -5,19 +5,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
-
-if TYPE_CHECKING:
-    from seqtool.training.checkpoint import Checkpoint
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
 SHUTDOWN_SECONDS = 2  # after Ctrl-C, the time in which requests in progress can finish
@@ -39,14 +34,33 @@ def demo(config: DictConfig) -> None:
 
     settings = typed(declarations.Demo, {name: config[name] for name in declarations.declared(declarations.Demo)})
     check_address(settings.host, settings.port, settings.token)
-    checkpoints = find_checkpoints(names(config.checkpoint), modules(config.trust))
+    from seqtool.training.checkpoint import find  # imports torch
+
+    checkpoints = [find(path, trust=modules(config.trust)) for path in names(config.checkpoint)]
+    if not checkpoints:
+        raise InputError("demo needs checkpoint=PATH, a run or checkpoint; several, a,b, are shown side by side.")
+    first = checkpoints[0]
+    for checkpoint in checkpoints:
+        if checkpoint.model_task != first.model_task:
+            raise InputError(f"{first.path} and {checkpoint.path} are for different tasks: show them one at a time.")
     token = settings.token or (None if settings.host in LOCAL_HOSTS else secrets.token_urlsafe(16))
     listening = bound_socket(settings.host, settings.port)
     port = listening.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host  # IPv6 addresses need brackets in a URL
     query = "" if token is None else f"?token={token}"
     print(f"Open http://{host}:{port}/{query}  (Ctrl-C ends it)", flush=True)
-    engine = Engine(partial(load, checkpoints, settings))
+
+    def load() -> list[Any]:
+        """The model of each checkpoint, as a translator, captioner or generator."""
+        from seqtool import tasks
+        from seqtool.runtime.devices import keep_memory, set_threads
+
+        keep_memory()
+        set_threads(settings.threads)
+        machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
+        return [tasks.task_of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
+
+    engine = Engine(load)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application logs its errors itself
     server = uvicorn.Server(
         uvicorn.Config(
@@ -69,31 +83,6 @@ def demo(config: DictConfig) -> None:
         raise InputError(engine.problem)
     if not engine.ends(MODEL_STOP_SECONDS):
         os._exit(0)  # an ordinary exit would abort the process while one of its threads runs in torch
-
-
-def find_checkpoints(paths: Sequence[str], trust: Sequence[str]) -> list["Checkpoint"]:
-    """Find and verify the checkpoints. Raises InputError if their models are for different tasks."""
-    from seqtool.training.checkpoint import find
-
-    if not paths:
-        raise InputError("demo needs checkpoint=PATH, a run or checkpoint; several, a,b, are shown side by side.")
-    checkpoints = [find(path, trust=trust) for path in paths]
-    first = checkpoints[0]
-    for checkpoint in checkpoints:
-        if checkpoint.model_task != first.model_task:
-            raise InputError(f"{first.path} and {checkpoint.path} are for different tasks: show them one at a time.")
-    return checkpoints
-
-
-def load(checkpoints: Sequence["Checkpoint"], settings: declarations.Demo) -> list[Any]:
-    """Load the model of each checkpoint, as a translator, captioner or generator."""
-    from seqtool import tasks
-    from seqtool.runtime.devices import keep_memory, set_threads
-
-    keep_memory()
-    set_threads(settings.threads)
-    machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-    return [tasks.of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

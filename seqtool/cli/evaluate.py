@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool import tasks
 from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
+from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.scores import TRANSLATION
 from seqtool.runtime.defaults import defaults
 from seqtool.runtime.files import finite_json
@@ -31,7 +31,12 @@ DECLARED = declarations.of_command("eval")
 
 def evaluate(config: DictConfig) -> None:
     """Score a checkpoint on a data set, or files of hypotheses. Prints a table, JSON or JSON lines."""
-    with _group(config):
+    group: AbstractContextManager[None] = nullcontext()  # files leave no work to share between processes
+    if config.checkpoint is not None:
+        from seqtool.runtime import distributed  # imports torch, which scoring files does not need
+
+        group = distributed.group()
+    with group:
         task, checkpoints = _task_and_checkpoints(config)
         _check_all_used(config, task)
         evaluator = _evaluator(config, task)
@@ -66,15 +71,6 @@ def _as_arguments(decoding: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={str(value).lower()}" for name, value in decoding.items())
 
 
-def _group(config: DictConfig) -> AbstractContextManager[None]:
-    """The group of processes if a checkpoint is evaluated; with files there is no work to share."""
-    if config.checkpoint is None:
-        return nullcontext()
-    from seqtool.runtime.distributed import group  # imports torch, which scoring files does not need
-
-    return group()
-
-
 def _task_and_checkpoints(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
     """The name of the task, and the checkpoints: several for an ensemble, none if files are evaluated.
 
@@ -89,7 +85,7 @@ def _task_and_checkpoints(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
     from seqtool.training.checkpoint import find  # imports torch, which scoring files does not need
 
     checkpoints = [find(path, trust=modules(config.trust)) for path in paths]
-    task = tasks.of_checkpoint(checkpoints[0]).name
+    task = tasks.task_of_checkpoint(checkpoints[0]).name
     if config.task not in (None, task):
         raise InputError(f"{paths[0]} is for {task}: leave task={config.task} out.")
     return task, checkpoints
@@ -107,10 +103,10 @@ def _check_all_used(config: DictConfig, task: str) -> None:
     for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding_settings()):
         if name not in used and _changed(config, name):
             if task != TRANSLATION:
-                raise InputError(f"{name}= means nothing for {tasks.named(task).outputs}.")
+                raise InputError(f"{name}= means nothing for {tasks.task_by_name(task).outputs}.")
             other_task = next(other for other in TASKS if name in _used_settings(tasks.evaluator(other)))
             advice = f": add task={other_task}." if config.checkpoint is None else "."
-            raise InputError(f"{name}= is for {tasks.named(other_task).outputs}{advice}")
+            raise InputError(f"{name}= is for {tasks.task_by_name(other_task).outputs}{advice}")
     scored_files = [name for name in ("testset", "sources", "text") if _changed(config, name)]
     unused = [*(["data="] if has_data else []), *(["split="] if _changed(config, "split") else [])]
     if scored_files and unused:
@@ -156,14 +152,17 @@ def _of_checkpoints(
     config: DictConfig, evaluator: Evaluator, checkpoints: "Sequence[Checkpoint]"
 ) -> tuple[dict[str, Any], Evaluation]:
     """The decoding settings that can change the scores, and the evaluation of the checkpoints' hypotheses."""
-    from seqtool.runtime.devices import keep_memory, make_default  # imports torch, which scoring files does not need
+    # imported here, as scoring files does without torch
+    from seqtool.runtime.devices import keep_memory, make_default
     from seqtool.runtime.distributed import is_first
+    from seqtool.training import moved_data
 
     keep_memory()
     if not is_first():
-        evaluator.settings.write_nothing()
+        for name in evaluator.settings.outputs().keys() - {"report"}:  # a report decides what all processes compute
+            setattr(evaluator.settings, name, None)
     checkpoint = checkpoints[0]
-    task = tasks.of_checkpoint(checkpoint)
+    task = tasks.task_of_checkpoint(checkpoint)
     used = _used_settings(type(evaluator))
     names_used = [name for name in _decoding_settings() if name in used]
     # The predictor gets only the settings that were given: captioners have other defaults than configs/eval.yaml.
@@ -171,23 +170,14 @@ def _of_checkpoints(
     given = {name: config[name] for name in names_used if name in overridden or _changed(config, name)}
     predictor = task.load(checkpoints, **given)
     make_default(predictor.device)
-    values = asdict(predictor.settings)
-    settings = {name: value for name, value in values.items() if name in names_used and value is not None}
-    decoding = {name: value for name, value in settings.items() if DECLARED[name].scored}
-    return decoding, evaluator.of_checkpoint(predictor, _data(config, predictor, checkpoint))
-
-
-def _data(config: DictConfig, predictor: Any, checkpoint: "Checkpoint") -> EvaluationData:
-    """The data to evaluate on: a corpus chosen by data=…, or else the predictor's own, whose settings are overridden.
-
-    The checkpoint is included if its digests identify the cache of the predictor's data, that is unless other files or
-    directories were given.
-    """
-    from seqtool.training import moved_data  # imports torch
-
+    settings = {name: value for name, value in asdict(predictor.settings).items() if name in names_used}
+    decoding = {name: value for name, value in settings.items() if value is not None and DECLARED[name].scored}
     data = OmegaConf.select(config, "data")
-    if data is not None and "_target_" in data:
-        return EvaluationData(data)
+    if data is not None and "_target_" in data:  # a corpus chosen by data=…
+        return decoding, evaluator.of_checkpoint(predictor, EvaluationData(data))
+    # The predictor's own data, whose settings are overridden. The checkpoint's digests identify the cache of these data
+    # unless other files or directories were given.
     overrides = {} if data is None else plain(data)
     predictor.config = {**predictor.config, "data": moved_data.data_settings(checkpoint, overrides, config.split)}
-    return EvaluationData(checkpoint=None if overrides.keys() & set(moved_data.SOURCES) else checkpoint)
+    identifying = None if overrides.keys() & set(moved_data.SOURCES) else checkpoint
+    return decoding, evaluator.of_checkpoint(predictor, EvaluationData(checkpoint=identifying))

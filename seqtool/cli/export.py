@@ -69,7 +69,7 @@ def _in_half_precision(name: str, weight: torch.Tensor) -> torch.Tensor:
 
 def _usage(original: Checkpoint, path: str) -> str:
     """The command that uses the exported model at this path."""
-    usage = tasks.of_checkpoint(original).usage.format(checkpoint=shlex.quote(path))
+    usage = tasks.task_of_checkpoint(original).usage.format(checkpoint=shlex.quote(path))
     return f"{usage} trust={','.join(original.trust)}" if original.trust else usage
 
 

@@ -3,9 +3,9 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
@@ -13,34 +13,13 @@ from omegaconf import DictConfig, open_dict
 from seqtool.data.text.vocabulary import unknown_sentence
 from seqtool.errors import InputError
 from seqtool.predict.generator import Generator
-from seqtool.predict.predictor import encoded
+from seqtool.predict.predictor import encode
 from seqtool.runtime import distributed
 from seqtool.runtime.files import check_outputs, keeping, read_lines
-from seqtool.settings import declarations, escape, typed
+from seqtool.settings import escape, typed
+from seqtool.settings.declarations import GenerateFiles, check_values
 
 SEPARATOR = "-" * 20  # a line between two texts
-
-
-@dataclass
-class GenerateOutput(declarations.GenerateFiles):
-    """The settings of configs/generate.yaml for input and output."""
-
-    def check(self) -> None:
-        """Raise InputError for settings that cannot be used."""
-        declarations.check_values(self)
-        for name, text in (("prompt", self.prompt or ""), ("stop", "".join(self.stop or []))):
-            if text.encode(errors="replace").decode() != text:
-                raise InputError(f"{name}= is not valid UTF-8.")
-        if self.prompt is not None and self.input is not None:
-            raise InputError("prompt= and input= both give beginnings of texts: leave one of them out.")
-        check_outputs({"output": self.output}, [] if self.input is None else [(f"input={self.input}", self.input)])
-
-    def prompts(self) -> Iterator[str]:
-        """The prompts: the lines of the input, or else the only prompt, which may be empty."""
-        if self.input is None:
-            yield self.prompt or ""
-        else:
-            yield from read_lines(Path(self.input), may_be_empty=True)
 
 
 def generate(config: DictConfig) -> None:
@@ -48,25 +27,34 @@ def generate(config: DictConfig) -> None:
     with open_dict(config):
         if isinstance(config.stop, str):
             config.stop = [escape(config.stop)]
-    settings = typed(GenerateOutput, {setting.name: config[setting.name] for setting in fields(GenerateOutput)})
-    settings.check()
+    settings = typed(GenerateFiles, {setting.name: config[setting.name] for setting in fields(GenerateFiles)})
+    check_values(settings)
+    for name, text in (("prompt", settings.prompt or ""), ("stop", "".join(settings.stop or []))):
+        if text.encode(errors="replace").decode() != text:
+            raise InputError(f"{name}= is not valid UTF-8.")
+    if settings.prompt is not None and settings.input is not None:
+        raise InputError("prompt= and input= both give beginnings of texts: leave one of them out.")
+    inputs = [] if settings.input is None else [(f"input={settings.input}", settings.input)]
+    check_outputs({"output": settings.output}, inputs)
     with distributed.group():
         if distributed.is_first():
             _continue_prompts(settings, Generator.from_config(config))
 
 
-def _continue_prompts(settings: GenerateOutput, generator: Generator) -> None:
+def _continue_prompts(settings: GenerateFiles, generator: Generator) -> None:
     """Write the continuations of each prompt. Text is printed while it is generated; a file gets only whole texts."""
-    count = 0
-    output = settings.output
+    count, output = 0, settings.output
     with nullcontext(sys.stdout) if output is None else keeping(Path(output), lambda: f"{count:,} texts") as out:
 
         def write(text: str) -> None:
             out.write(text)
             out.flush()
 
-        for line in settings.prompts():
-            (prompt,) = encoded([line], generator.target_vocabulary)
+        prompts: Iterable[str] = [settings.prompt or ""]
+        if settings.input is not None:
+            prompts = read_lines(Path(settings.input), may_be_empty=True)
+        for line in prompts:
+            (prompt,) = encode([line], generator.target_vocabulary)
             if prompt.unknown:
                 message = f"The prompt has {len(prompt.unknown):,} symbols that the model does not know."
                 print(f"{message} {unknown_sentence(Counter(prompt.unknown))}", file=sys.stderr)

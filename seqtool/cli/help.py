@@ -50,8 +50,8 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     """The text of `seqtool COMMAND --help`. Settings among the arguments change the values that it shows."""
     from omegaconf import OmegaConf  # imported here, as `seqtool --help` needs neither this nor Hydra
 
-    from seqtool.cli.arguments import config_files, is_preset, positional, prepared
-    from seqtool.cli.setting_errors import check_files, compose
+    from seqtool.cli.arguments import check_files, config_files, is_preset, positional, prepared
+    from seqtool.cli.setting_errors import compose
     from seqtool.settings import leaves
 
     given = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]

@@ -32,7 +32,9 @@ log = logging.getLogger("seqtool")
 
 
 def inspect(config: DictConfig) -> None:
-    """Describe a path, or draw the curves of runs."""
+    """Draw the curves of runs, or print what a run, a checkpoint or a cache is; for a directory of runs a table, of
+    caches a line for each.
+    """
     settings = typed(declarations.Inspect, config)
     paths = [settings.checkpoint] if isinstance(settings.checkpoint, str) else settings.checkpoint or []
     keys = [override.partition("=")[0] for override in HydraConfig.get().overrides.task]
@@ -40,16 +42,11 @@ def inspect(config: DictConfig) -> None:
     is_repeated = len(set(keys)) < len(keys)
     if not (has_one_path or is_drawn) or not all(paths) or settings.plot == "" or is_repeated:
         raise InputError("inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.")
-    if settings.plot is None:
-        _describe(Path(paths[0]))
-    else:
-        draw(paths, Path(settings.plot))
-
-
-def _describe(path: Path) -> None:
-    """Print what a run, a checkpoint or a cache is; for a directory of runs a table, of caches a line for each."""
+    path = Path(paths[0])
     entries = sorted(path.iterdir()) if path.is_dir() else []
-    if runs := _trained(entries):
+    if settings.plot is not None:
+        draw(paths, Path(settings.plot))
+    elif runs := _trained(entries):
         print(_table(runs))
     elif caches := [entry for entry in entries if is_cache(entry)]:
         print("\n".join(f"{printable(str(cache))}: {_prepared(Cache, cache).splitlines()[0]}" for cache in caches))
@@ -174,7 +171,7 @@ def _prepared(kind: Any, path: Path) -> str:
 
 def _vocabularies(opened: checkpoint.Checkpoint) -> str:
     """The kinds and sizes of a checkpoint's vocabularies."""
-    if "source" not in tasks.of_checkpoint(opened).corpus.sides:
+    if "source" not in tasks.task_of_checkpoint(opened).corpus.sides:
         target = vocabulary.load(opened.path / vocabulary.TARGET)
         return f"{target.form.kind} {len(target):,}"
     source, target = vocabulary.load_all(opened.path, ("source", "target")).values()

@@ -140,11 +140,7 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
 
 
 class _JobError(BaseException):
-    """Carries a job's exception past Hydra, which would print a line of its own for an Exception."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
+    """Carries a job's exception, its argument, past Hydra, which would print a line of its own for an Exception."""
 
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
@@ -152,14 +148,14 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import open_dict, read_write
 
-    from seqtool.cli.arguments import config_files, prepared, split
-    from seqtool.cli.setting_errors import check_files, compose, explained, hydra_of
+    from seqtool.cli.arguments import check_files, config_files, prepared, split
+    from seqtool.cli.setting_errors import compose, explained, hydra_of
 
+    _log_to_stderr()
     options, given, paths = split(arguments, command)
     files = config_files(arguments, command, configs)
     check_files(given, files)
     settings = prepared(given, paths, files)
-    _log_to_stderr()
     if options.multirun:
         return _sweep(settings, files)
     if options.cfg:
@@ -206,11 +202,11 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
             with naming("multirun.yaml"):  # the only file that Hydra writes itself; a _JobError is not affected
                 hydra.multirun(files.command, job, overrides)
     except _JobError as job_error:
-        raise job_error.error from None
+        raise job_error.args[0] from None
     if len(sweep.runs) > 1 and os.environ.get("RANK", "0") == "0":
         from seqtool.cli.inspect import compare  # imports torch, which the runs have imported already
 
-        compare(sweep.settings_by_run())
+        compare({run: sweep.distinct_overrides(number) for run, number in sweep.runs.items()})
     return sweep.status()
 
 
@@ -220,8 +216,7 @@ def _call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) -
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from seqtool.cli.arguments import expand_names, stored_groups
-    from seqtool.cli.setting_errors import check, check_name
+    from seqtool.cli.arguments import check, check_name, expand_names, stored_groups
     from seqtool.settings import plain
 
     command = files.command

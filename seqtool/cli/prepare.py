@@ -8,9 +8,8 @@ from seqtool import tasks
 
 def prepare(config: DictConfig) -> None:
     """Make the cache of `config.data`, or find the existing one, and describe it."""
-    task = tasks.of(config)
+    task = tasks.task_of_data(config)
     if any(override.startswith("model=") for override in HydraConfig.get().overrides.task):
         task.check_model(config)
     cache = task.prepare(config)
-    print(cache.describe())
-    print("\n".join([f"Prepared in {cache.directory}", *cache.unknown_warning()]))
+    print("\n".join([cache.describe(), f"Prepared in {cache.directory}", *cache.unknown_warning()]))

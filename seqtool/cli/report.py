@@ -20,6 +20,7 @@ from seqtool.view import report
 from seqtool.view.plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
 
 GRADIENT_STEPS = 6  # the least number of measurements of the gradient that are drawn of one run, if it has as many
+VERDICT_COLUMNS = "finding", "figure", "limit", "what it means, and what to do"
 GRADIENTS_CAPTION = (
     "The norm of the last token’s gradient at each time step, on a logarithmic scale: the highest layer of each stack."
 )
@@ -61,9 +62,10 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
     file = Path(output) if output is not None else first / "report.html"
     report.check_name(file)
     checkpoints = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
+    verdicts = {name: list(verdict(run)) for name, run in runs.items()}
     sections: list[report.Section | None] = [
         *(report.facts(f"Run {name}", facts(best)) for name, best in checkpoints.items()),
-        *(_verdict(name, run) for name, run in runs.items()),
+        *(report.table(f"Verdict on {name}", VERDICT_COLUMNS, rows) for name, rows in verdicts.items() if rows),
         report.curves("Learning curves", _learning_curves(runs)),
         report.curves("Gradients through time", _gradients(runs), GRADIENTS_CAPTION),
         *(_checkpoints(name, run) for name, run in runs.items()),
@@ -103,13 +105,6 @@ def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
         if lines and kind != SINGULAR:
             panels.append(report.panel(f"∂loss/∂{kind}, {stack}", "time step", "norm", lines, log=True))
     return panels
-
-
-def _verdict(name: str, run: Path) -> report.Section | None:
-    """The findings about a run as a table; None if there are none."""
-    columns = "finding", "figure", "limit", "what it means, and what to do"
-    rows = list(verdict(run))
-    return report.table(f"Verdict on {name}", columns, rows) if rows else None
 
 
 def _checkpoints(name: str, run: Path) -> report.Section | None:

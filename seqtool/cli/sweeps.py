@@ -3,16 +3,14 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool.cli.arguments import OVERRIDE, ConfigFiles
-from seqtool.cli.setting_errors import check_name, references
+from seqtool.cli.arguments import OVERRIDE, ConfigFiles, check_name, references
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import expanded
 from seqtool.settings import declarations, escape, plain
@@ -31,7 +29,7 @@ class Sweep:
     def __init__(self, report_error: Callable[[InputError | OSError], None], command: str) -> None:
         self._report_error = report_error
         settings = declarations.of_command(command).items()
-        self._output_settings = [name for name, setting in settings if setting.writes and setting.is_path]
+        self._output_settings = [name for name, setting in settings if setting.writes and not setting.text]
         self._jobs: list[tuple[str, ...]] = []  # each job's overrides
         self._failed: list[int] = []  # the numbers of the jobs that failed
         self._run_names: set[str] = set()
@@ -44,9 +42,25 @@ class Sweep:
         self._jobs.append(tuple(overrides))
         try:
             self._name_run(config)
-            outputs = self._check_outputs(config)
-            with self._recording_run(config):
+            values, outputs = plain(config), set[Path]()  # the files that the job writes
+            for setting, path in ((name, values.get(name)) for name in self._output_settings):
+                if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is kept
+                    continue
+                file = Path(expanded(path)).resolve()
+                if file in self._written:
+                    raise InputError(
+                        f"{setting}={path} was written by an earlier job of this sweep: name a different file for each "
+                        f"job, such as {setting}=out-${{beam}}.txt if the jobs differ in beam."
+                    )
+                outputs.add(file)
+            before, name = set(RUNS.glob("*")), values.get("run")
+            try:
                 finished = job()
+            finally:  # record the run: the one of the given name, or else the new one
+                if "train" in config:  # other commands make no run
+                    now = set(RUNS.glob("*"))
+                    started = sorted(now - before if name is None else now & {RUNS / str(name)})
+                    self.runs |= dict.fromkeys(started, len(self._jobs) - 1)
             self._written |= outputs
         except BrokenPipeError:
             raise
@@ -64,32 +78,16 @@ class Sweep:
         if not self._failed:
             return 0
         if len(self._jobs) > 1:
-            distinct = {number: self._distinct_overrides(number) for number in self._failed}
+            distinct = {number: self.distinct_overrides(number) for number in self._failed}
             jobs = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in distinct.items())
             message = f"{len(self._failed)} of {len(self._jobs)} jobs failed: {jobs}."
             print(f"seqtool: {printable(message)}", file=sys.stderr)
         return 2
 
-    def settings_by_run(self) -> dict[Path, str]:
-        """The overrides that distinguish each run from the others, by the run's directory."""
-        return {run: self._distinct_overrides(number) for run, number in self.runs.items()}
-
-    def _distinct_overrides(self, number: int) -> str:
+    def distinct_overrides(self, number: int) -> str:
         """The overrides of a job that not all jobs have."""
         shared = set(self._jobs[0]).intersection(*self._jobs)
         return " ".join(setting for setting in self._jobs[number] if setting not in shared)
-
-    @contextmanager
-    def _recording_run(self, config: DictConfig) -> Iterator[None]:
-        """Record the run of the job within the context: the run of the given name, or else the new one."""
-        before, name = set(RUNS.glob("*")), plain(config).get("run")
-        try:
-            yield
-        finally:
-            if "train" in config:  # other commands make no run
-                now = set(RUNS.glob("*"))
-                started = sorted(now - before if name is None else now & {RUNS / str(name)})
-                self.runs |= dict.fromkeys(started, len(self._jobs) - 1)
 
     def _name_run(self, config: DictConfig) -> None:
         """Append the job's number to the name of its run where another job has, or may have, the same name.
@@ -106,21 +104,6 @@ class Sweep:
             name += number
             config.run = escape(name)
         self._run_names.add(name)
-
-    def _check_outputs(self, config: DictConfig) -> set[Path]:
-        """The files that the job writes. InputError if an earlier job has written one of them."""
-        settings, outputs = plain(config), set[Path]()
-        for name, path in ((name, settings.get(name)) for name in self._output_settings):
-            if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is not replaced
-                continue
-            file = Path(expanded(path)).resolve()
-            if file in self._written:
-                raise InputError(
-                    f"{name}={path} was written by an earlier job of this sweep: name a different file for each job, "
-                    f"such as {name}=out-${{beam}}.txt if the jobs differ in beam."
-                )
-            outputs.add(file)
-        return outputs
 
 
 def adding_swept(settings: Sequence[str], files: ConfigFiles) -> list[str]:

@@ -22,9 +22,8 @@ from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, gradient_flow, moved_data, resuming
-from seqtool.training.checkpoint import Checkpoint
-from seqtool.training.optimisation import Optimisation, check_optimisation, check_warmup, make_optimisation
-from seqtool.training.recording import MetricsLog, closing
+from seqtool.training.optimisation import check_optimisation, check_warmup, make_optimisation
+from seqtool.training.recording import MetricsLog, summary
 from seqtool.training.saving import Checkpoints, Progress, TrainSettings
 from seqtool.training.trainer import Stop, Trainer, epoch_of, expected_steps, noting_signals
 from seqtool.training.validation import ValidationSettings
@@ -51,7 +50,7 @@ class Job:
     def of(cls, config: DictConfig) -> "Job":
         """The job that a configuration describes. Raises InputError for settings that cannot be used."""
         top = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
-        job = cls(config, typed(declarations.Run, top), typed(TrainSettings, config.train), tasks.of(config))
+        job = cls(config, typed(declarations.Run, top), typed(TrainSettings, config.train), tasks.task_of_data(config))
         declarations.check_values(job.run)
         job.train.check()
         check_optimisation(config.optim, config.schedule)
@@ -66,13 +65,13 @@ def train(config: DictConfig) -> bool:
         run, last = handle.run, handle.checkpoint
         if run is None or last is None:
             return _train(Job.of(config), handle)
-        job = Job.of(resuming.resumed(config, last))
+        job = Job.of(resuming.resumed_config(config, last))
         if not distributed.from_first(partial(resuming.is_finished, last, job.train)):
             return _train(job, handle)
         limits = "train.epochs, steps, minutes or patience"
         print(f"Run {run} is finished: to continue, raise the limit that ended it ({limits}).")
         best = checkpoint.find(run, purpose="record").progress["best"]
-        print("\n".join(closing(run, job.config, Progress.of(last), best, job.task.usage)))
+        print("\n".join(summary(run, job.config, Progress.of(last), best, job.task.usage)))
         return True
 
 
@@ -86,8 +85,20 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
     check_precision(machine.device, machine.precision)
     set_threads(job.run.threads)
     keep_memory()
-    cache, data = _data(job, last)
-    model = _model(job, cache, handle, parts_for(machine.device))
+    # whether training starts from initial weights, apart from the pretrained weights of an image encoder
+    fresh = last is None and job.run.init_from is None
+    job.task.check(config, pretrained=fresh)  # before the data are prepared, as far as possible
+    if last is None:
+        resuming.check_first_weights(config)
+        check_warmup(config.schedule, job.train.steps or 0)
+        prepare = partial(job.task.prepare, config, needs=("train", "valid"))
+    else:
+        prepare = partial(job.task.prepare_again, config, last)
+    cache = distributed.first_on_each_machine(prepare)
+    data = moved_data.digests(cache)
+    if last is not None:
+        resuming.check_data(last, data, config)
+    model = _model(job, cache, handle, parts_for(machine.device), fresh=fresh)
     if job.train.gradient_flow:
         gradient_flow.check(model)
     with out_of_memory(lambda: MODEL_TOO_LARGE, machine.device):
@@ -107,7 +118,12 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
         name = f"{cache.name}-{str(config.model._target_).rpartition('.')[2].lower()}"
         run = handle.make(job.run.run, suggestion=name)
         step = 0 if last is None else Progress.of(last).step
-        metrics = MetricsLog(run, job.train, _sizes(optimisation, cache), step=step)
+        tokens, unknown = cache.tokens()
+        groups = optimisation.optimiser.param_groups
+        trained = sum(parameter.numel() for group in groups for parameter in group["params"])
+        # for the verdict on a run: parameters that are trained, at once or later, and tokens of training text
+        sizes = {"parameters": trained, "train_tokens": tokens, "train_unknown": unknown}
+        metrics = MetricsLog(run, job.train, sizes, step=step)
         if distributed.is_first():
             write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(config)).encode())
         origin = {
@@ -139,59 +155,29 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
     with onednn() as by_onednn:
         library = " with oneDNN" if by_onednn and device.type == "cpu" else ""
         size = sum(parameter.numel() for parameter in trainer.model.parameters())
-        devices, examples = f"{distributed.described(device)}{library}", job.task.counted(trainer.examples)
+        devices, examples = f"{distributed.describe(device)}{library}", job.task.format_size(trainer.examples)
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", devices, examples)
         finished = trainer.train(stop)
     if finished:
-        print("\n".join([*closing(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
+        print("\n".join([*summary(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
     else:
-        command = f"{resuming.resume_command(run)}{resuming.trusting(job.config, resuming=True)}"
+        command = f"{resuming.resume_command(run)}{resuming.trust_option(job.config, resuming=True)}"
         print(f"Stopped at step {progress.step:,}. Resume with: {command}")
     return finished
 
 
-def _data(job: Job, last: Checkpoint | None) -> tuple[Cache, dict[str, Any]]:
-    """The cache, and the record of its contents for checkpoints; settings are checked first, as far as possible."""
-    job.task.check(job.config, pretrained=_is_fresh(job, last))
-    if last is None:
-        resuming.check_first_weights(job.config)
-        check_warmup(job.config.schedule, job.train.steps or 0)
-        prepare = partial(job.task.prepare, job.config, needs=("train", "valid"))
-    else:
-        prepare = partial(job.task.prepare_again, job.config, last)
-    cache = distributed.first_on_each_machine(prepare)
-    data = moved_data.digests(cache)
-    if last is not None:
-        resuming.check_data(last, data, job.config)
-    return cache, data
-
-
-def _is_fresh(job: Job, last: Checkpoint | None) -> bool:
-    """Whether training starts from initial weights, apart from the pretrained weights of an image encoder."""
-    return last is None and job.run.init_from is None
-
-
-def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts) -> Any:
+def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts, *, fresh: bool) -> Any:
     """The model of these parts, with the weights that training starts from; also seeds training's random numbers."""
     config, last = job.config, handle.checkpoint
     torch.manual_seed(job.run.seed)
-    fresh = _is_fresh(job, last)
     model = distributed.first_on_each_machine(lambda: job.task.make_model(config, cache, pretrained=fresh, parts=parts))
     job.task.check_lengths(model, cache)
     if fresh:
         resuming.initialise_fresh(model, config, cache)
     else:
-        origin = last or resuming.open_other(model, config)
+        origin = last or resuming.open_initial_checkpoint(model, config)
         description = f"{handle.run} was started with" if last else f"init_from={origin.path} was trained with"
         resuming.load_weights(model, origin, cache, description)
         job.task.check_weights(model, config, cache, origin.path)
     distributed.seed(job.run.seed)
     return model
-
-
-def _sizes(optimisation: Optimisation, cache: Cache) -> dict[str, float]:
-    """Sizes for the verdict on a run: parameters that are trained, at once or later, and tokens of training text."""
-    groups = optimisation.optimiser.param_groups
-    tokens, unknown = cache.tokens()
-    parameters = sum(parameter.numel() for group in groups for parameter in group["params"])
-    return {"parameters": parameters, "train_tokens": tokens, "train_unknown": unknown}

@@ -99,15 +99,8 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
                 writer.write(line, n_best)
             writer.flush()
             bar.update(last - bar.n)
-    if unknown:
-        print(
-            f"The model does not know {unknown.total():,} words or pieces of the input, "
-            f"in {lines_with_unknown:,} of {writer.count:,} lines. {unknown_sentence(unknown)}",
-            file=sys.stderr,
-        )
-    if unknown_in_prefixes:
-        print(
-            f"The model does not know {unknown_in_prefixes.total():,} words or pieces of the prefixes; they are kept "
-            f"unchanged. {unknown_sentence(unknown_in_prefixes)}",
-            file=sys.stderr,
-        )
+    of_input = f"the input, in {lines_with_unknown:,} of {writer.count:,} lines."
+    for part, counts in ((of_input, unknown), ("the prefixes; they are kept unchanged.", unknown_in_prefixes)):
+        if counts:
+            message = f"The model does not know {counts.total():,} words or pieces of {part}"
+            print(f"{message} {unknown_sentence(counts)}", file=sys.stderr)

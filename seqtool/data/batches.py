@@ -2,7 +2,7 @@
 
 Sentences of similar length are batched together, in an order that depends only on the seed and the epoch. Plain text is
 read as contiguous streams in parallel, chunk by chunk. Training sees both through the interfaces `Examples` and
-`Epoch`. `cache.Split` reads the pairs and captions that `make_batch` puts into a batch.
+`Epoch`. `cache.Split` reads pairs and captions, and puts them into a batch.
 """
 
 import math

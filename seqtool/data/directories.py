@@ -54,43 +54,37 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> boo
     """
     if directory.exists():
         return False
-    lock = directory.with_name(f"{directory.name}.lock")
+    lock, unfinished = (directory.with_name(f"{directory.name}.{suffix}") for suffix in ("lock", "partial"))
     waiting = f"Waiting for another process that is preparing {directory}."
     with locked(lock, lambda: print(waiting, file=sys.stderr)):
         try:
             if directory.exists():
                 return False
-            _make(directory, fill)
+            if not (unfinished / PROGRESS).is_file():  # unfinished files were left by a process that has ended
+                shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(exist_ok=True)
+            with naming(directory):
+                summary = fill(unfinished)
+                unlisted = {unfinished / SUMMARY, unfinished / PROGRESS}
+                files = sorted(path for path in unfinished.rglob("*") if path.is_file() and path not in unlisted)
+                sizes = {str(path.relative_to(unfinished)): path.stat().st_size for path in files}
+                record = json.dumps({**summary, "files": sizes}, indent=1, ensure_ascii=False)
+                (unfinished / SUMMARY).write_text(record, encoding="utf-8")
+                for path in (*files, unfinished / SUMMARY):
+                    with path.open("rb") as file:
+                        sync(file)
+            unfinished.rename(directory)
+            (directory / PROGRESS).unlink(missing_ok=True)
             return True
+        except BaseException as error:
+            is_bad_input = isinstance(error, InputError) and not isinstance(error, UnfinishedError)
+            if not is_bad_input and (unfinished / PROGRESS).is_file():
+                log.info("What has been prepared is kept: run the same command to resume.")
+            else:
+                shutil.rmtree(unfinished, ignore_errors=True)
+            raise
         finally:
             lock.unlink(missing_ok=True)
-
-
-def _make(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> None:
-    """Make the directory under its lock: unfinished files, if any, were left by a process that has ended."""
-    unfinished = directory.with_name(f"{directory.name}.partial")
-    if not (unfinished / PROGRESS).is_file():
-        shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(exist_ok=True)
-    try:
-        with naming(directory):
-            summary = fill(unfinished)
-            unlisted = {unfinished / SUMMARY, unfinished / PROGRESS}
-            files = sorted(path for path in unfinished.rglob("*") if path.is_file() and path not in unlisted)
-            record = {**summary, "files": {str(path.relative_to(unfinished)): path.stat().st_size for path in files}}
-            (unfinished / SUMMARY).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-            for path in (*files, unfinished / SUMMARY):
-                with path.open("rb") as file:
-                    sync(file)
-        unfinished.rename(directory)
-        (directory / PROGRESS).unlink(missing_ok=True)
-    except BaseException as error:
-        is_bad_input = isinstance(error, InputError) and not isinstance(error, UnfinishedError)
-        if not is_bad_input and (unfinished / PROGRESS).is_file():
-            log.info("What has been prepared is kept: run the same command to resume.")
-        else:
-            shutil.rmtree(unfinished, ignore_errors=True)
-        raise
 
 
 class Unfinished:

@@ -241,7 +241,10 @@ def prepare(
 def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     """Write everything in the cache except its summary, which is returned. Counting reads all text once beforehand."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
-    unspaced = _sides_without_spaces(steps)
+    # the sides whose text has no spaces between words, judged by the first training examples
+    sample = islice(steps.texts("train"), SCRIPT_EXAMPLES)
+    columns = zip(*([text[:SCRIPT_CHARACTERS] for text in texts] for texts in sample), strict=True)
+    unspaced = [side for side, texts in zip(sides, columns, strict=False) if writing(texts).has_no_spaces]
     _warn_of_word_vocabulary(steps, unspaced)
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
@@ -273,13 +276,6 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
         "format": FORMAT,
         "versions": versions(sentencepiece=sentencepiece.__version__),
     }
-
-
-def _sides_without_spaces(steps: Steps) -> list[str]:
-    """The sides whose text has no spaces between words, judged by the first training examples."""
-    sample = islice(steps.texts("train"), SCRIPT_EXAMPLES)
-    columns = zip(*([text[:SCRIPT_CHARACTERS] for text in texts] for texts in sample), strict=True)
-    return [side for side, texts in zip(steps.corpus.sides, columns, strict=False) if writing(texts).has_no_spaces]
 
 
 def _warn_of_word_vocabulary(steps: Steps, unspaced: Sequence[str]) -> None:

@@ -28,10 +28,11 @@ from seqtool.settings import declarations
 
 X = TypeVar("X")
 
-# Hypotheses decoded at once by default. Greedily, 320 make 14,900 steps/s where 64 make 10,200 (performance.md).
+# The number of hypotheses decoded at once by default. Greedy decoding of 320 takes 14,900 steps/s, of 64 only 10,200
+# (performance.md).
 HYPOTHESES_PER_BATCH = 320
 
-FOR_SAMPLING = ("temperature", "top_k", "top_p")  # not `seed`, which also draws the locations of hard attention
+SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")  # not `seed`, which also draws the locations of hard attention
 MIN_TEMPERATURE = 1e-4  # unless 0 (greedy): dividing logits by less could overflow
 
 
@@ -39,7 +40,7 @@ MIN_TEMPERATURE = 1e-4  # unless 0 (greedy): dividing logits by less could overf
 class DecodeSettings(declarations.Decode):
     """The settings of decoding; configs/decoding.yaml describes each and holds the defaults."""
 
-    memory: ClassVar[str] = "batch_size, beam, n_best or max_length"  # the settings that memory depends on most
+    memory: ClassVar[str] = "batch_size, beam, n_best or max_length"  # the settings to lower if memory runs out
 
     def __post_init__(self) -> None:
         problems = out_of_range(type(self), vars(self))
@@ -76,10 +77,10 @@ def out_of_range(schema: type, settings: Mapping[str, Any]) -> list[str]:
 
 
 def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
-    """Raise InputError for settings without effect: those of sampling without sampling, the coverage penalty without
+    """Raise InputError for settings without effect: settings of sampling without `sample`, the coverage penalty without
     attention, and the maximum length of sources in tasks other than translation.
     """
-    changed = [name for name in FOR_SAMPLING if getattr(settings, name) != defaults("decoding")[name]]
+    changed = [name for name in SAMPLING_SETTINGS if getattr(settings, name) != defaults("decoding")[name]]
     if changed and not settings.sample:
         listed = ", ".join(f"{name}=" for name in changed)
         raise InputError(f"{listed} can only be given with sample=true, which draws words instead of searching.")
@@ -91,7 +92,7 @@ def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
 
 @contextmanager
 def computing(device: torch.device, precision: str, *, lower: str) -> Iterator[None]:
-    """Within the context, compute without gradients, in this precision, and with oneDNN where it is exact.
+    """Compute without gradients within the context, in this precision, and with oneDNN where it is exact.
 
     lower: the settings that OutOfMemoryError advises to lower if memory runs out
     """
@@ -108,10 +109,10 @@ def computing(device: torch.device, precision: str, *, lower: str) -> Iterator[N
 class Sources:
     """The sources to decode, one per row.
 
-    order: the rows in the order in which they are batched: similar lengths together, the longest first
-    batch: makes the input of the model's `encode` from some rows
-    maximum: each row's maximum output length in tokens, with EOS and without a prefix; None if it has none of its own
-    change_memory: changes the memory of a batch of rows, to add random numbers for example; None leaves it
+    order: the rows in the order in which they are batched: the longest first, so that similar lengths are together
+    batch: returns the input of the model's `encode` for the rows with these indices
+    maximum: each row's maximum output length in tokens, with EOS and without a prefix; None: `max_length` for all
+    change_memory: changes the memory of a batch of rows, for example to add random numbers; None leaves it unchanged
     """
 
     order: Sequence[int]
@@ -119,7 +120,7 @@ class Sources:
     maximum: Sequence[int] | None = None
     change_memory: Callable[[Any, Sequence[int]], Any] | None = None
 
-    def encoded(self, model: Any, rows: Sequence[int], device: torch.device) -> tuple[Any, Any, Any]:
+    def encode(self, model: Any, rows: Sequence[int], device: torch.device) -> tuple[Any, Any, Any]:
         """The batch of these rows, the model's memory of it, and the decoder's first state."""
         source = self.batch(rows).to(device)
         memory, state = model.encode(source)
@@ -141,7 +142,7 @@ def decode(
     settings: DecodeSettings,
     *,
     device: torch.device,
-    numbers: Sequence[int] | None = None,
+    source_numbers: Sequence[int] | None = None,
     prefixes: Sequence[Sequence[int]] | None = None,
     keep_attention: bool,
     progress: Callable[[int], None] | None = None,
@@ -149,7 +150,7 @@ def decode(
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses for each source, in the order of the rows. Several processes share the batches.
 
-    numbers: each source's number, which seeds its samples; by default its row
+    source_numbers: the position of each row's source in the input, which seeds its samples; by default its row
     prefixes: the ids with which each output begins; all are equally long, and their length counts towards max_length
     keep_attention: whether hypotheses keep their attention
     progress: called after each batch with the number of sources that this process has just finished
@@ -159,7 +160,7 @@ def decode(
 
     def decode_batch(rows: Sequence[int]) -> list[list[Hypothesis]]:
         with computing(device, settings.precision, lower=settings.memory):
-            source, memory, state = sources.encoded(model, rows, device)
+            source, memory, state = sources.encode(model, rows, device)
             prefix = None
             if prefixes:
                 tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
@@ -174,7 +175,7 @@ def decode(
                 "prefix": prefix,
             }
             if settings.sample:
-                noise = [settings.uniform_noise(i if numbers is None else numbers[i]) for i in rows]
+                noise = [settings.uniform_noise(i if source_numbers is None else source_numbers[i]) for i in rows]
                 samples = sample(
                     uniform_noise=torch.from_numpy(np.stack(noise)).float(),
                     temperature=settings.temperature,
@@ -198,7 +199,7 @@ def decode(
             progress(len(rows))
         return n_best
 
-    return in_batches(decode_batch, sources.order, settings.sources_per_batch)
+    return map_in_batches(decode_batch, sources.order, settings.sources_per_batch)
 
 
 def max_tokens(sources: Sources, row: int, settings: DecodeSettings, prefix_length: int) -> int:
@@ -228,15 +229,15 @@ def force_all(
 
     def force_batch(batch: Sequence[int]) -> list[Hypothesis]:
         with computing(device, settings.precision, lower=f"{settings.memory}, or give shorter texts"):
-            _, memory, state = sources.encoded(model, [owners[i] for i in batch], device)
+            _, memory, state = sources.encode(model, [owners[i] for i in batch], device)
             target = make_target([targets[i] for i in batch]).to(device)
             return force(model.step, memory, state, target, likeliest=likeliest)
 
     order = sorted(range(len(targets)), key=lambda i: (len(targets[i]), -rank[owners[i]]))
-    return in_batches(force_batch, order, settings.sources_per_batch)
+    return map_in_batches(force_batch, order, settings.sources_per_batch)
 
 
-def in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:
+def map_in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:
     """Return a function's results for the rows 0, 1, 2, …, calling it with `size` rows at a time in the given order.
     Several processes share the batches.
     """

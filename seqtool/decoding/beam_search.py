@@ -26,8 +26,9 @@ from seqtool.models.tokens import BOS, EOS
 from seqtool.settings.classes import chosen
 
 LengthPenalty = Callable[[float], float]
-MIN_COVERAGE = torch.finfo(torch.float32).tiny  # of a position: attention may underflow to 0, which has no logarithm
-BLOCK_SIZE = 64  # scores in a block, whose maximum `highest` takes first
+# The least coverage of a position: attention may underflow to 0, which has no logarithm.
+MIN_COVERAGE = torch.finfo(torch.float32).tiny
+BLOCK_SIZE = 64  # the number of scores in a block; `highest` first computes the maximum of each block
 
 
 @torch.no_grad()
@@ -51,7 +52,7 @@ def beam_search(
 
     maximum: the maximum length of each sentence's hypotheses, in tokens with EOS
     minimum: the minimum length of hypotheses, in tokens with EOS
-    penalty: the divisor of a log-probability (`length_penalty`), by the hypothesis's length
+    penalty: the function from a hypothesis's length to the divisor of its log-probability (`length_penalty`)
     coverage: β of Wu et al. 2016, equation 14. It adds β Σ_j log min(Σ_i α_ij, 1) to the score of a hypothesis that
         ended, where j runs over the real positions of the source
     mask: true at the real positions of the sources; None if all are real
@@ -71,7 +72,7 @@ def beam_search(
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     limit = torch.tensor(maximum)
     divisor = torch.tensor([penalty(length) for length in maximum], dtype=torch.float64)
-    score_to_beat = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # to enter a sentence's n best
+    score_to_beat = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # −∞: there are no n best
     real = mask.cpu() if coverage and mask is not None else None
 
     def set_aside(sentences: Int[Tensor, "n"], length: int, last: Continuations) -> None:
@@ -99,7 +100,7 @@ def beam_search(
         vocabulary = log_p.shape[1]
         width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)
         values, index = (tensor.cpu() for tensor in highest(log_p.view(len(active), -1), width))
-        del logits, log_p  # so that the next step reuses their memory
+        del logits, log_p  # the next step reuses their memory
         row = index // vocabulary + beam * torch.arange(len(active))[:, None]
         best = Continuations(row, index % vocabulary, values)
         ends = best.token == EOS
@@ -170,9 +171,9 @@ class Continuations(NamedTuple):
     """Continuations of a search's rows, on the CPU. All continuations of a step are B×W, W for each sentence; selected
     ones have one dimension.
 
-    row: the row of the search that each one continues
-    token: the id that each one adds
-    log_p: the log-probability of each one in nats, summed from the first step
+    row: the row of the search that each continuation extends
+    token: the id that each continuation adds
+    log_p: the log-probability of each continuation in nats, summed from the first step
     """
 
     row: Int[Tensor, "..."]
@@ -210,17 +211,17 @@ class BackPointers:
         self._tokens.append(tokens.tolist())
 
     def trace(self, last: Continuations) -> list[Hypothesis]:
-        """The hypotheses of which these continuations are the last step."""
+        """The hypotheses that end in these continuations."""
         path, ids = [last.row.tolist()], [last.token.tolist()]
         for parents, added in zip(reversed(self._rows), reversed(self._tokens), strict=True):
             ids.append([added[row] for row in path[-1]])
             path.append([parents[row] for row in path[-1]])
-        attention, locations = (_along(steps, path[::-1]) for steps in (self._attention, self._locations))
+        attention, locations = (_gather_path(steps, path[::-1]) for steps in (self._attention, self._locations))
         return hypotheses([list(reversed(row)) for row in zip(*ids, strict=True)], attention, locations, last.log_p)
 
 
-def _along(steps: list[Tensor], path: list[list[int]]) -> Tensor | None:
-    """The values of each step in the rows of a path (T lists of n rows), n×T×…; None if steps have no values."""
+def _gather_path(steps: list[Tensor], path: list[list[int]]) -> Tensor | None:
+    """Gather the values of each step in the rows of a path (T lists of n rows), n×T×…; None if steps have no values."""
     if len(steps) < len(path):
         return None
     return torch.stack([step.index_select(0, rows) for step, rows in zip(steps, torch.tensor(path), strict=True)], 1)
@@ -229,7 +230,7 @@ def _along(steps: list[Tensor], path: list[list[int]]) -> Tensor | None:
 class Candidate(NamedTuple):
     """A continuation that was considered.
 
-    parent: the index of the candidate that it continues among those of the step before; −1 at the first step
+    parent: the index of the candidate that it continues, in the previous step; −1 at the first step
     token: the id that it adds
     log_probability: its log-probability in nats, summed from the first step
     fate: `kept` in the beam, `ended` (with EOS, set aside) or `pruned`
@@ -251,7 +252,7 @@ class Lattice:
         self._beams: dict[int, list[int]] = {}  # the indices of the last step's beams among its candidates
 
     def add(self, sentences: Tensor, best: Continuations, kept: Tensor) -> None:
-        """Add a step of n sentences: the continuations considered, n×W, and the indices of those kept, n×beam."""
+        """Add a step of n sentences: the continuations considered, n×W, and the indices of the kept ones, n×beam."""
         beam = kept.shape[1]
         columns = (column.tolist() for column in (sentences, *best, kept))
         for sentence, rows, tokens, log_p, kept_indices in zip(*columns, strict=True):

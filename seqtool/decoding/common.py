@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from seqtool.models.contract import Step, stacked
+from seqtool.models.contract import Step, stack
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 
-PREFILL_TOKENS = 1000  # tokens of a prefix that are read at once, which bounds the memory for long prefixes
+PREFILL_TOKENS = 1000  # the number of tokens of a prefix read at once; this bounds the memory for long prefixes
 StepFunction = Callable[[Any, Any, Int[Tensor, "N"]], Step[Any]]
 
 
-class Expected(NamedTuple):
+class Expectations(NamedTuple):
     """What a model expected at each token of a text, EOS included.
 
     entropy: the entropy of the distribution, in nats
@@ -31,9 +31,9 @@ class Expected(NamedTuple):
     tokens: Int[Tensor, "T k"]
     log_p: Float[Tensor, "T k"]
 
-    def first(self, count: int) -> "Expected":
-        """What was expected at the first `count` tokens."""
-        return Expected(*(field[:count] for field in self))
+    def truncate(self, count: int) -> "Expectations":
+        """Return the expectations at the first `count` tokens."""
+        return Expectations(*(field[:count] for field in self))
 
 
 class Whole(NamedTuple):
@@ -54,13 +54,13 @@ class Whole(NamedTuple):
 class Hypothesis(NamedTuple):
     """A decoded sequence.
 
-    tokens: its ids, those of a prefix included, without BOS and EOS
-    log_probability: the sum over its tokens in nats, EOS included, those of a prefix left out
-    score: the number by which it was ranked; this leaves a prefix out, too
+    tokens: its ids, including a prefix, without BOS and EOS
+    log_probability: the sum over its tokens in nats, EOS included, without a prefix
+    score: the number by which it was ranked, without a prefix
     attention: a row for each token and, if it ended, one for EOS; None if attention was not kept
     ended: true if it ended with EOS, false if it reached the maximum length
     log_p: the log-probability of each token, EOS included, after forced decoding (`force`)
-    expected: what the model expected at each token, if this was requested
+    expectations: what the model expected at each token, if this was requested
     whole: the numbers of prefix and continuation together, if it has a prefix
     locations: the source position that hard attention chose, for each row of attention; None if it chose none
     """
@@ -71,7 +71,7 @@ class Hypothesis(NamedTuple):
     attention: Float[Tensor, "T S"] | None
     ended: bool
     log_p: Float[Tensor, "T"] | None = None
-    expected: Expected | None = None
+    expectations: Expectations | None = None
     whole: Whole | None = None
     locations: list[int] | None = None
 
@@ -88,15 +88,14 @@ def hypotheses(
     log_p: the log-probability of each row, summed over its tokens
     """
     attention = None if attention is None else attention.cpu()
-    chosen = None if locations is None else locations.tolist()
+    location_lists = None if locations is None else locations.tolist()
     result = []
     for row, (tokens, log_probability) in enumerate(zip(ids, log_p.tolist(), strict=True)):
         ended = EOS in tokens
         tokens = tokens[: tokens.index(EOS)] if ended else [token for token in tokens if token != PAD]
-        alpha = (
-            None if attention is None else attention[row, : len(tokens) + ended].clone()
-        )  # a view would keep all of `attention`
-        row_locations = None if chosen is None else chosen[row][: len(tokens) + ended]
+        length = len(tokens) + ended
+        alpha = None if attention is None else attention[row, :length].clone()  # a view would keep all of `attention`
+        row_locations = None if location_lists is None else location_lists[row][:length]
         result.append(Hypothesis(tokens, log_probability, log_probability, alpha, ended, locations=row_locations))
     return result
 
@@ -106,7 +105,7 @@ class Prefix(NamedTuple):
 
     tokens: BOS and t ids, of which the model has read all but the last
     attention: the attention over the source at each id that was read; None without attention
-    location: the source position that hard attention chose at each; None if it chose none
+    location: the source position that hard attention chose at each id; None if it chose none
     """
 
     tokens: Int[Tensor, "B length"]
@@ -136,7 +135,7 @@ def force(
     targets: ids, BOS … EOS and then padding
     likeliest: the number of likeliest tokens to keep at each position; 0 keeps none, nor the entropy
     """
-    all_log_p, alphas, expected = [], [], []
+    all_log_p, alphas, top_tokens = [], [], []
     for token, following in zip(targets.T[:-1], targets.T[1:], strict=True):
         logits, state, alpha, _ = step(memory, state, token)
         log_p = logits.float().log_softmax(-1)
@@ -145,16 +144,16 @@ def force(
         if likeliest:
             possible = log_p.index_fill(1, torch.tensor([PAD, BOS], device=log_p.device), -torch.inf)
             best = possible.topk(min(likeliest, log_p.shape[1] - 2), -1)
-            expected.append((torch.special.entr(log_p.exp()).sum(-1), best.indices, best.values))
+            top_tokens.append((torch.special.entr(log_p.exp()).sum(-1), best.indices, best.values))
         alphas.append(alpha)
     log_p = torch.stack(all_log_p, 1).cpu()
-    forced = hypotheses(targets[:, 1:].tolist(), stacked(alphas), None, log_p.sum(1))
+    forced = hypotheses(targets[:, 1:].tolist(), stack(alphas), None, log_p.sum(1))
     forced = [h._replace(log_p=row[: len(h.tokens) + h.ended]) for h, row in zip(forced, log_p, strict=True)]
     if not likeliest:
         return forced
-    columns = [torch.stack(column, 1).cpu() for column in zip(*expected, strict=True)]
-    rows = [Expected(*row) for row in zip(*columns, strict=True)]
-    return [h._replace(expected=row.first(len(h.tokens) + h.ended)) for h, row in zip(forced, rows, strict=True)]
+    columns = [torch.stack(column, 1).cpu() for column in zip(*top_tokens, strict=True)]
+    rows = [Expectations(*row) for row in zip(*columns, strict=True)]
+    return [h._replace(expectations=row.truncate(len(h.tokens) + h.ended)) for h, row in zip(forced, rows, strict=True)]
 
 
 def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: bool = True) -> Float[Tensor, "N V"]:
@@ -165,11 +164,11 @@ def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: b
     """
     log_p = logits.float()
     torch.log_softmax(log_p, -1, out=log_p)
-    for tokens in impossible(may_end=may_end, unknown=unknown):
+    for tokens in excluded_ids(may_end=may_end, unknown=unknown):
         log_p[:, tokens] = -math.inf
     return log_p
 
 
-def impossible(*, may_end: bool, unknown: bool) -> tuple[slice, slice]:
+def excluded_ids(*, may_end: bool, unknown: bool) -> tuple[slice, slice]:
     """The ids that may not come next, as two slices, since indexing with a list would wait for the GPU."""
     return slice(PAD, PAD + 1), slice(BOS if unknown else UNK, (BOS if may_end else EOS) + 1)

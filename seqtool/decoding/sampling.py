@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from seqtool.decoding.common import Hypothesis, Prefix, StepFunction, hypotheses, impossible, log_probabilities
+from seqtool.decoding.common import Hypothesis, Prefix, StepFunction, excluded_ids, hypotheses, log_probabilities
 from seqtool.decoding.tree import device_of, keep
 from seqtool.models.categorical import categorical
-from seqtool.models.contract import stacked
+from seqtool.models.contract import stack
 from seqtool.models.tokens import BOS, EOS, PAD
 
 MAX_VOCABULARY_IN_PYTHON = 128  # symbols; from a larger vocabulary torch draws a token faster than Python
@@ -35,7 +35,7 @@ def sample(
     keep_attention: bool,
     unknown: bool = True,
     prefix: Prefix | None = None,
-    each: Callable[[list[int]], Sequence[bool]] | None = None,
+    on_step: Callable[[list[int]], Sequence[bool]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Draw K samples for each sentence; return them in the order of their random numbers.
 
@@ -43,15 +43,15 @@ def sample(
     the `top_k` most probable tokens, then to the smallest set with a probability of `top_p` (Holtzman et al. 2020).
     The log-probabilities of samples are those of the distribution before these changes.
 
-    uniform_noise: random numbers in [0, 1). Each selects a token by the inverse of the cumulative distribution. They
-        are an argument so that samples depend on nothing else
+    uniform_noise: random numbers in [0, 1), each of which selects a token by the inverse of the cumulative
+        distribution; they are an argument so that samples depend on nothing else
     maximum: the maximum length of each sentence's samples, in tokens with EOS
     minimum: the minimum length of samples, in tokens with EOS
     top_k: 0 leaves all tokens
     keep_attention: whether samples keep their attention
     unknown: whether the unknown token may be drawn
     prefix: the beginning of each sentence's samples (`common.read_prefix`); lengths leave it out
-    each: called with the tokens of every step, one per row and PAD for rows that have ended; returns which rows end
+    on_step: called with the tokens of every step, one per row and PAD for rows that have ended; returns which rows end
         with this step
     """
     n, samples, device = *uniform_noise.shape[:2], device_of((state, memory))
@@ -60,7 +60,7 @@ def sample(
     sentence = torch.arange(n).repeat_interleave(samples)
     state = keep(state, sentence, n)
     prefix_tokens = prefix.tokens[sentence].to(device)
-    token, sampled, log_p = prefix_tokens[:, -1], [], torch.zeros(n * samples, device=device)
+    token, sampled_tokens, log_p = prefix_tokens[:, -1], [], torch.zeros(n * samples, device=device)
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
     locations = [] if prefix.location is None else list(prefix.location[sentence].unbind(1))
     limit, limits = torch.tensor(maximum, device=device).repeat_interleave(samples), set(maximum)
@@ -71,7 +71,7 @@ def sample(
         if any_ended:
             token, token_log_p = token.masked_fill(ended, PAD), token_log_p.masked_fill(ended, 0.0)
         log_p = log_p + token_log_p
-        sampled.append(token)
+        sampled_tokens.append(token)
         if keep_attention and alpha is not None:
             alphas.append(alpha)
             locations += [] if location is None else [location]
@@ -80,15 +80,15 @@ def sample(
             ends.append(token == EOS)
         if length in limits:
             ends.append(limit == length)
-        if each is not None and any(stops := each(token.tolist())):
+        if on_step is not None and any(stops := on_step(token.tolist())):
             ends.append(torch.tensor(stops, device=device))
         if ends:
             ended, any_ended = torch.stack([ended, *ends]).any(0), True
             if bool(ended.all()):
                 break
-    ids = torch.cat([prefix_tokens, *(tokens[:, None] for tokens in sampled)], 1)[:, 1:].tolist()
-    attention, chosen = (stacked(steps) if keep_attention else None for steps in (alphas, locations))
-    all_samples = hypotheses(ids, attention, chosen, log_p)
+    ids = torch.cat([prefix_tokens, *(tokens[:, None] for tokens in sampled_tokens)], 1)[:, 1:].tolist()
+    attention, location = (stack(steps) if keep_attention else None for steps in (alphas, locations))
+    all_samples = hypotheses(ids, attention, location, log_p)
     return [all_samples[i * samples : (i + 1) * samples] for i in range(n)]
 
 
@@ -101,11 +101,11 @@ class TokenSampler:
         is_one_row_on_cpu = uniform_noise.device.type == "cpu" and len(uniform_noise) == 1
         self.row: list[float] | None = uniform_noise[0].tolist() if is_uncut and is_one_row_on_cpu else None
 
-    def draw(self, logits: Float[Tensor, "N V"], position: int, **may: bool) -> tuple[Tensor, Tensor]:
-        """Return the tokens and their log-probabilities. `may`: arguments of `log_probabilities`."""
+    def draw(self, logits: Float[Tensor, "N V"], position: int, **constraints: bool) -> tuple[Tensor, Tensor]:
+        """Return the tokens and their log-probabilities. `constraints`: arguments of `log_probabilities`."""
         if self.row is not None and logits.shape[1] <= MAX_VOCABULARY_IN_PYTHON:
-            return _draw_in_python(logits, self.row[position], self.temperature, **may)
-        log_p = log_probabilities(logits, **may)
+            return _draw_in_python(logits, self.row[position], self.temperature, **constraints)
+        log_p = log_probabilities(logits, **constraints)
         if self.temperature == 0:
             greedy = log_p.max(-1)
             return greedy.indices, greedy.values
@@ -125,22 +125,22 @@ class TokenSampler:
 
 
 def _draw_in_python(
-    logits: Float[Tensor, "1 V"], uniform: float, temperature: float, **may: bool
+    logits: Float[Tensor, "1 V"], uniform: float, temperature: float, **constraints: bool
 ) -> tuple[Tensor, Tensor]:
     """`TokenSampler.draw` for one row and a small vocabulary, in plain Python. For 65 symbols this saves 28 µs compared
-    with twenty torch operations, where a character of a 2×512 LSTM takes 420 µs.
+    with twenty torch operations; a character of a 2×512 LSTM takes 420 µs in all.
     """
     x = logits[0].tolist()
     top = max(x)
     p = [math.exp(logit - top) for logit in x]
     log_total = top + math.log(sum(p))
-    for tokens in impossible(**may):
+    for tokens in excluded_ids(**constraints):
         x[tokens] = [-math.inf] * len(x[tokens])
         p[tokens] = [0.0] * len(p[tokens])
     highest = max(x)
-    if temperature != 1 or highest != top:  # if an impossible token was far above the others, all p could be 0
+    if temperature != 1 or highest != top:  # if an excluded token was far above the others, all p could be 0
         p = [math.exp((logit - highest) / temperature) for logit in x]
     cumulative = list(accumulate(p))
-    above_zero = max(uniform * cumulative[-1], sys.float_info.min)
-    token = len(x) - 1 if math.isnan(above_zero) else bisect_left(cumulative, above_zero)
+    threshold = max(uniform * cumulative[-1], sys.float_info.min)
+    token = len(x) - 1 if math.isnan(threshold) else bisect_left(cumulative, threshold)
     return torch.tensor([token]), torch.tensor([x[token] - log_total])

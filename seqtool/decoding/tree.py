@@ -11,7 +11,7 @@ from torch import Tensor
 
 def select(tree: Any, rows: Int[Tensor, "N"]) -> Any:
     """Select these rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; anything else in
-    the tree is shared by all rows and stays as it is.
+    the tree is shared by all rows and stays unchanged.
 
     A dataclass may define a method `select(rows)`, which is then called instead. A state that grows within preallocated
     tensors, for example, copies only the part in use.
@@ -24,15 +24,15 @@ def select(tree: Any, rows: Int[Tensor, "N"]) -> Any:
     return _with_branches(tree, lambda branch: select(branch, rows))
 
 
-def each(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """Apply a function to every tensor of a tree, in the order of `leaves`, and return the tree of the results."""
     if isinstance(tree, Tensor):
         return function(tree)
-    return _with_branches(tree, lambda branch: each(function, branch))
+    return _with_branches(tree, lambda branch: map_tensors(function, branch))
 
 
 def _with_branches(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a tuple or dataclass with every member changed, and anything else as it is."""
+    """Return a tuple or dataclass with every member changed, and anything else unchanged."""
     if isinstance(tree, tuple):
         return tuple(map(change, tree))
     if is_dataclass(tree) and not isinstance(tree, type):
@@ -41,7 +41,7 @@ def _with_branches(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def keep(tree: Any, rows: Int[Tensor, "N"], count: int) -> Any:
-    """Select rows of a tree of `count` rows, without copying if these are all the rows in order. The tree may be on any
+    """Select rows of a tree of `count` rows, without a copy if these are all its rows in order. The tree may be on any
     device; `rows` is on the CPU.
     """
     if torch.equal(rows, torch.arange(count)):

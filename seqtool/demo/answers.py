@@ -22,25 +22,26 @@ from seqtool.data.images.image_decoding import DAMAGE, FORMATS, QUIET, ImageErro
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, max_tokens
 from seqtool.decoding.beam_search import Candidate, Lattice, LengthPenalty, length_penalty
-from seqtool.demo.requests import Prefix, Request, check_work, drawn_scene
+from seqtool.demo.requests import Prefix, Request, check_work, draw_scene
 from seqtool.errors import InputError
 from seqtool.evaluation.captions import data_url
 from seqtool.models.tokens import EOS
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.generator import Generator
-from seqtool.predict.predictor import displayed
+from seqtool.predict.predictor import display_token
 from seqtool.predict.translator import Translation, Translator
 
 Answer = dict[str, Any]
-# Sentences of several requests that are translated together: 400 make 724 a second, 50 make 532, all of them make 766.
+# The number of sentences of several requests that are translated together: 724 sentences a second with 400, 532 with
+# 50, and 766 without a limit.
 MAX_SENTENCES_TOGETHER = 400
-MAX_SENTENCES_TO_SHARE = 100  # sentences of a request that may be answered together with others
-MAX_TOKENS = 500  # tokens of a text that is scored
-MAX_SHOWN = 100_000  # likeliest tokens in an answer
-MAX_WEIGHTS_KEPT = 40_000_000  # attention weights computed for a request
-MAX_WEIGHTS_SENT = 4_000_000  # attention weights in an answer
-MAX_PIXELS = 25_000_000  # pixels of a picture
-LOG_P_DIGITS = 6  # decimal places of a log-probability
+MAX_SENTENCES_TO_SHARE = 100  # the number of sentences of a request that may be answered together with others
+MAX_TOKENS = 500  # the number of tokens of a text to score
+MAX_TOP_TOKENS = 100_000  # the number of likeliest tokens in an answer
+MAX_WEIGHTS_KEPT = 40_000_000  # the number of attention weights computed for a request
+MAX_WEIGHTS_SENT = 4_000_000  # the number of attention weights in an answer
+MAX_PIXELS = 25_000_000  # the number of pixels of a picture
+LOG_P_DIGITS = 6  # the number of decimal places of a log-probability
 
 
 @dataclass(kw_only=True)
@@ -118,7 +119,7 @@ class Score(Request):
     def __post_init__(self) -> None:
         if self.sources is not None and len(self.sources) != len(self.references):
             count = len(self.references)
-            raise InputError(f"'sources' must have {count:,} texts, one for each reference, not {len(self.sources):,}.")
+            raise InputError(f"'sources' must have {count:,} strings, one per reference, not {len(self.sources):,}.")
 
     def answer(self, models: Sequence[Any]) -> Answer:
         predictor = self.predictor(models, Translator, Generator)
@@ -185,7 +186,7 @@ class Caption(Request):
 
     def __post_init__(self) -> None:
         if self.scene is not None:
-            self.images.append(("scene", drawn_scene(self.scene)))
+            self.images.append(("scene", draw_scene(self.scene)))
 
     def answer(self, models: Sequence[Any]) -> Answer:
         if not self.images:
@@ -227,7 +228,7 @@ class Next(Request):
     def answer(self, models: Sequence[Any]) -> Answer:
         generator = self.predictor(models, Generator)
         check_tokens(generator.target_vocabulary, [self.text], self.likeliest)
-        return cast(Answer, generator.following(self.text, max(1, self.likeliest)))
+        return cast(Answer, generator.predict_next(self.text, max(1, self.likeliest)))
 
 
 def check_tokens(vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 0) -> list[int]:
@@ -235,8 +236,8 @@ def check_tokens(vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 
     lengths = [len(ids) for ids in vocabulary.encode_batch(texts)]
     if max(lengths) > MAX_TOKENS:
         raise InputError(f"A text has {max(lengths):,} tokens, and at most {MAX_TOKENS:,} are scored here: shorten it.")
-    if sum(lengths) * likeliest > MAX_SHOWN:
-        raise InputError(f"At most {MAX_SHOWN:,} likeliest tokens are shown: ask for fewer, or for shorter texts.")
+    if sum(lengths) * likeliest > MAX_TOP_TOKENS:
+        raise InputError(f"At most {MAX_TOP_TOKENS:,} likeliest tokens are shown: ask for fewer, or for shorter texts.")
     return lengths
 
 
@@ -296,10 +297,11 @@ def search_tree(
 ) -> dict[str, Any]:
     """The record of a search, for JSON: the candidates of each step, best first.
 
-    Each has parent (its index in the step before, −1 at the first step), token, log_probability, score (with the length
-    penalty), fate (`kept`, `ended`, `pruned`) and, if it is the last token of one of the n best, rank (from 0).
+    Each has parent (the index of the candidate that it continues, in the previous step; −1 at the first step), token,
+    log_probability, score (with the length penalty), fate (`kept`, `ended`, `pruned`) and, at the last token of one of
+    the n best, rank (from 0).
 
-    n_best: the pieces of the n best, without those of a prefix
+    n_best: the pieces of the n best, without a prefix
     """
     steps, ranks = lattice.steps[0], {tuple(pieces): rank for rank, pieces in enumerate(n_best)}
     records = []
@@ -325,7 +327,7 @@ def step_of_leaving(lattice: Lattice, ids: Sequence[int], vocabulary: Vocabulary
     token: its token at this step
     considered: whether the text was among the candidates of this step
     beaten_by: the candidates that were kept instead, best first
-    over: true if the text was kept as long as the search lasted, but is longer
+    over: true if the text was kept until the search ended, but is longer
     """
     steps = lattice.steps[0]
     for t, (step, paths) in enumerate(zip(steps, _paths(steps), strict=True)):
@@ -333,13 +335,13 @@ def step_of_leaving(lattice: Lattice, ids: Sequence[int], vocabulary: Vocabulary
         if index is None or step[index].fate == "pruned":
             return {
                 "step": t,
-                "token": displayed(ids[t], vocabulary),
+                "token": display_token(ids[t], vocabulary),
                 "considered": index is not None,
                 "beaten_by": [_token_record(candidate, vocabulary) for candidate in step if candidate.fate != "pruned"],
             }
         if t + 1 == len(ids):
             return None
-    token = displayed(ids[len(steps)], vocabulary)
+    token = display_token(ids[len(steps)], vocabulary)
     return {"step": len(steps), "token": token, "considered": False, "beaten_by": [], "over": True}
 
 
@@ -354,5 +356,5 @@ def _paths(steps: Sequence[Sequence[Candidate]]) -> list[list[list[int]]]:
 
 
 def _token_record(candidate: Candidate, vocabulary: Vocabulary) -> dict[str, Any]:
-    token = displayed(candidate.token, vocabulary)
+    token = display_token(candidate.token, vocabulary)
     return {"token": token, "log_probability": round(candidate.log_probability, LOG_P_DIGITS)}

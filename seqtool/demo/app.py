@@ -30,12 +30,12 @@ from seqtool.runtime.files import finite_json, one_line
 from seqtool.runtime.version import __version__
 from seqtool.view.report import WEB
 
-MAX_PICTURES = 8  # pictures of a request
+MAX_PICTURES = 8  # the number of pictures in a request
 DISCONNECT_SECONDS = 0.5  # the time between two checks whether a client is still connected
-MAX_MESSAGE_LENGTH = 300  # characters of an error message to a client
-MAX_NAME_LENGTH = 200  # characters of a picture's name
+MAX_MESSAGE_LENGTH = 300  # the number of characters in an error message to a client
+MAX_NAME_LENGTH = 200  # the number of characters in a picture's name
 REQUEST_CLASSES = answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next, answers.Caption
-KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in REQUEST_CLASSES}  # by their paths in /api/
+KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in REQUEST_CLASSES}  # by path in /api/
 REFUSED_ERRORS = HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError, RuntimeError
 log = logging.getLogger("seqtool")
 mimetypes.add_type("text/javascript", ".js")  # Windows may have another type, with which browsers do not run scripts
@@ -74,12 +74,12 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         limits = {**LIMITS, "pictures": MAX_PICTURES}
         return Json({"version": __version__, **state, "models": describe(engine.models), "limits": limits})
 
-    def answering(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
+    def endpoint_for(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
             is_form = kind is answers.Caption and http.headers.get("content-type", "").startswith("multipart/form-data")
             async with bodies.read(http, MAX_UPLOAD_BYTES if is_form else MAX_JSON_BYTES) as body:
                 request = await caption_of_form(http, body) if is_form else kind.parse(body)
-                return await answered(http, engine, request)
+                return await answer_response(http, engine, request)
 
         return endpoint
 
@@ -88,12 +88,12 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         Mount("/web", StaticFiles(directory=WEB)),
         Route("/api/model", model),
         Route("/api/scenes", lambda _: Json(offered_scenes())),
-        *(Route(f"/api/{name}", answering(kind), methods=["POST"]) for name, kind in KINDS.items()),
+        *(Route(f"/api/{name}", endpoint_for(kind), methods=["POST"]) for name, kind in KINDS.items()),
     ]
     return Starlette(
         routes=[Mount("/", routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie)])],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts(host), www_redirect=False)],
-        exception_handlers={**dict.fromkeys(REFUSED_ERRORS, refused), Exception: broken},
+        exception_handlers={**dict.fromkeys(REFUSED_ERRORS, refusal_response), Exception: internal_error},
         lifespan=lifespan,
     )
 
@@ -115,7 +115,7 @@ async def caption_of_form(http: Http, body: bytes) -> answers.Caption:
     return request
 
 
-async def answered(http: Http, engine: Engine, request: Request) -> Response:
+async def answer_response(http: Http, engine: Engine, request: Request) -> Response:
     """Return the engine's answer as JSON. The request leaves the queue if the client disconnects."""
     answer = asyncio.ensure_future(engine.ask(request))
     while not answer.done():
@@ -143,7 +143,7 @@ def describe(models: Sequence[Any]) -> list[dict[str, Any]]:
     ]
 
 
-async def refused(_: Http, error: Any) -> Response:
+async def refusal_response(_: Http, error: Any) -> Response:
     """Answer with the error message, cut to one short line because it may quote the request. The connection is closed,
     since the rest of the request may not have arrived.
     """
@@ -151,7 +151,7 @@ async def refused(_: Http, error: Any) -> Response:
     if is_out_of_memory(error):
         status, text = 503, "Out of memory: ask for less at once, or lower beam, n_best or max_length."
     elif isinstance(error, RuntimeError):
-        raise error  # a bug, which `broken` reports
+        raise error  # a bug, which `internal_error` reports
     elif isinstance(error, TimeoutError):
         status, text = 408, f"The request did not arrive within {BODY_SECONDS:.0f} seconds."
     elif isinstance(error, HTTPException):
@@ -159,7 +159,7 @@ async def refused(_: Http, error: Any) -> Response:
     return PlainTextResponse(f"{one_line(text)[:MAX_MESSAGE_LENGTH]}\n", status, headers)
 
 
-async def broken(_: Http, error: Exception) -> Response:
+async def internal_error(_: Http, error: Exception) -> Response:
     """Log an unexpected error and answer with a general message."""
     log.error("A request could not be answered.", exc_info=error)
     return PlainTextResponse("The model could not answer this request; the server's log says why.\n", 500)

@@ -17,13 +17,13 @@ from starlette.exceptions import HTTPException
 from seqtool.errors import InputError
 
 log = logging.getLogger("seqtool")
-MAX_WAITING = 64  # requests in the queue, besides those that are being answered
+MAX_WAITING = 64  # the number of requests in the queue, besides those being answered
 
 
 class WorkItem(ABC):
     """The work that a request asks of the models.
 
-    group: items of one group that wait at the same time are answered together; items of None are answered alone
+    group: items of one group that wait at the same time are answered together; with None an item is answered alone
     size: the size of this item, in any unit that its group shares
     max_group_size: the maximum sum of the sizes of items that are answered together
     """
@@ -66,13 +66,13 @@ class Engine:
         self._thread.start()
 
     def ends(self, seconds: float) -> bool:
-        """Wait so long for the thread to end, since an answer cannot be interrupted. Return whether it ended."""
+        """Wait `seconds` for the thread to end, since an answer cannot be interrupted. Return whether it ended."""
         if self._thread.ident is not None:  # it was started
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop after the request that is being answered, and cancel those that wait."""
+        """Stop after the request that is being answered, and cancel the requests that wait."""
         with self._changed:
             self._stopped = True
             for _, answer in self._waiting:
@@ -101,7 +101,7 @@ class Engine:
             self._answer(batch)
 
     def _next_batch(self) -> list[Waiting]:
-        """Wait for the next item; return it with those to answer together. The list is empty once the engine stops."""
+        """Wait for the next item; return it with items to answer together. The list is empty once the engine stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopped)
             if self._stopped:
@@ -116,7 +116,7 @@ class Engine:
             return batch
 
     def _answer(self, batch: Sequence[Waiting]) -> None:
-        """Answer items together. If that fails, answer each alone, so that only those that cause errors get one."""
+        """Answer items together. If that fails, answer each alone, so that only the items that cause errors get one."""
         if len(batch) > 1 and self.state == "ready":
             items = [item for item, _ in batch]
             try:

@@ -17,14 +17,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from seqtool.errors import InputError
 
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
-MAX_JSON_BYTES = 2 << 20  # of the body of a request
-MAX_UPLOAD_BYTES = 20 << 20  # of a form with pictures
-MAX_HELD_BYTES = 64 << 20  # of the bodies of all requests that wait for an answer
+MAX_JSON_BYTES = 2 << 20  # the size of a request's body
+MAX_UPLOAD_BYTES = 20 << 20  # the size of a form with pictures
+MAX_HELD_BYTES = 64 << 20  # the size of the bodies of all requests that wait for an answer
 SMALL_BODY_BYTES = 64 << 10  # a body up to this size is read even if MAX_HELD_BYTES are held
 BODY_SECONDS = 60.0  # the time in which the body of a request must arrive
 IDLE_SECONDS = 30.0  # the time between two checks of a connection (`TimedProtocol`)
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
-HEADERS = {  # sent with all answers
+HEADERS = {  # the headers of all answers
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -86,7 +86,7 @@ class Guard:
 
 
 class Bodies:
-    """Reads the bodies of requests. `held` is the number of bytes of those that are not answered yet."""
+    """Reads the bodies of requests. `held` is the number of bytes of the requests not answered yet."""
 
     def __init__(self) -> None:
         self.held = 0
@@ -119,8 +119,8 @@ class Bodies:
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 with timeouts: uvicorn waits for ever for a request, and for the client to read an answer.
 
-    It checks every connection each `IDLE_SECONDS`. It closes those on which, since the last check, no request was begun
-    or in progress, or of whose answer the client has read nothing.
+    It checks every connection each `IDLE_SECONDS`. It closes a connection if since the last check no request
+    was begun or in progress, or if the client has read nothing of an answer.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -135,7 +135,7 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _check(self, request: Any, unread: int) -> None:
-        """Close the connection if it is idle. The newest request and the unread bytes are those of the last check."""
+        """Close the connection if it is idle. `request` and `unread` are from the last check."""
         is_idle = self.cycle is request and (request is None or request.response_complete)
         now_unread = self.transport.get_write_buffer_size()
         if unread and now_unread == unread:

@@ -20,35 +20,35 @@ from seqtool.runtime.files import check_plain, parse_json
 from seqtool.settings import typed
 
 # The limits of a request, which bound its memory and its time.
-MAX_TEXTS = 1000  # texts in a list
-MAX_CHARACTERS = 200_000  # characters of all its texts
-MAX_TEXT_CHARACTERS = 20_000  # characters of one text
+MAX_TEXTS = 1000  # the number of texts in a list
+MAX_CHARACTERS = 200_000  # the number of characters in all its texts
+MAX_TEXT_CHARACTERS = 20_000  # the number of characters in one text
 LIMITS = {"sentences": MAX_TEXTS, "characters": MAX_CHARACTERS, "text": MAX_TEXT_CHARACTERS}  # shown on the page
-MAX_STOPS = 10  # texts of `stop`
-MAX_STOP_CHARACTERS = 100  # characters of one of these
-MAX_SEARCHED = 10_000  # sentences times beam
-MAX_WRITTEN = 20_000  # texts to write times the likeliest tokens at each position
-MAX_SAMPLED = 50_000  # tokens of all continuations
-MAX_SECONDS = 60.0  # of computing
-MAX_LIKELIEST = 50  # likeliest tokens at each position
+MAX_STOPS = 10  # the number of texts in `stop`
+MAX_STOP_CHARACTERS = 100  # the number of characters in a text of `stop`
+MAX_BEAMS = 10_000  # sentences times beam
+MAX_LISTED_TOKENS = 20_000  # texts to write times the likeliest tokens at each position
+MAX_SAMPLED_TOKENS = 50_000  # tokens of all continuations
+MAX_SECONDS = 60.0  # the time of computing
+MAX_LIKELIEST = 50  # the number of likeliest tokens at each position
 MAX_SETTINGS = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "max_source_length": 500}
 FIXED_SETTINGS = ("precision", "batch_size")  # settings that a request cannot change
 
 OFFERED_SCENES = 12
-MAX_OBJECTS = 12  # objects of a scene
+MAX_OBJECTS = 12  # the number of objects in a scene
 CLUTTER_SEEDS = 2**31  # the number of backgrounds
 OBJECT_FIELDS = ("shape", "colour", "turned", "box")
 
 Prefix = str | list[str]  # a text, or a list of tokens
 TYPE_NAMES = {
-    str: "a text",
+    str: "a string",
     int: "a whole number",
     float: "a number",
     bool: "true or false",
     dict[str, Any]: "an object",
     NoneType: "null",
-    list[str]: "a list of one or more texts",
-    list[Prefix]: "a list of prefixes, each a text or a list of tokens",
+    list[str]: "a list of one or more strings",
+    list[Prefix]: "a list of prefixes, each a string or a list of tokens",
 }
 
 
@@ -56,7 +56,7 @@ TYPE_NAMES = {
 class Request(WorkItem):
     """The fields that all requests have. A subclass declares its own; fields without a default are required.
 
-    model: the index of the model among those of the server
+    model: the index of the model in the server's list
     settings: settings of decoding that replace the server's
     """
 
@@ -83,7 +83,7 @@ class Request(WorkItem):
             raise InputError(f"'likeliest' must be a whole number from 0 to {MAX_LIKELIEST:,}.")
         prefixes = [sent.get("prefix"), *(sent.get("prefixes") or [])]
         if any("" in prefix for prefix in prefixes if isinstance(prefix, list)):
-            raise InputError("A prefix must be a text or a list of tokens, and no token may be empty.")
+            raise InputError("A prefix must be a string or a list of tokens, and no token may be empty.")
         return cls(**sent)
 
     def predictor(self, models: Sequence[Any], *kinds: type[Any]) -> Any:
@@ -101,7 +101,7 @@ class Request(WorkItem):
         check_types(changes, {name: hints[name] for name in defaults if name not in FIXED_SETTINGS}, "setting")
         stops = changes.get("stop") or []
         if len(stops) > MAX_STOPS or any(len(text) > MAX_STOP_CHARACTERS for text in stops):
-            raise InputError(f"'stop' may have at most {MAX_STOPS} texts of {MAX_STOP_CHARACTERS} characters.")
+            raise InputError(f"'stop' may have at most {MAX_STOPS} strings of {MAX_STOP_CHARACTERS} characters.")
         settings = typed(schema, {**defaults, **changes})
         for name, maximum in MAX_SETTINGS.items():
             if (getattr(settings, name, 0) or 0) > maximum:
@@ -136,21 +136,21 @@ class Timed:
 
 
 def check_types(sent: Mapping[str, Any], hints: Mapping[str, Any], kind: str) -> None:
-    """Raise InputError for a name that is not in `hints`, and a value of another type. `kind`: the noun for a name."""
+    """Raise InputError for a name that is not in `hints` or a value of another type. `kind` is the noun for a name."""
     for name, value in sent.items():
         if name not in hints:
             raise InputError(f"Unknown {kind} '{name[:40]}'; choose from {', '.join(hints)}.")
-        if not is_of(value, hints[name]) or (value == [] and hints[name] == list[str]):
+        if not has_type(value, hints[name]) or (value == [] and hints[name] == list[str]):
             raise InputError(
                 f"'{name}' must be {' or '.join(TYPE_NAMES[option] for option in alternatives(hints[name]))}."
             )
 
 
-def is_of(value: Any, hint: Any) -> bool:
+def has_type(value: Any, hint: Any) -> bool:
     """Whether a value from JSON has a type. Nothing is converted, except that whole numbers can be floats."""
     if isinstance(value, list):
         items = [get_args(option)[0] for option in alternatives(hint) if get_origin(option) is list]
-        return any(all(is_of(inner, item) for inner in value) for item in items)
+        return any(all(has_type(inner, item) for inner in value) for item in items)
     types = [get_origin(option) or option for option in alternatives(hint)]
     return type(value) in types or (type(value) is int and float in types)
 
@@ -165,31 +165,31 @@ def check_lengths(sent: dict[str, Any]) -> None:
     characters = 0
     for name, value in sent.items():
         if isinstance(value, list) and len(value) > MAX_TEXTS:
-            raise InputError(f"'{name}' has {len(value):,} texts: at most {MAX_TEXTS:,} can be sent at once.")
-        lengths = [len(text) for text in texts_in(value)]
+            raise InputError(f"'{name}' has {len(value):,} items: at most {MAX_TEXTS:,} can be sent at once.")
+        lengths = [len(text) for text in nested_texts(value)]
         characters += sum(lengths)
         if max(lengths, default=0) > MAX_TEXT_CHARACTERS or characters > MAX_CHARACTERS:
             limits = f"at most {MAX_TEXT_CHARACTERS:,} characters a text and {MAX_CHARACTERS:,} a request can be sent"
             raise InputError(f"'{name}' is too long: {limits}.")
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def nested_texts(value: Any) -> Iterator[str]:
     """Yield all texts in a value from JSON, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
         for inner in value if isinstance(value, list) else value.values():
-            yield from texts_in(inner)
+            yield from nested_texts(inner)
 
 
 def check_work(predictor: Any, texts: int, likeliest: int) -> None:
-    """Raise InputError for a request with so much work that others would wait for long; `texts`: how many to write."""
+    """Raise InputError for a request that would make others wait for long. `texts` is the number of texts to write."""
     settings = predictor.settings
     written = texts * getattr(settings, "n_best", 1) * max(1, likeliest)
     work = {
-        "sentences times beam": (texts * getattr(settings, "beam", 1), MAX_SEARCHED),
-        "texts to write times the tokens shown at each position": (written, MAX_WRITTEN),
-        "texts times n times max_length": (texts * getattr(settings, "n", 0) * settings.max_length, MAX_SAMPLED),
+        "sentences times beam": (texts * getattr(settings, "beam", 1), MAX_BEAMS),
+        "texts to write times the tokens shown at each position": (written, MAX_LISTED_TOKENS),
+        "texts times n times max_length": (texts * getattr(settings, "n", 0) * settings.max_length, MAX_SAMPLED_TOKENS),
     }
     for name, (amount, maximum) in work.items():
         if amount > maximum:
@@ -197,7 +197,7 @@ def check_work(predictor: Any, texts: int, likeliest: int) -> None:
 
 
 def offered_scenes() -> dict[str, Any]:
-    """Some scenes, which are always the same, and the sizes, colours and shapes of objects, for JSON. A shape is an
+    """The scenes that are offered, always the same, and objects' sizes, colours and shapes, for JSON. A shape is an
     outline of points with coordinates from −1 to 1.
     """
     rng = StableRandom(7)
@@ -215,12 +215,12 @@ def _object_record(item: Item) -> dict[str, Any]:
     return {"shape": item.shape, "colour": item.colour, "turned": item.turned, "box": list(item.box)}
 
 
-def drawn_scene(described: Mapping[str, Any]) -> Image:
+def draw_scene(described: Mapping[str, Any]) -> Image:
     """Draw a scene in the form of `offered_scenes`. Raises InputError for any other content."""
     items, clutter = described.get("items"), described.get("clutter", 0)
     if set(described) - {"items", "clutter"} or not isinstance(items, list) or len(items) > MAX_OBJECTS:
         raise InputError(f"'scene' must have 'items', at most {MAX_OBJECTS} objects, and may have 'clutter'.")
-    if not is_of(clutter, int) or not 0 <= clutter < CLUTTER_SEEDS:
+    if not has_type(clutter, int) or not 0 <= clutter < CLUTTER_SEEDS:
         raise InputError(f"'clutter' must be a whole number from 0 to {CLUTTER_SEEDS - 1:,}.")
     return render(Scene(tuple(map(_scene_item, items)), clutter))
 
@@ -233,9 +233,9 @@ def _scene_item(described: Any) -> Item:
     for name, value, choices in (("shape", shape, SHAPES), ("colour", colour, COLOURS)):
         if not isinstance(value, str) or value not in choices:
             raise InputError(f"Unknown {name}; choose from {', '.join(choices)}.")
-    if not is_of(turned, int) or abs(turned) > 360:
+    if not has_type(turned, int) or abs(turned) > 360:
         raise InputError("'turned' must be a whole number of degrees from -360 to 360.")
-    if not is_of(box, list[int]) or len(box) != 4:
+    if not has_type(box, list[int]) or len(box) != 4:
         raise InputError("'box' must be four whole numbers: left, top, right, bottom.")
     left, top, right, bottom = box
     if not (0 <= left < right <= SIDE and 0 <= top < bottom <= SIDE):

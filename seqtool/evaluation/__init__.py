@@ -3,4 +3,429 @@
 Each task has an evaluator, in `translations`, `captions` or `texts`. It reads segments from files or a corpus, has a
 model write a hypothesis for each unless a file holds them, and scores the hypotheses (`metrics.scores`). The results
 are an `Evaluation`, whose interface is the same for every task: it is written as JSON, as text or as an HTML report.
+This file has what all tasks share.
+
+- `EvaluationSettings`: the settings.
+- `Segment` and `Output`: a sentence or image of a test set, and the output of a system.
+- `Evaluation`: the interface of results, and `SystemsEvaluation`: the results of systems that write hypotheses.
+- `Evaluator`: the interface of the tasks' evaluators.
 """
+
+import logging
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+from seqtool.data.corpora.corpus import Corpus
+from seqtool.data.preparation import make_corpus
+from seqtool.errors import InputError
+from seqtool.metrics.alignment import Gold
+from seqtool.metrics.bootstrap import MIN_SEGMENTS, too_few
+from seqtool.metrics.scores import Comparison, System, metric, score, score_names, scorers
+from seqtool.metrics.words import MAX_REPEAT_LENGTH, f1_by_count, is_repeated, unit_of, units
+from seqtool.runtime.files import check_file, check_outputs, without_suffix
+from seqtool.settings import declarations, names
+from seqtool.view import report
+
+if TYPE_CHECKING:
+    from seqtool.predict.predictor import Predictor
+    from seqtool.training.checkpoint import Checkpoint
+
+C = TypeVar("C", bound=Corpus)
+
+# Flags of conspicuous translations and captions; a report's sentences can be filtered by them.
+EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
+UNKNOWN, UNATTENDED = "unknown words", "source words not attended to"
+MIN_ATTENTION = 0.02  # a source word's attention summed over all target words; 0.1 would flag every other sentence
+
+FLAG_MEANINGS = {
+    EMPTY: "the hypothesis has no words",
+    REPEATED: f"2 to {MAX_REPEAT_LENGTH} words occur twice in a row, or one word three times; in text without spaces, "
+    f"4 to {MAX_REPEAT_LENGTH} characters twice, or 1 to 3 four times",
+    CUT: "cut off at the maximum length",
+    COPIED: "the translation equals its source",
+    UNKNOWN: "words or subwords of the source are not in the model's vocabulary",
+    UNATTENDED: f"a source word received less than {MIN_ATTENTION:g} of attention in total from all target words",
+}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaptions, declarations.EvalTexts):
+    """The settings of `eval`, except those of decoding. An `Evaluator` declares which of them its task uses;
+    configs/eval.yaml explains each and holds the defaults.
+    """
+
+    def inputs(self) -> dict[str, list[str]]:
+        """The names of the files to read, by setting."""
+        declared = declarations.declared(type(self)).items()
+        return {name: names(getattr(self, name)) for name, setting in declared if setting.reads and not setting.text}
+
+    def outputs(self) -> dict[str, str | None]:
+        """The names of the files and directories to write, by setting."""
+        declared = declarations.declared(type(self)).items()
+        return {name: getattr(self, name) for name, setting in declared if setting.writes}
+
+    def origin(self) -> dict[str, str]:
+        """The names of the files or the test set that are scored, by setting."""
+        declared = declarations.declared(type(self)).items()
+        read = {name: names(getattr(self, name)) for name, setting in declared if setting.reads}
+        return {name: ", ".join(files) for name, files in read.items() if files}
+
+    def problems(self) -> Iterator[str]:
+        """Yield error messages for values out of their declared ranges, and for invalid settings of all tasks."""
+        yield from (f"{problem}." for problem in declarations.out_of_range(type(self), vars(self)))
+        if self.bootstrap < 2 and self.bootstrap != 0:
+            yield f"bootstrap must be at least 2, or 0 for no intervals, not {self.bootstrap}."
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A sentence or an image of a test set.
+
+    name: the line number, from 1, or the name of the image
+    references: the reference texts, at least one
+    source: the sentence that is translated; None if it is unknown or the segment is an image
+    gold: the gold alignment between the words of the source and of the first reference; None if there is none
+    """
+
+    name: int | str
+    references: Sequence[str]
+    source: str | None = None
+    gold: Gold | None = None
+
+
+class Evaluation(ABC):
+    """The results of one call of `eval`, in each format in which they can be written."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """Return the results as plain containers, for JSON."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """Return the results as tables in plain text."""
+
+    def by_segment(self) -> Iterator[dict[str, Any]]:
+        """Yield a record of each segment, for JSON lines. Without segments, yield the record of the results."""
+        yield self.record()
+
+    def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
+        """Return the title, subtitle and sections of the report. `SavedFrequencies` has no report."""
+        raise NotImplementedError
+
+    def details(self) -> Iterator[str]:
+        """Yield, in chunks, what the report shows of a segment when it is opened."""
+        yield from ()
+
+    def report(self, origin: Mapping[str, str]) -> dict[str, Any]:
+        """Return the report, a single HTML page, for `view.report.write`. origin: what was scored, by setting"""
+        title, subtitle, sections = self.page()
+        return report.page(title, subtitle, [report.facts("Origin", origin), *sections])
+
+
+@dataclass
+class Output:
+    """The output of a system.
+
+    name: the name of the system's run, or of the file that holds its hypotheses
+    hypotheses: the hypotheses by the names of the segments
+    flags: the flags of each hypothesis for a report; empty if the hypotheses were read from a file
+    details: what a report shows of an opened segment; None without a report, or if the hypotheses were read from a file
+    """
+
+    name: str
+    hypotheses: dict[Any, str] = field(default_factory=dict)
+    flags: list[list[str]] = field(default_factory=list)
+    details: report.Details | None = None
+
+
+@dataclass(kw_only=True)
+class SystemsEvaluation(Evaluation):
+    """The scores of systems that wrote hypotheses for the same segments.
+
+    settings: the settings of `eval`
+    segments: the segments of the test set, at least one
+    outputs: the output of the evaluated system, of its baseline if it has one, and of the systems `beside` it
+    options: keyword arguments of the scorers, such as `tokenize`
+    training_counts: how often each word occurs in the training data, for a report; None if unknown
+    """
+
+    settings: EvaluationSettings
+    segments: Sequence[Segment]
+    outputs: Sequence[Output]
+    options: Mapping[str, Any]
+    training_counts: Mapping[str, int] | None = None
+
+    task: ClassVar[str]
+    segment_key: ClassVar[str]  # the key of a segment's name in records
+
+    @cached_property
+    def sources(self) -> list[str] | None:
+        """The source sentences; None if they are unknown or the segments are images."""
+        sources = [segment.source for segment in self.segments if segment.source is not None]
+        return sources if len(sources) == len(self.segments) else None
+
+    @cached_property
+    def systems(self) -> dict[str, System]:
+        """Every system with its scores, by title; the evaluated system comes first."""
+        settings = self.settings
+        systems: dict[str, System] = {}
+        metrics = [name for name in score_names(self.task) if settings.ter or name != "ter"]
+        references = [segment.references for segment in self.segments]
+        used_scorers = scorers((*metrics, *settings.scores), references, **self.options)
+        compared = 1 if settings.baseline is None else 2  # the evaluated system and its baseline
+        for title, output in zip(self._titles(), self.outputs, strict=True):
+            if len(systems) >= compared and settings.report is None:
+                used_scorers = used_scorers[:1]  # a plot shows only the first score of the systems `beside` these
+            hypotheses = [output.hypotheses[segment.name] for segment in self.segments]
+            systems[title] = System(hypotheses, used_scorers, samples=settings.bootstrap)
+        return systems
+
+    def _titles(self) -> list[str]:
+        """A distinct title for each output: of a checkpoint, the name of its run; of files, their names without
+        suffixes, their names or their paths, whichever of these are first all distinct, or else numbered paths.
+        """
+        paths = [output.name for output in self.outputs]
+        file_names = [Path(path).name for path in paths]
+        for titles in ([*map(without_suffix, file_names)], file_names, [*paths]):
+            if self.settings.hypotheses is None:
+                titles[0] = paths[0]
+            if len({*titles}) == len(titles):
+                return titles
+        return [f"{path} ({number})" for number, path in enumerate(paths, 1)]
+
+    @property
+    def title(self) -> str:
+        """The title of the evaluated system."""
+        return next(iter(self.systems))
+
+    @property
+    def system(self) -> System:
+        """The evaluated system."""
+        return self.systems[self.title]
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        """The comparison of the evaluated system with its baseline; None without a baseline."""
+        return None if self.settings.baseline is None else Comparison(list(self.systems.values())[1], self.system)
+
+    def by_segment(self) -> Iterator[dict[str, Any]]:
+        compared = list(self.systems.values())[: 1 if self.settings.baseline is None else 2]
+        for segment, scored, *baseline in zip(self.segments, *(system.each() for system in compared), strict=True):
+            record = {self.segment_key: segment.name, "references": list(segment.references), **scored}
+            yield {**record, "baseline": baseline[0]} if baseline else record
+
+    def details(self) -> Iterator[str]:
+        details = self.outputs[0].details
+        return iter(()) if details is None else details.chunks()
+
+    def score_table(self) -> report.Section:
+        """Every score of every system with its interval, and the evaluated system's lead over each of the others."""
+        system, (_, *other_systems) = self.system, self.systems.items()
+        comparisons = [Comparison(other, system) for _, other in other_systems]
+        columns = ["score", self.title]
+        for title, _ in other_systems:
+            columns += [title, "difference", "p"]
+        rows = []
+        for index, (name, estimate) in enumerate(system.estimates.items()):
+            digits = score(name).digits
+            row = [score(name).heading, estimate.text(digits)]
+            for comparison in comparisons:
+                difference = comparison.differences[index]
+                row += [difference.baseline.text(digits), difference.text(digits), difference.p]
+            rows.append([*row, system.signature(name)])
+        notes = ["95 % intervals by bootstrap over segments." if system.samples else "No intervals, since bootstrap=0."]
+        if len(self.segments) < MIN_SEGMENTS and system.samples:
+            notes.append(too_few(len(self.segments), "segments"))
+        if other_systems and system.samples:
+            notes.append(f"Each difference is “{self.title}” minus the system on its left.")
+            notes.append("The p-values are by paired bootstrap, on the same resamples for both.")
+        return report.table("Scores", [*columns, "signature"], rows, " ".join(notes))
+
+    def f1_of_words(self) -> report.Section | None:
+        """F1 of words by their count in the training data; None if these counts are unknown."""
+        if self.training_counts is None:
+            return None
+        references = [segment.references for segment in self.segments]
+        scores = {
+            title: f1_by_count(system.hypotheses, references, self.training_counts, samples=system.samples)
+            for title, system in self.systems.items()
+        }
+        series = {title: [range_score.f1 for range_score in of_system] for title, of_system in scores.items()}
+        bins = [f"{range_score.label} ({range_score.words:,})" for range_score in scores[self.title]]
+        unit = unit_of(references)
+        x_label = f"occurrences in training ({unit} in the references)"
+        return report.intervals(f"F1 of {unit} by their count in training", x_label, "F1, %", bins, series)
+
+    def segment_table(self, title: str) -> report.Section:
+        """Every segment with the hypotheses of all systems and their scores."""
+        segments, output = self.segments, self.outputs[0]
+        hypotheses = [list(system.hypotheses) for system in self.systems.values()]
+        pairs = zip(segments, hypotheses[0], strict=True)
+        flags = output.flags or [flags_of(hypothesis, source=segment.source) for segment, hypothesis in pairs]
+        labels, values = self.scores_by_segment
+        notes = []
+        if any(flags):
+            notes.append(f"Flags. {'; '.join(f'{flag}: {meaning}' for flag, meaning in FLAG_MEANINGS.items())}.")
+        if len(self.systems) > 1:
+            notes.append(f"In the other systems' texts, words that “{self.title}” lacks are marked,")
+            notes.append(f"and words that only “{self.title}” has are struck out.")
+        return {
+            "kind": "sentences",
+            "title": title,
+            "note": " ".join(notes) or None,
+            "systems": list(self.systems),
+            "scores": labels,
+            "sources": self.sources,
+            "names": [segment.name for segment in segments] if isinstance(segments[0].name, str) else None,
+            "references": [list(segment.references) for segment in segments],
+            "hypotheses": hypotheses,
+            "values": values,
+            "flags": flags,
+            "details": None if output.details is None else output.details.described(),
+        }
+
+    @cached_property
+    def scores_by_segment(self) -> tuple[list[dict[str, Any]], list[list[list[float | None]]]]:
+        """The labels of the scores of segments, and their values: a list over segments for each system and score."""
+        infos = [score(name) for name in self.system.values]
+        labels = [{"label": info.heading, "digits": min(info.digits, 3)} for info in infos]
+        values = []
+        for system in self.systems.values():
+            segment_scores = [segment["scores"] for segment in system.each()]
+            values.append([[report.rounded(scores.get(info.label)) for scores in segment_scores] for info in infos])
+        return labels, values
+
+
+def flags_of(
+    text: str,
+    *,
+    source: str | None = None,
+    ended: bool = True,
+    unknown: bool = False,
+    attention: tuple[NDArray[np.floating], Sequence[str]] | None = None,
+) -> list[str]:
+    """The flags of a hypothesis.
+
+    text: the hypothesis
+    source: the source sentence; None if it is unknown or the source is an image
+    ended: whether the hypothesis ended before its maximum length
+    unknown: whether words or subwords of the source are not in the model's vocabulary
+    attention: the weights, target words × source words, and the source words
+    """
+    words = text.split()
+    words_or_characters, are_characters = units(text)
+    unattended = False
+    if attention is not None:
+        weights, source_words = attention
+        totals = zip(source_words, weights.sum(0), strict=False)
+        unattended = any(total < MIN_ATTENTION and re.search(r"\w", word) for word, total in totals)  # not punctuation
+    conditions = {
+        EMPTY: not words,
+        REPEATED: is_repeated(words_or_characters, are_characters),
+        CUT: not ended,
+        COPIED: source is not None and len(words_or_characters) > 1 and words == source.split(),
+        UNKNOWN: unknown,
+        UNATTENDED: unattended,
+    }
+    return [flag for flag, is_set in conditions.items() if is_set]
+
+
+class EvaluationData(NamedTuple):
+    """The data that hold a model's test set.
+
+    config: the settings of a corpus that the user chose; None means the data that the predictor's `config` describes
+    checkpoint: identifies the cache of the training data, which may hold the test set if its files are gone
+    """
+
+    config: DictConfig | None = None
+    checkpoint: "Checkpoint | None" = None
+
+    def corpus(self, kind: type[C], predictor: "Predictor") -> C:
+        """The corpus, which must be of class `kind`."""
+        if self.config is None:
+            return make_corpus(predictor.config.get("data", {}), kind, trusted=predictor.trust)
+        return make_corpus(self.config, kind, trusted=True)
+
+    def check_files(self, corpus: Corpus) -> None:
+        """Raise InputError if files of the corpus are missing. Only the files of a corpus that the user chose are
+        downloaded, never those that a checkpoint names.
+        """
+        from seqtool.runtime.distributed import first_on_each_machine  # imports torch, which scoring files does without
+
+        if self.config is None:
+            corpus.check()
+        else:
+            first_on_each_machine(corpus.fetch)
+
+    def word_counts(self, predictor: "Predictor") -> Mapping[str, int] | None:
+        """How often each word occurs in the data that the model was trained with; None if their cache is gone."""
+        from seqtool.training import moved_data  # imports torch, which scoring files does without
+
+        cache = None if self.checkpoint is None else moved_data.find_cache(self.checkpoint, predictor.config["data"])
+        return None if cache is None else cache.word_counts()
+
+
+@dataclass
+class Evaluator(ABC):
+    """Evaluates the models of one task, or files.
+
+    schema: the class that declares the task's settings of `eval`
+    decoding_schema: the class that declares the settings of decoding that the task uses
+    labels: the keys in the task's records that the labels of user-defined scores must differ from
+    """
+
+    settings: EvaluationSettings
+
+    schema: ClassVar[type]
+    decoding_schema: ClassVar[type]
+    labels: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def problems(self, *, checkpoint: bool) -> Iterator[str]:
+        """Yield an error message for each invalid setting. checkpoint: whether a checkpoint is evaluated, not files"""
+
+    def of_files(self) -> Evaluation:
+        """Evaluate files. It is called only if `problems` accepts that there is no checkpoint."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def of_checkpoint(self, predictor: Any, data: EvaluationData) -> Evaluation:
+        """Evaluate a model on a test set. predictor: an instance of the task's predictor, with the model"""
+
+    def tokeniser(self, choose: Callable[[], tuple[str, str]]) -> str:
+        """The tokeniser in the settings, or else the one that `choose` returns; its reason is logged if not empty."""
+        if self.settings.tokenize is not None:
+            return self.settings.tokenize
+        tokenize, reason = choose()
+        if reason:
+            log.info(reason)
+        return tokenize
+
+    def check(self, *, checkpoint: bool) -> None:
+        """Raise InputError for invalid settings before any work is done, if possible with all messages at once."""
+        settings, labels = self.settings, {*self.labels}
+        for name in dict.fromkeys(settings.scores):
+            metric(name)
+            label = score(name).label
+            if label in labels:
+                raise InputError(f"scores={name}: the report already has a score '{label}'. Rename the class.")
+            labels.add(label)
+        if problems := [*settings.problems(), *self.problems(checkpoint=checkpoint)]:
+            raise InputError(" ".join(problems))
+        inputs = [(f"{setting}={file}", file) for setting, files in settings.inputs().items() for file in files]
+        for _, file in inputs:
+            check_file(Path(file))
+        check_outputs(settings.outputs(), inputs)
+        if settings.report is not None:
+            report.check_name(settings.report)

@@ -23,17 +23,9 @@ from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.data.images.finding import ImageNames, image_id
 from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import (
-    Evaluation,
-    EvaluationData,
-    Evaluator,
-    Output,
-    Segment,
-    SystemsEvaluation,
-    flags_of,
-)
+from seqtool.evaluation import Evaluation, EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, flags_of
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, too_few
-from seqtool.metrics.captions import TOKENIZERS, DocumentFrequencies, brevity, fitting_tokeniser, tokenized
+from seqtool.metrics.captions import TOKENIZERS, DocumentFrequencies, brevity, fitting_tokeniser, tokenize_captions
 from seqtool.metrics.java import java_scores
 from seqtool.metrics.scores import CAPTIONING, labels_of, score
 from seqtool.models.tokens import END
@@ -150,7 +142,7 @@ class CaptionEvaluation(SystemsEvaluation):
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
         for index, record in enumerate(super().by_segment()):
-            likelihood = {} if self.likelihood is None else {"likelihood": self.likelihood.of_image(index)}
+            likelihood = {} if self.likelihood is None else {"likelihood": self.likelihood.image_values(index)}
             yield {**record, **likelihood}
 
     def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
@@ -227,7 +219,7 @@ class CaptionEvaluator(Evaluator):
         if settings.save_document_frequencies is not None:
             check_references(references, name=references_name)
             tokenize, file = self._scorer_options(references)["tokenize"], Path(settings.save_document_frequencies)
-            captions = [tokenized(image_captions, tokenize) for image_captions in references.values()]
+            captions = [tokenize_captions(image_captions, tokenize) for image_captions in references.values()]
             frequencies = DocumentFrequencies.count(captions, tokenize=tokenize, name=without_suffix(file.name))
             frequencies.save(file)
             return SavedFrequencies(frequencies, str(file))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
+from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, Estimate, bootstrap, record_of, too_few
 from seqtool.models.tokens import UNK
 from seqtool.runtime.files import read_lines
@@ -43,7 +43,7 @@ class TextEvaluation(Evaluation):
     lines: the lines, with their line ends
     ids: the token ids of each line
     token_nats: −log p of each token of the text
-    expected: the likeliest tokens at each token (`predictor.expectations`); empty if not requested
+    expected: the likeliest tokens at each token (`predictor.expectation_records`); empty if not requested
     """
 
     settings: EvaluationSettings
@@ -186,7 +186,7 @@ class TextEvaluator(Evaluator):
         stream = list(chain.from_iterable(ids))
         likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST_SYMBOLS)
         with progress_bar(total=len(stream), unit="token", description="eval") as bar:
-            nats, expected = predictor.predicted(stream, bar.update, likeliest=likeliest)
+            nats, expected = predictor.predict_tokens(stream, bar.update, likeliest=likeliest)
         return TextEvaluation(settings, name, lines, ids, nats, expected)
 
     def _read_text(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:

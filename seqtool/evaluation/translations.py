@@ -17,15 +17,7 @@ from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.alignment import Link, parse_pharaoh
 from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import (
-    EvaluationData,
-    EvaluationSettings,
-    Evaluator,
-    Output,
-    Segment,
-    SystemsEvaluation,
-    flags_of,
-)
+from seqtool.evaluation import EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, flags_of
 from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, record_of, too_few
@@ -38,7 +30,6 @@ from seqtool.settings import declarations, names
 from seqtool.view import plots, report
 
 if TYPE_CHECKING:
-    from seqtool.data.cache import Split as CachedSplit
     from seqtool.predict.translator import Translator
 
 Split = Callable[[str], list[str]]  # splits a text into words
@@ -212,7 +203,7 @@ class TranslationEvaluator(Evaluator):
         """Evaluate hypotheses against references, and alignments against gold alignments."""
         settings, name, alignment = self.settings, str(self.settings.hypotheses), None
         hypotheses = read_translations(name)
-        segments, split = read_test_set(settings, hypotheses)
+        segments, split = self.read_test_set(hypotheses)
         outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_other_outputs(segments)]
         if settings.alignments is not None:  # then there are gold alignments too
             sources, references = _sources_and_references(segments)
@@ -226,7 +217,7 @@ class TranslationEvaluator(Evaluator):
         for setting, value in (("gold", settings.gold), ("samples", settings.samples)):
             if value and not predictor.attends:
                 raise InputError(f"{setting}=… needs a model with attention; this one has a fixed context.")
-        segments, predictor.split = test_set_of(settings, predictor, data)
+        segments, predictor.split = self.test_set(predictor, data)
         other_outputs = self._read_other_outputs(segments)
         if settings.plot is not None:  # an invalid name is reported before anything is decoded
             Path(settings.plot).mkdir(parents=True, exist_ok=True)
@@ -245,6 +236,71 @@ class TranslationEvaluator(Evaluator):
         training_counts = None if settings.report is None else data.word_counts(predictor)
         outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *other_outputs]
         return self._evaluate(segments, outputs, alignment=alignment, training_counts=training_counts)
+
+    def read_test_set(self, hypotheses: Sequence[str] | None = None) -> tuple[list[Segment], Split]:
+        """The segments of testset=NAME, or of references=FILE[,FILE…] with sources=FILE and gold=FILE if these are
+        given; and how a text is split into the words that alignments number.
+
+        hypotheses: the lines to which the texts must be parallel; None means the sources
+        """
+        settings = self.settings
+        if settings.testset is not None:
+            sources, *references = _sacrebleu_texts(settings.testset, settings.langpair)
+            reference_names = [f"testset={settings.testset}"] * len(references)
+        else:
+            sources = [] if settings.sources is None else list(read_lines(Path(settings.sources)))
+            references = [list(read_lines(Path(file))) for file in settings.references]
+            reference_names = settings.references
+        lines = sources if hypotheses is None else hypotheses
+        name = str(settings.hypotheses or settings.sources or f"testset={settings.testset}")
+        translation.check_lengths(lines, references, name=name, reference_names=reference_names)
+        if settings.sources is not None:
+            translation.check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
+        golds, split = None, SPLITS[settings.words or "spaces"]
+        if settings.gold is not None:
+            texts = [sources, references[0], *([] if hypotheses is None else [hypotheses])]
+            golds = read_alignments(settings.gold, texts, split, name=name)
+        return _segments(sources, references, golds), split
+
+    def test_set(self, translator: "Translator", data: EvaluationData) -> tuple[list[Segment], Split]:
+        """A model's test set, from `read_test_set` or a split of `data`, and how a text is split into words. If the
+        split's files are gone, it is read from the cache of the data that the model was trained with.
+        """
+        # imported here, as scoring files does without torch
+        from seqtool.runtime.distributed import first_on_each_machine
+        from seqtool.training import moved_data
+
+        split, words = self.settings.split, self.settings.words
+        if self.settings.testset is not None or self.settings.sources is not None:
+            return first_on_each_machine(self.read_test_set)
+        corpus = data.corpus(TextCorpus, translator)
+        if split not in corpus.splits():
+            raise InputError(
+                f"Unknown split '{split}'; this corpus has {', '.join(corpus.splits())}. "
+                "For files of your own give sources=FILE references=FILE."
+            )
+        try:
+            data.check_files(corpus)
+            pairs, alignments = list(corpus.pairs(split)), corpus.alignments(split)
+        except InputError as error:
+            if data.checkpoint is None or moved_data.split_exists(corpus, split):
+                raise
+            data_config = translator.config["data"]
+            cached = moved_data.texts(data.checkpoint, data_config, split)
+            if cached is None:
+                raise InputError(
+                    f"{error} {moved_data.missing_data_advice(data.checkpoint, data_config, [split])}"
+                ) from error
+            pairs = list(zip(cached.texts("source"), cached.texts("target"), strict=True))
+            alignments = cached.alignments()
+        if not pairs:
+            raise InputError(f"The split '{split}' has no sentences: there is nothing to score.")
+        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+        split_words = corpus.words if words is None else SPLITS[words]
+        golds = None if alignments is None else [parse_pharaoh(line) for line in alignments]
+        if golds is not None:
+            _check_links(golds, [sources, targets], split_words, name=f"The gold alignments of {split}")
+        return _segments(sources, [targets], golds), split_words
 
     def _read_other_outputs(self, segments: Sequence[Segment]) -> list[Output]:
         """Read the outputs of the baseline and of further systems, a line for each segment."""
@@ -279,7 +335,7 @@ class TranslationEvaluator(Evaluator):
                 n_best = translator.hypotheses(window, attention=attention, likeliest=likeliest, first_line=start + 1)
                 for line, (best, *_) in enumerate(n_best, start + 1):
                     if details is not None:
-                        weights, words, target = best.shown(end=True) or (None, (), ())
+                        weights, words, target = best.plot_data(end=True) or (None, (), ())
                         details.add(source=words, target=target, weights=weights, predicted=best.predicted)
                         flags = flags_of(
                             best.text,
@@ -289,9 +345,9 @@ class TranslationEvaluator(Evaluator):
                             attention=None if weights is None else (weights, best.source_words),
                         )
                         output.flags.append(flags)
-                    if line in samples and (alignment := best.shown(end=False)) is not None:
+                    if line in samples and (alignment := best.plot_data(end=False)) is not None:
                         figure = Path(str(settings.plot)) / f"alignment-{line:04d}.png"
-                        with plots.or_left_out(figure):
+                        with plots.optional_figure(figure):
                             plots.alignment(*alignment, figure)
                     if file is not None:
                         file.write(f"{best.text}\n")
@@ -337,7 +393,7 @@ class TranslationEvaluator(Evaluator):
             figure = Path(settings.plot) / "bleu_by_length.png"
             figure.parent.mkdir(parents=True, exist_ok=True)
             lengths = {title: evaluation.by_length_of(system) for title, system in evaluation.systems.items()}
-            with plots.or_left_out(figure):
+            with plots.optional_figure(figure):
                 plots.bleu_by_length(lengths, figure, unit=str(evaluation.unit))
         return evaluation
 
@@ -355,82 +411,6 @@ def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], s
 def _sources_and_references(segments: Sequence[Segment]) -> tuple[list[str], list[str]]:
     """The sources and the first references of the segments."""
     return [str(segment.source) for segment in segments], [segment.references[0] for segment in segments]
-
-
-def read_test_set(settings: EvaluationSettings, hypotheses: Sequence[str] | None = None) -> tuple[list[Segment], Split]:
-    """The segments of testset=NAME, or of references=FILE[,FILE…] with sources=FILE and gold=FILE if these are given;
-    and how a text is split into the words that alignments number.
-
-    hypotheses: the lines to which the texts must be parallel; None means the sources
-    """
-    if settings.testset is not None:
-        sources, *references = _sacrebleu_texts(settings.testset, settings.langpair)
-        reference_names = [f"testset={settings.testset}"] * len(references)
-    else:
-        sources = [] if settings.sources is None else list(read_lines(Path(settings.sources)))
-        references = [list(read_lines(Path(file))) for file in settings.references]
-        reference_names = settings.references
-    lines = sources if hypotheses is None else hypotheses
-    name = str(settings.hypotheses or settings.sources or f"testset={settings.testset}")
-    translation.check_lengths(lines, references, name=name, reference_names=reference_names)
-    if settings.sources is not None:
-        translation.check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
-    golds, split = None, SPLITS[settings.words or "spaces"]
-    if settings.gold is not None:
-        texts = [sources, references[0], *([] if hypotheses is None else [hypotheses])]
-        golds = read_alignments(settings.gold, texts, split, name=name)
-    return _segments(sources, references, golds), split
-
-
-def test_set_of(
-    settings: EvaluationSettings, translator: "Translator", data: EvaluationData
-) -> tuple[list[Segment], Split]:
-    """A model's test set, from `read_test_set` or a split of `data`, and how a text is split into words. If the split's
-    files are gone, it is read from the cache of the training data.
-    """
-    from seqtool.runtime.distributed import first_on_each_machine  # imports torch, which scoring files does without
-
-    if settings.testset is not None or settings.sources is not None:
-        return first_on_each_machine(lambda: read_test_set(settings))
-    corpus = data.corpus(TextCorpus, translator)
-    if settings.split not in corpus.splits():
-        raise InputError(
-            f"Unknown split '{settings.split}'; this corpus has {', '.join(corpus.splits())}. "
-            "For files of your own give sources=FILE references=FILE."
-        )
-    try:
-        data.check_files(corpus)
-        pairs = list(corpus.pairs(settings.split))
-        alignments = corpus.alignments(settings.split)
-    except InputError as error:
-        cached = _cached_split(corpus, settings.split, translator, data, error)
-        pairs = list(zip(cached.texts("source"), cached.texts("target"), strict=True))
-        alignments = cached.alignments()
-    if not pairs:
-        raise InputError(f"The split '{settings.split}' has no sentences: there is nothing to score.")
-    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    split = corpus.words if settings.words is None else SPLITS[settings.words]
-    golds = None if alignments is None else [parse_pharaoh(line) for line in alignments]
-    if golds is not None:
-        _check_links(golds, [sources, targets], split, name=f"The gold alignments of {settings.split}")
-    return _segments(sources, [targets], golds), split
-
-
-def _cached_split(
-    corpus: TextCorpus, split: str, translator: "Translator", data: EvaluationData, error: InputError
-) -> "CachedSplit":
-    """The split in the cache that the model was trained with. Raises `error`, the one from reading the corpus, if the
-    split's files exist, or an error that also tells how to find them if there is no cache.
-    """
-    from seqtool.training import moved_data  # imports torch, which scoring files does without
-
-    if data.checkpoint is None or moved_data.split_exists(corpus, split):
-        raise error
-    data_config = translator.config["data"]
-    cached = moved_data.texts(data.checkpoint, data_config, split)
-    if cached is None:
-        raise InputError(f"{error} {moved_data.how_to_find(data.checkpoint, data_config, [split])}") from error
-    return cached
 
 
 def _segments(

@@ -16,17 +16,17 @@ Gold = tuple[set[Link], set[Link]]  # sure links, possible links
 class AlignmentScores:
     """The alignment error rates of a system and of two baselines, and how many gold swaps the system reproduces."""
 
-    aer: float  # 0 is perfect
-    aer_uniform: float  # of links drawn uniformly at random
-    aer_diagonal: float  # of links along the diagonal
-    crossed: int  # gold swaps that the system reproduces (see `crossings`)
-    swaps: int  # all gold swaps
-    crossed_agreeing: int  # the same for swaps of a noun and an adjective that agrees with it
-    swaps_agreeing: int
+    aer: float  # the system's alignment error rate; 0 is perfect
+    aer_uniform: float  # the error rate of links drawn uniformly at random
+    aer_diagonal: float  # the error rate of links along the diagonal
+    crossed: int  # the number of gold swaps that the system reproduces (see `crossings`)
+    swaps: int  # the number of all gold swaps
+    crossed_agreeing: int  # the reproduced gold swaps of a noun and an adjective that agrees with it
+    swaps_agreeing: int  # all gold swaps of a noun and an adjective that agrees with it
 
     @classmethod
     def of(cls, links: Sequence[set[Link]], golds: Sequence[Gold], sizes: Sequence[tuple[int, int]]) -> Self:
-        """Score the links of sentence pairs. sizes: the numbers of source and target words of each pair"""
+        """Score the links of sentence pairs. `sizes` holds the numbers of source and target words of each pair."""
         generator = np.random.default_rng(0)
         return cls(
             alignment_error_rate(links, golds),
@@ -67,7 +67,7 @@ def alignment_error_rate(hypotheses: Sequence[set[Link]], golds: Sequence[Gold])
 
 
 def crossings(hypotheses: Sequence[set[Link]], golds: Sequence[Gold], *, agreeing: bool = False) -> tuple[int, int]:
-    """The number of gold swaps that the hypotheses reproduce, whose links cross as well, and the number of gold swaps.
+    """The number of gold swaps that the hypotheses reproduce by links that cross, and the number of gold swaps.
 
     A swap is a pair of target words j, j+1 whose sure links go to i+1, i ("big cat", "gato grande"). With `agreeing`,
     only swaps count whose target word j+1 also has a possible link to source word i+1: an adjective after its noun.

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 Draws = NDArray[np.float64]
 
-SAMPLES = 1000  # resamples: sacreBLEU's default
+SAMPLES = 1000  # the number of resamples: sacreBLEU's default
 SEED = 12345  # sacreBLEU's default
 MIN_SEGMENTS = 48  # with fewer segments, intervals and p-values are unreliable
-ROUNDING = 1e-9  # relative to the scores: a smaller difference between two scores is a rounding error
+ROUNDING = 1e-9  # a difference between two scores below this share of them is a rounding error
 
 
 def too_few(count: int, segments: str) -> str:
@@ -84,14 +84,14 @@ def estimate(value: float, draws: Draws) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
-def p_value(difference: float, drawn: Draws, *, scale: float = 1.0) -> float:
+def p_value(difference: float, draws: Draws, *, scale: float = 1.0) -> float:
     """The probability that two equally good systems differ by more than `difference`: sacreBLEU's paired bootstrap.
 
     difference: the difference between the two systems' scores
-    drawn: the difference in each resample; its absolute values are centred on zero here, as in sacreBLEU
+    draws: the difference in each resample; the absolute values are centred on zero here, as in sacreBLEU
     scale: the magnitude of the scores; p is 1 if the differences of all resamples are rounding errors
     """
-    drawn = np.abs(drawn)
-    if drawn.max() <= ROUNDING * scale:
+    draws = np.abs(draws)
+    if draws.max() <= ROUNDING * scale:
         return 1.0
-    return float((np.count_nonzero(drawn - drawn.mean() > abs(difference)) + 1) / (len(drawn) + 1))
+    return float((np.count_nonzero(draws - draws.mean() > abs(difference)) + 1) / (len(draws) + 1))

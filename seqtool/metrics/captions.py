@@ -28,8 +28,8 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 ORDERS = (1, 2, 3, 4)  # the n of n-grams
-MAX_IMAGES = 2**53  # up to this number, double precision holds every integer
-WORD_BITS = 32  # an n-gram's key holds the id of its first n-1 words in the upper bits, that of its last word in these
+MAX_IMAGES = 2**53  # double precision holds every integer up to this
+WORD_BITS = 32  # an n-gram's key holds its last word's id in these bits, and the id of its first n-1 words above
 TOKENIZERS = ("ptb", "char", "none")  # char: each character is a token, for scripts without spaces between words
 NAMES = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "plain_cider")
 ONE_IMAGE_WARNING = (
@@ -37,16 +37,16 @@ ONE_IMAGE_WARNING = (
     "score more images or give document_frequencies=FILE."
 )
 
-SIGMA = 6.0  # in CIDEr-D's length penalty: Vedantam et al. 2015, section 7
-CIDER_SCALE = 10.0  # factor by which coco-caption scales CIDEr
+SIGMA = 6.0  # the width of CIDEr-D's length penalty: Vedantam et al. 2015, section 7
+CIDER_SCALE = 10.0  # the factor by which coco-caption scales CIDEr
 BETA = 1.2  # the weight of recall in ROUGE-L, as in coco-caption
 TINY, SMALL = 1e-15, 1e-9  # coco-caption's BLEU adds these to numerators and denominators to avoid dividing by zero
 
 # The columns of an image's statistics.
-CORRECT = slice(0, 4)  # matched n-grams for n = 1..4, each at most as often as it occurs in one of the references
-POSSIBLE = slice(4, 8)  # n-grams of the hypothesis for n = 1..4
-HYPOTHESIS_LENGTH = 8  # in words
-REFERENCE_LENGTH = 9  # in words, of the reference closest in length to the hypothesis, the shorter one in a tie
+CORRECT = slice(0, 4)  # the numbers of matched n-grams, n = 1..4, each at most as often as it occurs in a reference
+POSSIBLE = slice(4, 8)  # the numbers of n-grams of the hypothesis, n = 1..4
+HYPOTHESIS_LENGTH = 8  # the number of words
+REFERENCE_LENGTH = 9  # the number of words of the reference closest in length, the shorter one in a tie
 ROUGE_L, CIDER_D, CIDER = 10, 11, 12  # the scores of the image; ROUGE-L is NaN without `rouge`
 
 
@@ -56,7 +56,7 @@ class CaptionScorer(Scorer):
 
     references: the reference captions of each image, at least one
     tokenize: how captions are tokenised (`TOKENIZERS`)
-    document_frequencies: counted with the same tokenisation; None counts them in the references
+    document_frequencies: frequencies counted with the same tokenisation; None counts them in the references
     rouge: False sets ROUGE-L, which takes half of the time, to NaN
     """
 
@@ -73,16 +73,16 @@ class CaptionScorer(Scorer):
         self._tokenize = tokenize
         self._rouge = rouge
         self._frequencies = document_frequencies
-        self._references = [tokenized(captions, tokenize) for captions in references]
+        self._references = [tokenize_captions(captions, tokenize) for captions in references]
         split = [caption.split() for captions in self._references for caption in captions]
-        self._words = list(chain.from_iterable(split))  # of all references, one after another
-        self._lengths = np.array([len(words) for words in split], dtype=np.int64)  # of each reference
+        self._words = list(chain.from_iterable(split))  # the words of all references, one after another
+        self._lengths = np.array([len(words) for words in split], dtype=np.int64)  # the length of each reference
         self._image = np.repeat(np.arange(len(references)), [len(captions) for captions in references])
         self._first = np.searchsorted(self._image, np.arange(len(references)))  # each image's first reference
 
     def statistics(self, hypotheses: Sequence[str]) -> Statistics:
         """Images × 13: everything from which the scores of a corpus are computed, in the columns listed above."""
-        hypotheses = tokenized(hypotheses, self._tokenize)
+        hypotheses = tokenize_captions(hypotheses, self._tokenize)
         split = [hypothesis.split() for hypothesis in hypotheses]
         lengths = np.array([len(words) for words in split], dtype=np.int64)
         words = [*chain.from_iterable(split), *self._words]
@@ -144,9 +144,9 @@ class CaptionScorer(Scorer):
         """
         documents, size = len(self._references), len(counts.example_start)
         if self._frequencies is None:
-            of_references = counts.caption >= documents  # the captions before are the hypotheses
-            image = self._image[counts.caption[of_references] - documents]
-            keys = image * size + counts.ngram[of_references]
+            is_reference = counts.caption >= documents  # the first captions are the hypotheses
+            image = self._image[counts.caption[is_reference] - documents]
+            keys = image * size + counts.ngram[is_reference]
             unique, _ = np.unique(keys, return_counts=True)  # with counts numpy 2.4 sorts; without, it hashes, slowly
             with_ngram = np.bincount(unique % max(size, 1), minlength=size)
         else:
@@ -160,7 +160,7 @@ class CaptionScorer(Scorer):
         """The number of matched n-grams of one order in each hypothesis (`CORRECT`), and the cosine of each reference
         with the hypothesis of its image, clipped as in CIDEr-D and plain as in CIDEr; a cosine is 0 if a norm is 0.
 
-        counts: the entries of the hypotheses, followed by those of the references
+        counts: the entries of the hypotheses, followed by the entries of the references
         """
         images, size = len(self._references), len(inverse_frequencies)
         start = int(np.searchsorted(counts.caption, images))  # the first entry of the references
@@ -177,9 +177,10 @@ class CaptionScorer(Scorer):
         norms = np.sqrt(np.bincount(counts.caption, weights**2, images + len(self._image)))
         product = norms[:images][self._image] * norms[images:]
         scale = np.divide(1, product, out=np.zeros_like(product), where=product != 0)
-        of_hypothesis, of_reference = weights[entry], weights[start:][shared]
-        clipped = np.bincount(reference, np.minimum(of_hypothesis, of_reference) * of_reference, len(self._image))
-        plain = np.bincount(reference, of_hypothesis * of_reference, len(self._image))
+        hypothesis_weights, reference_weights = weights[entry], weights[start:][shared]
+        clipped_weights = np.minimum(hypothesis_weights, reference_weights)
+        clipped = np.bincount(reference, clipped_weights * reference_weights, len(self._image))
+        plain = np.bincount(reference, hypothesis_weights * reference_weights, len(self._image))
         return matched, clipped * scale, plain * scale
 
     def _mean(self, values: Floats) -> Floats:
@@ -187,8 +188,8 @@ class CaptionScorer(Scorer):
         return np.bincount(self._image, values, len(self._references)) / np.bincount(self._image)
 
 
-def tokenized(captions: Sequence[str], tokenize: str) -> list[str]:
-    """The captions tokenised for scoring: the tokens of each, separated by spaces."""
+def tokenize_captions(captions: Sequence[str], tokenize: str) -> list[str]:
+    """Tokenise captions for scoring; return the tokens of each, separated by spaces."""
     if tokenize not in TOKENIZERS:
         raise InputError(f"Unknown tokenize '{tokenize}'; choose from {', '.join(TOKENIZERS)}.")
     tokens = {"ptb": ptb.tokenize, "char": characters}.get(tokenize)
@@ -245,8 +246,12 @@ def rouge_l(hypothesis: str, references: Sequence[str]) -> float:
 
 
 def _lcs_length(masks: dict[str, int], size: int, words: Sequence[str]) -> int:
-    """Length of the longest common subsequence, bit-parallel: one integer holds a row of the dynamic-programming table
-    (Crochemore et al. 2001). masks, size: each word's positions in the other sequence, as bits, and its length
+    """The length of the longest common subsequence, computed bit-parallel: one integer holds a row of the
+    dynamic-programming table (Crochemore et al. 2001).
+
+    masks: the positions of each word in the other sequence, as bits
+    size: the length of the other sequence
+    words: one of the sequences
     """
     full = (1 << size) - 1
     row = full
@@ -293,8 +298,8 @@ def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """In how many images' references each n-gram occurs; CIDEr weights n-grams by it. The corpus need not be the one
-    that is scored.
+    """The number of images in whose references each n-gram occurs, by which CIDEr weights n-grams. The corpus need not
+    be the one that is scored.
     """
 
     images: int  # the number of images
@@ -304,7 +309,7 @@ class DocumentFrequencies:
 
     @classmethod
     def count(cls, references: Sequence[Sequence[str]], *, tokenize: str, name: str) -> "DocumentFrequencies":
-        """Count a corpus. references: the tokenised captions of each image"""
+        """Count a corpus. `references` holds the tokenised captions of each image."""
         counts: Counter[str] = Counter()
         for captions in references:
             ngrams: dict[str, int] = {}  # unlike a set, in a reproducible order

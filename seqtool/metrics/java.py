@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 
-from seqtool.metrics.captions import tokenized
+from seqtool.metrics.captions import tokenize_captions
 from seqtool.runtime.files import printing_to_stderr
 
-MAX_JAVA_OF_SPICE = 14  # its libraries use classes that later versions of Java removed or made inaccessible
+MAX_SPICE_JAVA_VERSION = 14  # its libraries use classes that later versions of Java removed or made inaccessible
 
 
 def java_scores(
     hypotheses: Mapping[str, str], references: Mapping[str, Sequence[str]], *, tokenize: str
 ) -> tuple[dict[str, float], list[str]]:
     """The scores `meteor` and `spice` (0–1), and a message for each that is not available. References of further images
-    are ignored. tokenize: one of `captions.TOKENIZERS`
+    are ignored. `tokenize` is one of `captions.TOKENIZERS`.
     """
     try:
         meteor = import_module("pycocoevalcap.meteor.meteor").Meteor
@@ -35,8 +35,8 @@ def java_scores(
     match = re.search(r'version "(?:1\.)?(\d+)', output)  # 8 for 1.8.0, 17 for 17.0.15
     version = int(match[1]) if match else 0
     for name, scorer_class in (("meteor", meteor), ("spice", spice)):
-        if name == "spice" and version > MAX_JAVA_OF_SPICE:
-            problems.append(f"SPICE does not run on Java {version}: it needs Java {MAX_JAVA_OF_SPICE} or older.")
+        if name == "spice" and version > MAX_SPICE_JAVA_VERSION:
+            problems.append(f"SPICE does not run on Java {version}: it needs Java {MAX_SPICE_JAVA_VERSION} or older.")
             continue
         scorer = None
         try:
@@ -53,4 +53,4 @@ def java_scores(
 
 def _lines(captions: Sequence[str], tokenize: str) -> list[str]:
     """The tokenised captions, one line each, without |||, by which METEOR separates texts."""
-    return [" ".join(caption.replace("|||", " ").split()) for caption in tokenized(captions, tokenize)]
+    return [" ".join(caption.replace("|||", " ").split()) for caption in tokenize_captions(captions, tokenize)]

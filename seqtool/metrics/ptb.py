@@ -15,13 +15,13 @@ from pathlib import Path
 
 import yaml
 
-VERSION = "3.4.1"  # of CoreNLP, as shipped with coco-caption
+VERSION = "3.4.1"  # the version of CoreNLP that coco-caption ships
 # coco-caption's list of tokens to remove, without its brackets such as -LRB-, which never match lower-cased tokens
 PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
 
 NO_BREAK_SPACE = "\u00a0"  # replaces a space inside a token, such as `22 3/4`
-_BRACKETS = str.maketrans({"(": "-lrb-", ")": "-rrb-"})  # anywhere in a token
-_WHOLE_TOKENS = {"[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}  # only as whole tokens
+_BRACKETS = str.maketrans({"(": "-lrb-", ")": "-rrb-"})  # replaced anywhere in a token
+_WHOLE_TOKENS = {"[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}  # replaced only as whole tokens
 _WHOLE_TOKENS |= {"&nbsp;": "''", "&ndash;": "--", "&mdash;": "--", "&md;": "--"}
 _WHOLE_TOKENS |= {"£": "#", "€": "$", "¤": "$", "¢": "cents", "&amp;": "&", "&lt;": "<", "&gt;": ">"}
 _WHOLE_TOKENS |= {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"}
@@ -146,7 +146,7 @@ def _tokens_of_part(part: str) -> tuple[str, ...] | None:
 
 
 def _lex(text: str) -> list[str]:
-    """The tokens of any text: at each position, the longest match of a rule."""
+    """Split any text into tokens: at each position, the longest match of a rule."""
     text = text.translate(_CODE_PAGE_1252).replace("&nbsp;", " ").replace("&quot;", '"')
     text = text.replace("&ndash;", "–").replace("&mdash;", "–")
     tokens, position = [], 0
@@ -158,12 +158,12 @@ def _lex(text: str) -> list[str]:
                 length = match.end() - position
                 token = match[1] if rule.groups else match[0]
         position += len(token) or 1  # skip what no rule matches: spaces, quotes, single marks, emoji
-        if token and (normalised := _normalised(token)) not in PUNCTUATION:
+        if token and (normalised := _normalise(token)) not in PUNCTUATION:
             tokens.append(normalised)
     return tokens
 
 
-def _normalised(token: str) -> str:
+def _normalise(token: str) -> str:
     """The token as the tokenizer prints it; runs of periods, dashes and quotes become '', which is punctuation."""
     if _PUNCTUATION_RUN.fullmatch(token) or token == "&apos;":
         return "''"

@@ -1,6 +1,7 @@
 """Metrics, and the scores of systems.
 
-- `SCORES` lists the built-in metrics; a new one is a line there and a `Scorer`. `Metric` is for user-defined ones.
+- `SCORES` lists the built-in metrics; a new metric is a line in it and a `Scorer`. `Metric` is the base class of
+  user-defined metrics.
 - `System` holds the scores of a system, with intervals, and of each segment.
 - `Comparison` compares a system with its baseline.
 """
@@ -56,7 +57,8 @@ class MetricInfo:
 
 
 class Scorer(ABC):
-    """Scores hypotheses against references, which its constructor takes: a list for each segment (sentence or image).
+    """Scores hypotheses against references. Its constructor takes a list of references for each segment (sentence or
+    image).
 
     A score is a function of the statistics of segments, so a corpus can be resampled, and a segment scored alone.
     """
@@ -116,8 +118,8 @@ SCORES = {
     info.name: info
     for info in (
         MetricInfo("loss", "loss", higher_is_better=False, digits=3, unit="nats/token"),
-        MetricInfo("bits", "bits/character", higher_is_better=False, digits=3),  # of language models
-        # when a captioner is trained, `bleu` is BLEU-4 and `cider` is CIDEr-D
+        MetricInfo("bits", "bits/character", higher_is_better=False, digits=3),  # for language models
+        # in the validations of captioners, `bleu` is BLEU-4 and `cider` is CIDEr-D
         MetricInfo("bleu", "BLEU", task=TRANSLATION, scorer=f"{SACREBLEU}Bleu"),
         MetricInfo("chrf", "chrF2", task=TRANSLATION, scorer=f"{SACREBLEU}make_chrf"),
         MetricInfo("ter", "TER", higher_is_better=False, task=TRANSLATION, scorer=f"{SACREBLEU}make_ter"),
@@ -137,8 +139,8 @@ SCORES = {
 }
 
 
-def scored_in(task: str) -> list[str]:
-    """The names of the scores that scorers compute in a task's `eval`, in the order of its tables."""
+def score_names(task: str) -> list[str]:
+    """The names of a task's scores that have a scorer, in the order of the tables of `eval`."""
     return [info.name for info in SCORES.values() if info.task == task and info.scorer is not None]
 
 
@@ -148,12 +150,12 @@ def labels_of(task: str) -> frozenset[str]:
 
 
 def is_score(name: str) -> bool:
-    """Whether this is the name of a built-in score, or a dotted name, which may be that of a user-defined one."""
+    """Whether this is the name of a built-in score, or a dotted name, which may be a user-defined score."""
     return name in SCORES or "." in name
 
 
 def score(name: str) -> MetricInfo:
-    """The description of a score. That of a user-defined one is made from its name, without importing its class."""
+    """The description of a score; for a user-defined score it is made from the name, without importing the class."""
     return SCORES.get(name) or MetricInfo(name, name.rpartition(".")[2], digits=4)
 
 
@@ -194,15 +196,15 @@ class System:
         self.samples = samples
         self.statistics = [scorer.statistics(hypotheses) for scorer in scorers]
         self.values: dict[str, float] = {}  # by the name of the score
-        self._scorers: dict[str, Scorer] = {}
+        self._scorer_by_score: dict[str, Scorer] = {}  # by the name of the score
         for scorer, statistics in zip(scorers, self.statistics, strict=True):
             values = scorer.scores(statistics)
             self.values |= values
-            self._scorers |= dict.fromkeys(values, scorer)
+            self._scorer_by_score |= dict.fromkeys(values, scorer)
 
     def signature(self, name: str, *, samples: int | None = None) -> str:
-        """The signature of a score. samples: the number of resamples of a paired bootstrap, if there was one"""
-        return self._scorers[name].signature(samples=samples)
+        """The signature of a score. `samples` is the number of resamples of a paired bootstrap, if there was one."""
+        return self._scorer_by_score[name].signature(samples=samples)
 
     @cached_property
     def draws(self) -> dict[str, Draws]:
@@ -240,8 +242,8 @@ class Difference:
     name: str  # the label of the score
     baseline: Estimate
     system: Estimate
-    p_value: float | None  # by paired bootstrap; None without resamples
-    signature: str  # of the score
+    p_value: float | None  # from a paired bootstrap; None without resamples
+    signature: str  # the signature of the score
 
     @property
     def p(self) -> str:
@@ -263,10 +265,10 @@ class Comparison:
             first, second, p = baseline.estimates[name], system.estimates[name], None
             if system.samples:
                 scale = max(abs(first.value), abs(second.value))
-                drawn = system.draws[name] - baseline.draws[name]
-                p = p_value(second.value - first.value, drawn, scale=scale)
+                differences = system.draws[name] - baseline.draws[name]
+                p = p_value(second.value - first.value, differences, scale=scale)
                 if name in SCORES and round(scale, score(name).digits) == 0:
-                    p = 1.0  # both are printed as 0 and differ only by what is added to avoid dividing by zero
+                    p = 1.0  # both are printed as 0; they differ only by the constants that avoid dividing by zero
             signature = system.signature(name, samples=system.samples or None)
             self.differences.append(Difference(score(name).label, first, second, p, signature))
 

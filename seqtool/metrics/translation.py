@@ -23,7 +23,7 @@ from seqtool.metrics.scores import Scorer, Statistics
 from seqtool.runtime.network import LibraryDownload
 
 TOKENISED_LINES = 100  # with this many lines that end in " .", sacreBLEU regards a text as tokenised
-TOKENISER_OF_LANGUAGE = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's defaults; elsewhere 13a
+LANGUAGE_TOKENISERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's defaults; elsewhere 13a
 CHARACTER_TOKENISERS = ("zh", "char")
 LENGTH_EDGES = (8, 14)  # the bins are 1 to 8, 9 to 14, and 15 or more source words
 
@@ -79,7 +79,8 @@ def make_bleu(tokenize: str, *, lowercase: bool) -> BLEU:
 def fitting_tokeniser(references: Iterable[str], *, language: str | None = None) -> tuple[str, str]:
     """The name of BLEU's tokeniser for these references, and the reason, empty for 13a in ordinary text.
 
-    language: that of the references if they belong to one of sacreBLEU's test sets, whose default is then preferred
+    language: the language of the references if they are from a sacreBLEU test set; sacreBLEU's default for it is then
+        preferred
 
     Otherwise only tokenisers are chosen that need no further package. Any text with hardly any spaces is scored by
     characters, since a line of a single word has no n-grams with n > 1.
@@ -94,7 +95,7 @@ def fitting_tokeniser(references: Iterable[str], *, language: str | None = None)
         by_characters = "zh" if text.is_chinese else "char"
         reason = f"the references seem to be segmented into words by spaces; tokenize={by_characters} counts characters"
     if language is not None:
-        better = TOKENISER_OF_LANGUAGE.get(language.partition("_")[0], "13a")
+        better = LANGUAGE_TOKENISERS.get(language.partition("_")[0], "13a")
         with suppress(InputError):
             if better != tokenize:
                 make_bleu(better, lowercase=False)  # raises InputError if it is not installed
@@ -136,7 +137,7 @@ class LengthScore:
     """BLEU of the sentences whose source length lies in one bin."""
 
     label: str  # the bin, such as 9–14
-    sentences: int  # their number
+    sentences: int  # the number of sentences
     bleu: Estimate | None  # None if there are no such sentences
 
 
@@ -152,7 +153,7 @@ def bleu_by_length(
 
 
 def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) -> list[tuple[str, Indices]]:
-    """Label and sentences of each bin of source lengths: up to the first edge, to the second, …, above the last."""
+    """The label and sentences of each bin of source lengths: up to the first edge, to the second, …, above the last."""
     bins = np.searchsorted(edges, lengths(sources)[0])
     labels = [f"≤{edges[0]}", *(f"{low + 1}–{high}" for low, high in pairwise(edges)), f"≥{edges[-1] + 1}"]
     return [(label, np.flatnonzero(bins == number)) for number, label in enumerate(labels)]
@@ -169,14 +170,14 @@ def lengths(sources: Sequence[str]) -> tuple[list[int], str]:
 class Gaps:
     """A system's lead over its baseline in BLEU."""
 
-    short: Estimate  # on short sentences
-    long: Estimate  # on long sentences
+    short: Estimate  # the lead on short sentences
+    long: Estimate  # the lead on long sentences
     growth: Estimate  # long minus short
 
 
 def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: Indices, *, samples: int) -> Gaps:
-    """The gaps between two systems, from their BLEU statistics and the same resamples. short, long: the indices of the
-    sentences in two bins, neither of them empty
+    """The gaps between two systems, from their BLEU statistics and the same resamples. `short` and `long` are the
+    indices of the sentences in two bins, neither of them empty.
     """
 
     def gap(i: Indices) -> float:

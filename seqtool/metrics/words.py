@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from seqtool.data.text.words import characters, words, writing
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
-LONGEST_REPEAT = 8  # words, or characters, of a sequence whose repetition is looked for
-EDGES = (1, 2, 5, 10, 100, 1000)  # where a new range of training counts starts: compare-mt's without 3 and 4
-LABELS = ("0", "1", "2–4", "5–9", "10–99", "100–999", "1,000+")  # of the ranges of training counts
+MAX_REPEAT_LENGTH = 8  # the maximum length, in words or characters, of a sequence whose repetition is looked for
+EDGES = (1, 2, 5, 10, 100, 1000)  # the training counts at which a range starts: compare-mt's without 3 and 4
+LABELS = ("0", "1", "2–4", "5–9", "10–99", "100–999", "1,000+")  # the labels of the ranges of training counts
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class WordScore:
     """F1 of the words whose training count lies in one range; `f1` is None if the references contain no such word.
 
     label: the range
-    words: their number in the references
+    words: the number of these words in the references
     """
 
     label: str
@@ -39,8 +39,8 @@ def f1_by_count(
 ) -> list[WordScore]:
     """F1 in per cent of the words of each range of training counts, with intervals from resampling sentences.
 
-    hypotheses: one for each sentence
-    references: at least one for each sentence; the one that shares the most words with the hypothesis is used
+    hypotheses: one hypothesis for each sentence
+    references: one or more for each sentence; the reference that shares the most words with the hypothesis is used
     counts: how often each word occurs in the training data
     samples: the number of resamples
 
@@ -53,11 +53,12 @@ def f1_by_count(
 
         def f1(sentences: NDArray[np.int64], overlaps: NDArray[np.int64] = overlaps[:, index]) -> float:
             matched, in_hypotheses, in_references = overlaps[sentences].sum(0).tolist()
+            # F1 in per cent: 2 · matched / (words in hypotheses + words in references)
             return float(200 * matched / max(1, in_hypotheses + in_references))
 
-        number = int(overlaps[:, index, 2].sum())
-        estimate = bootstrap(f1, [np.arange(len(overlaps))], samples) if number else None
-        scores.append(WordScore(label, number, estimate))
+        reference_words = int(overlaps[:, index, 2].sum())
+        estimate = bootstrap(f1, [np.arange(len(overlaps))], samples) if reference_words else None
+        scores.append(WordScore(label, reference_words, estimate))
     return scores
 
 
@@ -74,8 +75,8 @@ def _overlap(
     candidates = [Counter(split(reference)) for reference in references]
     reference_words = max(candidates, key=lambda candidate: (written & candidate).total())
     overlap = np.zeros((len(LABELS), 3), np.int64)
-    for column, words_of_column in enumerate((written & reference_words, written, reference_words)):
-        for word, count in words_of_column.items():
+    for column, column_words in enumerate((written & reference_words, written, reference_words)):
+        for word, count in column_words.items():
             index = np.searchsorted(EDGES, counts.get(word, 0), side="right")
             overlap[index, column] += count
     return overlap
@@ -95,11 +96,11 @@ def units(text: str) -> tuple[list[str], bool]:
 def is_repeated(units: Sequence[str], are_characters: bool) -> bool:
     """Whether a sequence of units occurs several times in a row.
 
-    A single word must occur three times, 2 to `LONGEST_REPEAT` words twice. 1 to 3 characters must occur four times,
-    since Chinese and other languages double words, and 4 to `LONGEST_REPEAT` characters twice.
+    A single word must occur three times, 2 to `MAX_REPEAT_LENGTH` words twice. 1 to 3 characters must occur four times,
+    since Chinese and other languages double words, and 4 to `MAX_REPEAT_LENGTH` characters twice.
     """
     max_short, short_times = (3, 4) if are_characters else (1, 3)
-    for length in range(1, LONGEST_REPEAT + 1):
+    for length in range(1, MAX_REPEAT_LENGTH + 1):
         times = short_times if length <= max_short else 2
         equal = 0  # the number of successive units that equal the unit `length` before them
         for before, unit in zip(units, units[length:], strict=False):

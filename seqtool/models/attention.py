@@ -114,7 +114,7 @@ def make_score(
     return parts.build(chosen(score, SCORES, kind="score"), query, value, size)
 
 
-class Attended(NamedTuple):
+class AttentionOutput(NamedTuple):
     """The result of attention: the context c, and alpha, which sums to 1 over real positions and is 0 elsewhere."""
 
     context: Float[Tensor, "N D"]
@@ -131,9 +131,9 @@ class Attention(nn.Module):
         self.score = make_score(score, query=query, value=value, size=size, parts=parts)
         self.weighted_sum = parts.weighted_sum
 
-    def forward(self, query: Float[Tensor, "N H"], memory: Memory) -> Attended:
+    def forward(self, query: Float[Tensor, "N H"], memory: Memory) -> AttentionOutput:
         """Attend with N = B·K queries, K for each row of the memory. The softmax is in single precision at least."""
         e = self.score(query.view(len(memory.mask), -1, query.shape[-1]), memory.keys)
         e = e.masked_fill(~memory.mask[:, None], -math.inf)
         alpha = e.softmax(-1, dtype=single(e.dtype)).flatten(0, 1)
-        return Attended(self.weighted_sum(alpha, memory.values), alpha)
+        return AttentionOutput(self.weighted_sum(alpha, memory.values), alpha)

@@ -24,7 +24,7 @@ from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weight
 from seqtool.runtime.precision import without_tf32
 from seqtool.settings import declarations
 
-S = TypeVar("S")
+StateT = TypeVar("StateT")
 Images = Annotations | Pixels
 SMALL_REVISION = 2  # part of the fingerprint of cached annotation vectors: raise it when `Small` computes other numbers
 MAX_SHIFT = 1 / 16  # augmentation moves a picture by at most this fraction of its side
@@ -114,7 +114,7 @@ class Backbone(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         x = pixels.to(self.mean.dtype)
         if self.augment and self.training:
-            x = augmented(x)
+            x = augment(x)
         x = (x - self.mean) / self.std
         if self.frozen:  # in full precision, so that the results equal cached annotation vectors
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False), without_tf32():
@@ -132,7 +132,7 @@ class Backbone(nn.Module):
 
 
 def as_map(x: Tensor) -> Tensor:
-    """Return a map B×D×H×W as it is, and a vector B×D, as from a classifier's last layers, as a map of one location."""
+    """Return a vector B×D, such as a classifier's output, as a map of one location, and a map B×D×H×W unchanged."""
     return x[:, :, None, None] if x.dim() == 2 else x
 
 
@@ -198,7 +198,7 @@ def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
     return Backbone(cut, settings)
 
 
-class ImageCaptioner(EncoderDecoder[S]):
+class ImageCaptioner(EncoderDecoder[StateT]):
     """A model that captions an image from its annotation vectors, cached or computed from pixels by its `backbone`.
 
     choices: the rules, by name, by which attention may weight the locations in decoding
@@ -245,7 +245,7 @@ def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str
     }
 
 
-def augmented(x: Tensor) -> Tensor:
+def augment(x: Tensor) -> Tensor:
     """Move pictures, B×3×H×W with values 0–255, repeating their borders, and change their brightness and contrast, all
     at random. Pictures are never mirrored, since captions say left and right.
     """

@@ -83,11 +83,11 @@ class Bahdanau(RecurrentDecoder[Layers]):
         new = Layers(tuple(layers))
         return StepOutput(new, (new.top, c), alpha)
 
-    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
+    def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
         """Return t_i, the maximum over pairs of t̃_i = U_o s + V_o E y_{i−1} + C_o c_i (A.2.2).
 
         The paper prints s_{i−1}; here s is s_i, as in most code, which already contains y_{i−1} and c_i.
         """
-        s, c = seen
+        s, c = feature_inputs
         t = self.deep_state(s) + self.deep_word(y) + self.deep_context(c)
         return self.dropout(torch.maximum(*t.unflatten(-1, (-1, 2)).unbind(-1)))

@@ -155,9 +155,9 @@ class Recurrence(nn.Module):
     ) -> States:
         """Run all steps of `x` from `state` (None: zeros); rows have `lengths` steps (None: all T)."""
         state = self.cell.start(x) if state is None else state
-        computed_at_once: States | None = self.parts.whole_sequence(self, x, state, lengths)
-        if computed_at_once is not None:
-            return computed_at_once
+        all_steps: States | None = self.parts.whole_sequence(self, x, state, lengths)
+        if all_steps is not None:
+            return all_steps
         with self.parts.around_steps():
             states = []
             for x_t in self.input(x.transpose(0, 1)).unbind(0):

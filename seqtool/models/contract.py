@@ -43,14 +43,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
-from seqtool.models.hard_attention import Penalties, Sampled
+from seqtool.models.hard_attention import DrawnLocations, Penalties
 from seqtool.models.parts import PLAIN, CrossEntropy, Parts
 from seqtool.settings import declarations
 from seqtool.settings.declarations import Setting, between
 
-S = TypeVar("S")
+StateT = TypeVar("StateT")
 
-Size = Annotated[int, between(1, 1_000_000)]  # generous upper bounds: a larger number is a typing error
+Size = Annotated[int, between(1, 1_000_000)]  # the upper bounds are generous, to catch typing errors
 LayerCount = Annotated[int, between(1, 100)]
 DropoutRate = Annotated[float, Setting(at_least=0, below=1)]
 MODEL_WITHOUT_SOURCE = {"captioning": "a captioner", "language_modelling": "a language model"}  # no source vocabulary
@@ -65,7 +65,7 @@ class Memory:
     mask: Bool[Tensor, "B S"]
 
 
-class Step(NamedTuple, Generic[S]):
+class Step(NamedTuple, Generic[StateT]):
     """The result of one decoding step.
 
     logits: the logits of the next token
@@ -75,15 +75,15 @@ class Step(NamedTuple, Generic[S]):
     """
 
     logits: Float[Tensor, "N V"]
-    state: S
+    state: StateT
     attention: Float[Tensor, "N S"] | None
     location: Int[Tensor, "N"] | None = None
 
 
-class Prefilled(NamedTuple, Generic[S]):
+class Prefilled(NamedTuple, Generic[StateT]):
     """The result of reading t known tokens: the last state, and each token's attention and location, as in `Step`."""
 
-    state: S
+    state: StateT
     attention: Float[Tensor, "N t S"] | None
     location: Int[Tensor, "N t"] | None = None
 
@@ -101,11 +101,11 @@ class Output:
     features: Float[Tensor, "N T R"]
     attention: Float[Tensor, "N T S"] | None
     state: Any
-    sampled: Sampled | None = None
+    sampled: DrawnLocations | None = None
 
 
-class EncoderDecoder(nn.Module, ABC, Generic[S]):
-    """A model p(y_t | y_<t, source). `S` is its decoder's state.
+class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
+    """A model p(y_t | y_<t, source). `StateT` is the type of its decoder's state.
 
     penalties: the terms that the loss adds to −log p
     max_positions: the greatest length of a source or target, in tokens, BOS or EOS included; None: unlimited
@@ -138,24 +138,24 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
             raise InputError(" ".join(f"{problem}." for problem in problems))
 
     @abstractmethod
-    def encode(self, source: Any) -> tuple[Any, S]:
+    def encode(self, source: Any) -> tuple[Any, StateT]:
         """Read the source once; return the memory and the decoder's first state."""
 
     @abstractmethod
-    def step(self, memory: Any, state: S, token: Int[Tensor, "N"]) -> Step[S]:
+    def step(self, memory: Any, state: StateT, token: Int[Tensor, "N"]) -> Step[StateT]:
         """Feed one token (ids) to each of N = B·K states, K for each row of the memory."""
 
-    def prefill(self, memory: Any, state: S, tokens: Int[Tensor, "N t"]) -> Prefilled[S]:
+    def prefill(self, memory: Any, state: StateT, tokens: Int[Tensor, "N t"]) -> Prefilled[StateT]:
         """Feed t known tokens (ids) to each of N states."""
-        steps: list[Step[S]] = []
+        steps: list[Step[StateT]] = []
         for token in tokens.unbind(1):
             steps.append(self.step(memory, state, token))
             state = steps[-1].state
-        attention, location = stacked([step.attention for step in steps]), stacked([step.location for step in steps])
+        attention, location = stack([step.attention for step in steps]), stack([step.location for step in steps])
         return Prefilled(state, attention, location)
 
     @abstractmethod
-    def forward(self, source: Any, target: Int[Tensor, "B T"], state: S | None = None) -> Output:
+    def forward(self, source: Any, target: Int[Tensor, "B T"], state: StateT | None = None) -> Output:
         """Run teacher forcing: `target` holds ids from BOS on; the features at position t predict token t + 1."""
 
     def project(self, features: Float[Tensor, "*batch R"]) -> Float[Tensor, "*batch V"]:
@@ -172,7 +172,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[S]):
         return super().__call__(*arguments, **keywords)
 
 
-def stacked(steps: Sequence[Tensor | None]) -> Tensor | None:
+def stack(steps: Sequence[Tensor | None]) -> Tensor | None:
     """Stack the tensors of t steps, each N×…, to N×t×…; return None if there are none."""
     tensors = [tensor for tensor in steps if tensor is not None]
     return torch.stack(tensors, 1) if tensors else None

@@ -20,7 +20,7 @@ Choice = Callable[[Alpha, Noise], Alpha]
 """A rule for weighting the locations: (α, uniform noise in [0, 1)) → weights, which sum to 1."""
 
 
-def expected(alpha: Alpha, uniform_noise: Noise) -> Alpha:
+def expectation(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     """Return α, as soft attention does: the context is its expectation."""
     return alpha
 
@@ -30,17 +30,17 @@ def argmax(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     return F.one_hot(alpha.argmax(-1), alpha.shape[-1]).to(alpha.dtype)
 
 
-def drawn(alpha: Alpha, uniform_noise: Noise) -> Alpha:
-    """Draw s ~ Categorical(α), by the noise."""
+def draw(alpha: Alpha, uniform_noise: Noise) -> Alpha:
+    """Draw s ~ Categorical(α) with the noise."""
     return F.one_hot(categorical(alpha.detach(), uniform_noise), alpha.shape[-1]).to(alpha.dtype)
 
 
-def drawn_after(rows: int) -> Choice:
-    """Return the rule by which the first `rows` rows take the expectation and the others draw."""
-    return lambda alpha, noise: torch.cat([alpha[:rows], drawn(alpha[rows:], noise[rows:])])
+def draw_after(rows: int) -> Choice:
+    """Return the rule by which the first `rows` rows take the expectation and the other rows draw."""
+    return lambda alpha, noise: torch.cat([alpha[:rows], draw(alpha[rows:], noise[rows:])])
 
 
-CHOICES: dict[str, Choice] = {"expected": expected, "argmax": argmax, "sample": drawn}
+CHOICES: dict[str, Choice] = {"expected": expectation, "argmax": argmax, "sample": draw}
 BASELINES = ("moving_average", "leave_one_out", "none")
 CREDITS = ("caption", "future")  # `Penalties` says what these do
 
@@ -50,23 +50,23 @@ class Rows:
     """The N rows made from a batch of B images.
 
     image: the index in the batch of each row's image
-    expected: the number of rows, the first ones, that take the expected context
-    samples: the number of adjacent rows that draw the context for each of the other images
+    expected_rows: the first `expected_rows` rows take the expected context
+    samples: every other image has this number of adjacent rows, each of which draws the context
     uniform_noise: a random number in [0, 1) for each step of the n rows that draw
     """
 
     image: Int[Tensor, "N"]
-    expected: int
+    expected_rows: int
     samples: int
     uniform_noise: Float[Tensor, "n T"]
 
     @classmethod
     def draw(cls, images: int, steps: int, samples: int, soft_share: float, device: torch.device) -> "Rows":
-        """Make rows. A random fraction of the images takes the expected context, with one row each (section 4.1)."""
-        expected = math.floor(soft_share * images + float(torch.rand(1)))  # rounded at random: exact on average
-        image = torch.randperm(images, device=device) if expected else torch.arange(images, device=device)
-        image = torch.cat([image[:expected], image[expected:].repeat_interleave(samples)])
-        return cls(image, expected, samples, torch.rand(len(image) - expected, steps, device=device))
+        """Make rows. A random fraction of the images takes the expected context, each in a single row (section 4.1)."""
+        expected_rows = math.floor(soft_share * images + float(torch.rand(1)))  # rounded at random: exact on average
+        image = torch.randperm(images, device=device) if expected_rows else torch.arange(images, device=device)
+        image = torch.cat([image[:expected_rows], image[expected_rows:].repeat_interleave(samples)])
+        return cls(image, expected_rows, samples, torch.rand(len(image) - expected_rows, steps, device=device))
 
     @classmethod
     def with_noise(cls, images: int, uniform_noise: Float[Tensor, "N T"]) -> "Rows":
@@ -75,27 +75,27 @@ class Rows:
         image = torch.arange(images, device=uniform_noise.device).repeat_interleave(samples)
         return cls(image, 0, samples, uniform_noise)
 
-    def sampled(self, alpha: Float[Tensor, "N T S"]) -> "Sampled":
+    def sample(self, alpha: Float[Tensor, "N T S"]) -> "DrawnLocations":
         """Return the locations drawn from these rows' α."""
-        alpha = alpha[self.expected :]
+        alpha = alpha[self.expected_rows :]
         log_alpha = alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log()
-        noise = self.uniform_noise
-        location = categorical(alpha.detach().flatten(0, 1), noise.flatten()).view(*noise.shape, 1)
+        location = categorical(alpha.detach().flatten(0, 1), self.uniform_noise.flatten()).view(*alpha.shape[:2], 1)
+        log_probability = log_alpha.gather(-1, location).squeeze(-1)
         entropy = -(alpha * log_alpha).sum(-1)
-        return Sampled(self.image, self.expected, self.samples, log_alpha.gather(-1, location).squeeze(-1), entropy)
+        return DrawnLocations(self.image, self.expected_rows, self.samples, log_probability, entropy)
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """The locations that hard attention drew for the N rows of an output.
+class DrawnLocations:
+    """The locations that hard attention drew for an output's N rows.
 
-    image, expected, samples: as in `Rows`
+    image, expected_rows, samples: as in `Rows`
     log_probability: log α of each drawn location, of the n rows that drew
     entropy: the entropy of α at each step of these rows, in nats
     """
 
     image: Int[Tensor, "N"]
-    expected: int
+    expected_rows: int
     samples: int
     log_probability: Float[Tensor, "n T"]
     entropy: Float[Tensor, "n T"]
@@ -110,7 +110,7 @@ class Penalties:
     entropy: λ_e, the weight of Σ_t H[s_t]
     baseline: b, which is moving_average (of R), leave_one_out (the mean R of the image's other samples) or none (0)
     decay: the decay of the moving average
-    credit: caption, R for every draw, or future, for each draw the log p of its own word and those after it
+    credit: caption (R for every draw) or future (for each draw the log p of its own word and of later words)
     """
 
     doubly_stochastic: float = 0.0
@@ -122,7 +122,7 @@ class Penalties:
 
 
 def hard_attention_terms(
-    penalties: Penalties, sampled: Sampled, nll: Float[Tensor, "n T"], real: Bool[Tensor, "n T"], average: Scalar
+    penalties: Penalties, sampled: DrawnLocations, nll: Float[Tensor, "n T"], real: Bool[Tensor, "n T"], average: Scalar
 ) -> Scalar:
     """Return −λ_r (R − b) log p(s) − λ_e H, summed over the rows that drew and their real steps.
 

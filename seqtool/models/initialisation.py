@@ -17,13 +17,13 @@ from seqtool.models.cells import LSTM, Cell
 from seqtool.settings.classes import chosen
 
 UNIFORM_LIMIT = 0.08  # Sutskever et al. 2014, section 3.4
-NORMAL_STD = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of all matrices but those below and recurrent ones
+NORMAL_STD = 0.01  # Bahdanau et al. 2015, B.1: standard deviation of matrices except W_a, U_a and recurrent ones
 ALIGNMENT_STD = 0.001  # Bahdanau et al. 2015, B.1: standard deviation of W_a and U_a
 NORMALISATIONS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
 def default(model: nn.Module) -> None:
-    """Recurrent matrices orthogonal, others Glorot uniform, embeddings N(0, 1/E), biases 0, LSTMs' forget biases 1."""
+    """Make recurrent matrices orthogonal, others Glorot uniform, embeddings N(0, 1/E), biases 0, forget biases 1."""
     for name, parameter in _named_parameters(model):
         if parameter.dim() < 2:
             nn.init.zeros_(parameter)
@@ -39,15 +39,15 @@ def default(model: nn.Module) -> None:
 
 
 def sutskever2014(model: nn.Module) -> None:
-    """All parameters uniform between −0.08 and 0.08 (section 3.4)."""
+    """Draw all parameters uniformly between −0.08 and 0.08 (section 3.4)."""
     for _, parameter in _named_parameters(model):
         nn.init.uniform_(parameter, -UNIFORM_LIMIT, UNIFORM_LIMIT)
 
 
 def bahdanau2015(model: nn.Module) -> None:
-    """Recurrent matrices orthogonal, W_a and U_a N(0, 0.001²), v_a and biases 0, other matrices N(0, 0.01²) (B.1).
+    """Make recurrent matrices orthogonal, W_a and U_a N(0, 0.001²), v_a and biases 0, others N(0, 0.01²) (B.1).
 
-    With v_a = 0, attention starts uniform and learns slowly at first: right for the paper, wrong for small runs.
+    With v_a = 0, attention starts uniform and learns slowly at first, which suits the paper's long runs only.
     """
     for _, parameter in _named_parameters(model):
         if parameter.dim() < 2:

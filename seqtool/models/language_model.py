@@ -3,7 +3,8 @@
     p(y_1 … y_T) = Π_t p(y_t | y_<t)
 
 A stack of cells reads a text token by token; the output of the top cell predicts the next token. Dropout applies only
-to non-recurrent connections (Zaremba et al. 2014, section 3.1).
+to non-recurrent connections (Zaremba et al. 2014, section 3.1). `transformer.py` has the other language model,
+`TransformerLanguageModel`.
 """
 
 from typing import Any

@@ -1,6 +1,7 @@
 """Luong, Pham & Manning 2015: attention with the *new* state, input feeding, and h̃ = tanh(W_c [c; s]).
 
-Much code attends in this order and calls it Bahdanau's; here the two are separate models that can be compared.
+Many implementations attend in this order and call it Bahdanau's attention. Here the two are separate models, which can
+be compared.
 """
 
 from dataclasses import dataclass
@@ -78,8 +79,8 @@ class Luong(RecurrentDecoder[LuongState]):
         attentional = torch.tanh(at_least_single(self.combine(torch.cat([c, s], -1))))  # h̃ (their (5))
         return StepOutput(LuongState(layers, attentional), (attentional,), alpha)
 
-    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        (attentional,) = seen
+    def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
+        (attentional,) = feature_inputs
         return self.dropout(attentional)
 
 

@@ -42,12 +42,12 @@ class Cut(NamedTuple):
 def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
     """Make torchvision/NAME or timm/NAME up to a layer; raise InputError if any of these or the weights are missing.
 
-    layer: the name of the layer; None: the one that makes the last map
+    layer: the name of the layer; None: the layer that makes the last map
     download: whether to load the default weights, downloading them if needed
     """
     library, _, name = backbone.partition("/")
     weights = default_weights(backbone)
-    make = partial(_of_timm if library == "timm" else _of_torchvision, name, layer, download)
+    make = partial(_cut_timm if library == "timm" else _cut_torchvision, name, layer, download)
     try:
         return make() if weights is None or not download else weights.run(make)
     except (OSError, RuntimeError) as error:
@@ -59,7 +59,7 @@ def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
         ) from error
 
 
-def _of_torchvision(name: str, layer: str | None, download: bool) -> Cut:
+def _cut_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     models = _library("torchvision.models")
     model = models.get_model(name, weights="DEFAULT" if download else None)
     modules = dict(model.named_modules())
@@ -74,7 +74,7 @@ def _of_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     return Cut(network, lambda network, x: network(x)["map"], tuple(preprocessing.mean), tuple(preprocessing.std))
 
 
-def _of_timm(name: str, layer: str | None, download: bool) -> Cut:
+def _cut_timm(name: str, layer: str | None, download: bool) -> Cut:
     timm = _library("timm")
     options: dict[str, Any] = {"num_classes": 0, "global_pool": ""}
     if layer is not None:
@@ -178,8 +178,8 @@ def default_weights(backbone: str) -> LibraryDownload | None:
 def load_weights(network: nn.Module, file: Path, name: str) -> None:
     """Fill a backbone from a file: a state dict by its library's names, or a seqtool checkpoint's model.safetensors.
 
-    The file must have every tensor of the network in its shape; tensors of layers that were cut off are ignored. `name`
-    is the backbone's, for messages.
+    The file must have every tensor of the network in its shape; tensors of layers that were cut off are ignored.
+    Messages call the backbone `name`.
     """
     loaded = {_comparable(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
     missing, state = [], network.state_dict()
@@ -199,9 +199,9 @@ def load_weights(network: nn.Module, file: Path, name: str) -> None:
 
 
 def _read(file: Path) -> dict[str, Tensor]:
-    """Read the tensors of a state dict, which may be the item state_dict or model of the file's dict."""
+    """Read the tensors of a state dict, which is either the file's dict itself or its item `state_dict` or `model`."""
     if not file.is_file():
-        raise InputError(f"There is no file {file}: set model.encoder.weights to a file of weights, default or null.")
+        raise InputError(f"{file} does not exist: set model.encoder.weights to a file of weights, 'default' or null.")
     try:
         if file.suffix == ".safetensors":
             tensors: Any = load_file(file)

@@ -3,9 +3,9 @@
 A fixed context is one vector c for the whole source, which the decoder receives in one of these ways:
 
 initial_state   in the first state: s_0 = tanh(W c + b), for each layer and tensor of the state
-every_step      next to the word in the lowest layer's input, so that W_ih c is added to its pre-activations, as in
-                Cho et al. 2014, whose output layer receives c as well
-both            in both
+every_step      next to the word in the lowest layer's input, so that W_ih c is added to its pre-activations (in Cho
+                et al. 2014 the output layer receives c as well)
+both            in the first state and at every step
 """
 
 from abc import abstractmethod
@@ -16,30 +16,30 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from seqtool.models.cells import Cell, Layers, Stack
-from seqtool.models.contract import EncoderDecoder, Memory, Output, Prefilled, Step, stacked
+from seqtool.models.contract import EncoderDecoder, Memory, Output, Prefilled, Step, stack
 from seqtool.models.parts import at_least_single
 
-S = TypeVar("S")
+StateT = TypeVar("StateT")
 
 CONTEXTS = ("initial_state", "every_step", "both")
 
 
-class StepOutput(NamedTuple, Generic[S]):
+class StepOutput(NamedTuple, Generic[StateT]):
     """The result of one step of the recurrence, or of all T steps of a target.
 
-    state: the state after the step, or after the last one
-    seen: the tensors that features are computed from, N×… or N×T×…
+    state: the state after the step, or after the last of T steps
+    feature_inputs: the tensors that features are computed from, N×… or N×T×…
     attention: α, N×S or N×T×S; None without attention
     location: as in `contract.Step`, N or N×T
     """
 
-    state: S
-    seen: tuple[Tensor, ...]
+    state: StateT
+    feature_inputs: tuple[Tensor, ...]
     attention: Tensor | None = None
     location: Tensor | None = None
 
 
-class RecurrentDecoder(EncoderDecoder[S]):
+class RecurrentDecoder(EncoderDecoder[StateT]):
     """A model whose decoder is one recurrence over embedded words.
 
     `input_projection`, what a word contributes to the recurrence, does not depend on the state, and no state depends on
@@ -50,12 +50,12 @@ class RecurrentDecoder(EncoderDecoder[S]):
     dropout: nn.Dropout
 
     @abstractmethod
-    def decoder_step(self, memory: Any, state: S, projected: Tensor) -> StepOutput[S]:
+    def decoder_step(self, memory: Any, state: StateT, projected: Tensor) -> StepOutput[StateT]:
         """Run one step of the recurrence, given the word's input projection, N×…."""
 
-    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
-        """Return features …×R made from embedded words …×E and `StepOutput.seen`; by default, the only tensor seen."""
-        (x,) = seen
+    def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
+        """Return features …×R of embedded words …×E and `StepOutput.feature_inputs`; by default, its only tensor."""
+        (x,) = feature_inputs
         return x
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -66,38 +66,38 @@ class RecurrentDecoder(EncoderDecoder[S]):
         """Return what embedded words, …×N×E, contribute to the recurrence, …×N×…; by default, the words."""
         return y
 
-    def step(self, memory: Any, state: S, token: Tensor) -> Step[S]:
+    def step(self, memory: Any, state: StateT, token: Tensor) -> Step[StateT]:
         y = self.embed(token)
         new = self.decoder_step(memory, state, self.input_projection(memory, y))
-        return Step(self.project(self.features(y, *new.seen)), new.state, new.attention, new.location)
+        return Step(self.project(self.features(y, *new.feature_inputs)), new.state, new.attention, new.location)
 
-    def prefill(self, memory: Any, state: S, tokens: Tensor) -> Prefilled[S]:
+    def prefill(self, memory: Any, state: StateT, tokens: Tensor) -> Prefilled[StateT]:
         steps = self.unroll(memory, state, self.input_projection(memory, self.embed(tokens.t())))
         return Prefilled(steps.state, steps.attention, steps.location)
 
-    def forward(self, source: Any, target: Tensor, state: S | None = None) -> Output:
-        memory, first = self.encode(source)
-        return self.teacher_force(memory, first if state is None else state, target)
+    def forward(self, source: Any, target: Tensor, state: StateT | None = None) -> Output:
+        memory, first_state = self.encode(source)
+        return self.teacher_force(memory, first_state if state is None else state, target)
 
-    def teacher_force(self, memory: Any, state: S, target: Tensor) -> Output:
+    def teacher_force(self, memory: Any, state: StateT, target: Tensor) -> Output:
         """Run `forward` from the given memory and state."""
         y = self.embed(target)
         steps = self.unroll(memory, state, self.input_projection(memory, y.transpose(0, 1)))
-        return Output(self.features(y, *steps.seen), steps.attention, steps.state)
+        return Output(self.features(y, *steps.feature_inputs), steps.attention, steps.state)
 
-    def unroll(self, memory: Any, state: S, projected: Tensor) -> StepOutput[S]:
+    def unroll(self, memory: Any, state: StateT, projected: Tensor) -> StepOutput[StateT]:
         """Run the recurrence over the input projections of all words, T×N×…."""
-        computed_at_once: StepOutput[S] | None = self.parts.whole_target(self, memory, state, projected)
-        if computed_at_once is not None:
-            return computed_at_once
-        steps: list[StepOutput[S]] = []
+        all_steps: StepOutput[StateT] | None = self.parts.whole_target(self, memory, state, projected)
+        if all_steps is not None:
+            return all_steps
+        steps: list[StepOutput[StateT]] = []
         with self.parts.around_steps():
             for projected_word in projected.unbind(0):
                 steps.append(self.decoder_step(memory, state, projected_word))
                 state = steps[-1].state
-        seen = tuple(torch.stack(tensors, 1) for tensors in zip(*(step.seen for step in steps), strict=True))
-        attention, location = stacked([step.attention for step in steps]), stacked([step.location for step in steps])
-        return StepOutput(state, seen, attention, location)
+        columns = zip(*(step.feature_inputs for step in steps), strict=True)
+        attention, location = stack([step.attention for step in steps]), stack([step.location for step in steps])
+        return StepOutput(state, tuple(torch.stack(tensors, 1) for tensors in columns), attention, location)
 
 
 class StackDecoder(RecurrentDecoder[Layers]):
@@ -117,8 +117,8 @@ class StackDecoder(RecurrentDecoder[Layers]):
         if type(self).decoder_step is not StackDecoder.decoder_step or not len(projected):
             return super().unroll(memory, state, projected)
         x, layers = projected.transpose(0, 1), []
-        for recurrence, first in zip(self.decoder, state.layers, strict=True):
-            states = recurrence(x, first)
+        for recurrence, first_state in zip(self.decoder, state.layers, strict=True):
+            states = recurrence(x, first_state)
             x = self.dropout(states.h)
             layers.append(states.last)
         return StepOutput(Layers(tuple(layers)), (x,))

@@ -15,7 +15,7 @@ from seqtool.models.attention import AttentionScore, make_score
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
 from seqtool.models.cells import Cell, State, make_cell
 from seqtool.models.contract import DropoutRate, Memory, Output, Size, tie_matrices
-from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, drawn_after, expected
+from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, draw_after, expectation
 from seqtool.models.parts import PLAIN, Parts, at_least_single, for_products, single
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
 from seqtool.settings.declarations import Setting, at_least, between, choice
@@ -31,14 +31,14 @@ class ImageMemory(Memory):
     """
 
     uniform_noise: Tensor
-    choose: Choice = expected
+    choose: Choice = expectation
 
     def weights(self, alpha: Tensor, position: Tensor) -> Tensor:
         """Return the weights of the locations, N×S, at step `position` of each row, N."""
         noise = alpha.new_zeros(len(alpha))
         if self.uniform_noise.shape[1]:
-            of_all_steps = self.uniform_noise.repeat_interleave(len(alpha) // len(self.uniform_noise), 0)
-            noise = of_all_steps.gather(1, position[:, None]).squeeze(1)
+            row_noise = self.uniform_noise.repeat_interleave(len(alpha) // len(self.uniform_noise), 0)
+            noise = row_noise.gather(1, position[:, None]).squeeze(1)
         return self.choose(alpha, noise)
 
 
@@ -134,20 +134,20 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
 
     def forward_rows(self, a: Tensor, target: Tensor, rows: Rows) -> Output:
         """Run teacher forcing for rows that take the expected context or draw their own, from annotations B×S×D."""
-        memory, first = self._memory_and_state(a[rows.image])
-        unused = rows.uniform_noise.new_zeros(rows.expected, rows.uniform_noise.shape[1])
+        memory, first_state = self._memory_and_state(a[rows.image])
+        unused = rows.uniform_noise.new_zeros(rows.expected_rows, rows.uniform_noise.shape[1])
         noise = torch.cat([unused, rows.uniform_noise])
-        memory = replace(memory, uniform_noise=noise, choose=drawn_after(rows.expected))
-        output = self.teacher_force(memory, first, target[rows.image])
+        memory = replace(memory, uniform_noise=noise, choose=draw_after(rows.expected_rows))
+        output = self.teacher_force(memory, first_state, target[rows.image])
         assert output.attention is not None
-        return replace(output, sampled=rows.sampled(output.attention))
+        return replace(output, sampled=rows.sample(output.attention))
 
     def _memory_and_state(self, a: Tensor) -> tuple[ImageMemory, ShowAttendTellState]:
         """Compute the keys W_a a_i, once per image, and h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā))."""
-        first = torch.tanh(at_least_single(self.initial(a.mean(1)))).chunk(self.cell.tensors, -1)
+        first_state = torch.tanh(at_least_single(self.initial(a.mean(1)))).chunk(self.cell.tensors, -1)
         mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
         memory = ImageMemory(for_products(a), self.score.keys(a), mask, uniform_noise=a.new_zeros(len(a), 0))
-        return memory, ShowAttendTellState(first, torch.zeros(len(a), dtype=torch.int64, device=a.device))
+        return memory, ShowAttendTellState(first_state, torch.zeros(len(a), dtype=torch.int64, device=a.device))
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.embedding_dropout(self.target_embedding(tokens))
@@ -167,12 +167,12 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         if self.gate is not None:
             z = torch.sigmoid(self.gate(h)) * z  # β_t = σ(f_β(h_{t−1})), section 4.2.1
         new = self.cell(projected + self.cell_context(z), state.cell)  # (1)–(3)
-        one_location = memory.choose is not expected and not self.training
+        one_location = memory.choose is not expectation and not self.training
         location = weights.argmax(-1) if one_location else None
         return StepOutput(ShowAttendTellState(new, state.position + 1), (new[0], z), alpha, location)
 
-    def features(self, y: Tensor, *seen: Tensor) -> Tensor:
+    def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
         """Return E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; the authors' code adds tanh and dropouts."""
-        h, z = seen
+        h, z = feature_inputs
         deep = y + self.deep_state(self.dropout(h)) + self.deep_context(z)
         return self.dropout(torch.tanh(deep))

@@ -23,7 +23,7 @@ from seqtool.settings.declarations import choice
 
 class Sutskever(FixedContext):
     """An encoder and a decoder of `layers` × `hidden` cells. The paper's model: LSTM, 4 × 1000, embeddings 1000,
-    reversed, the last states of all layers as the decoder's first.
+    source reversed, and the last states of all layers as the decoder's first states.
 
     With summary=last, the decoder's first states are the encoder's last ones, and c, if it is fed at every step, is the
     top layer's last output h_S. With mean or max, c is the mean or maximum of all the top layer's outputs, and the

@@ -21,7 +21,7 @@ from seqtool.models.parts import PLAIN, Parts, single
 from seqtool.settings.declarations import choice
 
 Vectors = Float[Tensor, "N t E"]
-PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens before these, EE = 2·E
+PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens read before, EE = 2·E
 KeysValues = Float[Tensor, "N pt EE"]  # keys and values of all p + t tokens so far
 SourceKeysValues = Float[Tensor, "B S EE"]
 Mask = Bool[Tensor, "B S"]  # true at real positions
@@ -70,8 +70,8 @@ class SelfAttention(nn.Module):
         return self._output(*self._project(x), mask[:, None, None])
 
     def causal(self, x: Vectors, past: PastKeysValues) -> tuple[Vectors, KeysValues]:
-        """Attend from each token to those of `past` and to those of `x` up to itself; return the output, and the keys
-        and values of all tokens so far.
+        """Attend from each token to the tokens of `past` and to the tokens of `x` up to itself; return the output, and
+        the keys and values of all tokens so far.
         """
         q, keys_values = self._project(x)
         if not past.shape[1]:
@@ -131,12 +131,12 @@ class Residual(nn.Module):
         self.norm, self.norm_first = nn.LayerNorm(settings.width), settings.norm == "pre"
         self.dropout = settings.parts.dropout(settings.dropout)
 
-    def before(self, x: Tensor) -> Tensor:
-        """Return the input of f."""
+    def input(self, x: Tensor) -> Tensor:
+        """Return the input of f: x, normalised if norm=pre."""
         return self.norm(x) if self.norm_first else x
 
-    def after(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add y, the output of f, to x."""
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the sum of x and y, the output of f, normalised if norm=post."""
         total = x + self.dropout(y)
         return total if self.norm_first else self.norm(total)
 
@@ -161,12 +161,12 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(settings)
 
     def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
-        x = self.around_attention.after(x, self.attention(self.around_attention.before(x), mask))
-        return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x)))
+        x = self.around_attention.add(x, self.attention(self.around_attention.input(x), mask))
+        return self.around_feed_forward.add(x, self.feed_forward(self.around_feed_forward.input(x)))
 
 
 class DecoderLayer(nn.Module):
-    """A decoder's layer, with or without cross-attention. Its attributes' names are those of weights in checkpoints."""
+    """A decoder's layer, with or without cross-attention. Weights in checkpoints have the names of its attributes."""
 
     def __init__(self, settings: LayerSettings, *, cross_attention: bool) -> None:
         super().__init__()
@@ -181,15 +181,15 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
-        """Read tokens that follow those of `past`; return the output, the keys and values of all tokens so far and, if
-        `weights`, the weights of cross-attention.
+        """Read tokens that follow the tokens of `past`; return the output, the keys and values of all tokens so far
+        and, if `weights`, the weights of cross-attention.
         """
-        y, past = self.attention.causal(self.around_attention.before(x), past)
-        x, alpha = self.around_attention.after(x, y), None
+        y, past = self.attention.causal(self.around_attention.input(x), past)
+        x, alpha = self.around_attention.add(x, y), None
         if source is not None and mask is not None:
-            y, alpha = self.source_attention(self.around_source.before(x), source, mask, weights=weights)
-            x = self.around_source.after(x, y)
-        return self.around_feed_forward.after(x, self.feed_forward(self.around_feed_forward.before(x))), past, alpha
+            y, alpha = self.source_attention(self.around_source.input(x), source, mask, weights=weights)
+            x = self.around_source.add(x, y)
+        return self.around_feed_forward.add(x, self.feed_forward(self.around_feed_forward.input(x))), past, alpha
 
 
 class InputEmbedding(nn.Module):
@@ -270,21 +270,21 @@ class SourceMemory:
 class TransformerDecoder(nn.Module):
     """A stack of layers over embedded words, with cross-attention to a source or without.
 
-    shown: the layer and the head, counted from 1, whose cross-attention is returned; None: the last layer, and the mean
+    show: the layer and the head, counted from 1, whose cross-attention is returned; None: the last layer, and the mean
         of the heads
     """
 
     def __init__(
-        self, settings: LayerSettings, layers: int, *, cross_attention: bool, shown: LayerAndHead = (None, None)
+        self, settings: LayerSettings, layers: int, *, cross_attention: bool, show: LayerAndHead = (None, None)
     ) -> None:
         super().__init__()
-        for name, value, count in zip(("layer", "head"), shown, (layers, settings.heads), strict=True):
+        for name, value, count in zip(("layer", "head"), show, (layers, settings.heads), strict=True):
             if value is not None and not 1 <= value <= count:
                 raise InputError(f"model.attention_{name} must be from 1 to {count}, or null, not {value}.")
         self.words = InputEmbedding(settings)
         self.layers = nn.ModuleList(DecoderLayer(settings, cross_attention=cross_attention) for _ in range(layers))
         self.last = settings.final_norm()
-        self.shown_layer, self.shown_head = (shown[0] or layers) - 1, shown[1]
+        self.shown_layer, self.shown_head = (show[0] or layers) - 1, show[1]
 
     def forward(
         self,
@@ -293,7 +293,7 @@ class TransformerDecoder(nn.Module):
         cache: KeyValueCache,
         source: SourceMemory | None = None,
     ) -> Output:
-        """Read t tokens after those of `cache`. No attention is returned in training."""
+        """Read t tokens after the tokens of `cache`. No attention is returned in training."""
         x = self.words(tokens, embedding, cache.length)
         layers, attention = [], None
         for i, layer in enumerate(self.layers):
@@ -305,7 +305,7 @@ class TransformerDecoder(nn.Module):
                 attention = alpha.mean(2) if self.shown_head is None else alpha[:, :, self.shown_head - 1]
         return Output(self.last(x), attention, KeyValueCache(tuple(layers)))
 
-    def empty(self, rows: int, like: Float[Tensor, "V E"]) -> KeyValueCache:
+    def empty_cache(self, rows: int, like: Float[Tensor, "V E"]) -> KeyValueCache:
         """Return an empty cache, in the type and on the device of the embedding matrix `like`."""
         return KeyValueCache(tuple(like.new_empty(rows, 0, 2 * like.shape[1]) for _ in self.layers))
 
@@ -324,7 +324,7 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
         annotations, mask = self.annotate(source)
         attentions = (cast(DecoderLayer, layer).source_attention for layer in self.decoder.layers)
         memory = SourceMemory(tuple(attention.keys_values(annotations) for attention in attentions), mask)
-        return memory, self.decoder.empty(len(mask), self.target_embedding.weight)
+        return memory, self.decoder.empty_cache(len(mask), self.target_embedding.weight)
 
     def step(self, memory: SourceMemory, state: KeyValueCache, token: Tensor) -> Step[KeyValueCache]:
         output = self.decoder(token[:, None], self.target_embedding, state, memory)
@@ -336,8 +336,8 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
         return Prefilled(output.state, output.attention)
 
     def forward(self, source: Any, target: Tensor, state: KeyValueCache | None = None) -> Output:
-        memory, first = self.encode(source)
-        return self.decoder(target, self.target_embedding, first if state is None else state, memory)
+        memory, first_state = self.encode(source)
+        return self.decoder(target, self.target_embedding, first_state if state is None else state, memory)
 
 
 class Transformer(SourceTransformer):
@@ -373,7 +373,7 @@ class Transformer(SourceTransformer):
         self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(encoder_layers))
         self.last = settings.final_norm()
         shown = attention_layer, attention_head
-        self.decoder = TransformerDecoder(settings, decoder_layers, cross_attention=True, shown=shown)
+        self.decoder = TransformerDecoder(settings, decoder_layers, cross_attention=True, show=shown)
         self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = math.sqrt(width)
         tie_matrices(self, tie)
@@ -411,7 +411,7 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         settings = LayerSettings(width, heads, feed_forward, norm, positions, longest, dropout, parts)
         self.image = parts.linear(self.backbone.dimension, width)
         shown = attention_layer, attention_head
-        self.decoder = TransformerDecoder(settings, layers, cross_attention=True, shown=shown)
+        self.decoder = TransformerDecoder(settings, layers, cross_attention=True, show=shown)
         self.max_positions = self.decoder.words.max_positions
         self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = math.sqrt(width)
@@ -468,7 +468,7 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         tie_matrices(self, tie)
 
     def encode(self, source: Any) -> tuple[tuple[()], Window]:
-        return (), self._empty(1)
+        return (), self._empty_window(1)
 
     def step(self, memory: Any, state: Window, token: Tensor) -> Step[Window]:
         features, window = self._read(state, token[:, None])
@@ -478,24 +478,24 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         return Prefilled(self._read(state, tokens)[1] if tokens.shape[1] else state, None)
 
     def forward(self, source: Any, target: Tensor, state: Window | None = None) -> Output:
-        empty = self._empty(len(target))
+        empty = self._empty_window(len(target))
         starts_afresh = self.training and target.shape[1] <= self.context
         features, window = self._read(empty if state is None or starts_afresh else state, target)
         return Output(features, None, empty if starts_afresh else window)
 
     def with_room(self, window: Window) -> Window:
-        """The window that the next token goes into: a full one is replaced by one that begins with its second half."""
+        """Return a window with room for a token: this one or, if it is full, one that begins with its second half."""
         if window.tokens.shape[1] < self.context:
             return window
         half = window.tokens[:, self.context // 2 :]
-        return self._read(self._empty(len(half)), half)[1]
+        return self._read(self._empty_window(len(half)), half)[1]
 
-    def _empty(self, rows: int) -> Window:
-        weight = self.target_embedding.weight
-        return Window(torch.empty(rows, 0, dtype=torch.int64, device=weight.device), self.decoder.empty(rows, weight))
+    def _empty_window(self, rows: int) -> Window:
+        like = self.target_embedding.weight
+        return Window(torch.empty(rows, 0, dtype=torch.int64, device=like.device), self.decoder.empty_cache(rows, like))
 
     def _read(self, window: Window, tokens: Tensor) -> tuple[Tensor, Window]:
-        """Read tokens from a window on; return their features and the last window."""
+        """Read tokens, the first of them into `window`; return their features and the last window."""
         features = []
         while tokens.shape[1]:
             window = self.with_room(window)

@@ -43,7 +43,7 @@ MAX_NAME_LENGTH = 4096  # characters of a path (the limit on Linux) or a URL
 PICTURE_TYPES = "a path, a Pillow image, an array of uint8 (height × width × 3), bytes or a file opened with mode 'rb'"
 
 Pictures = Callable[[Sequence[int]], Annotations | Pixels]
-"""A function that makes the images of some rows, such as `cache.Split.pictures`."""
+"""A function that returns the images of the rows with these indices, such as `cache.Split.pictures`."""
 
 IMAGE_READER_THREADS = 8
 NO_PIXELS = np.empty((0, 0, 3), np.uint8)  # stands for the pixels of an image that cannot be read
@@ -66,8 +66,8 @@ class Caption(Prediction):
         return [piece.replace(SPACE, "") for piece in self.pieces]
 
     def summary(self) -> dict[str, Any]:
-        """The fields of every record. `attended` has the row and column of each word's location: the one that hard
-        attention chose, or the one with the most attention.
+        """The fields of every record. `attended` has the row and column of each word's location: the location that
+        hard attention chose, or the location with the most attention.
         """
         record = {**super().summary(), "words": self.words, "ended": self.ended}
         if self.attention is not None:
@@ -104,7 +104,7 @@ class Captioner(Predictor):
     """A trained captioner or an ensemble, with its vocabulary and settings."""
 
     task = "captioning"
-    writes = "a caption"
+    output_name = "a caption"
     command = "caption"
     schema = CaptionDecodeSettings
     base = ImageCaptioner
@@ -161,7 +161,7 @@ class Captioner(Predictor):
         images = check_list(images, caller="caption takes", item="image", is_valid=_is_picture, expected=PICTURE_TYPES)
         encoded_prefix = self.encode_prefix(prefix)
 
-        def captioned(numbers: Sequence[int]) -> list[CaptionedImage]:
+        def caption_chunk(numbers: Sequence[int]) -> list[CaptionedImage]:
             results: dict[int, Any] = dict(self._load(images, numbers))
             readable = {n: pixels for n, pixels in results.items() if not isinstance(pixels, InputError)}
             if readable:
@@ -174,7 +174,7 @@ class Captioner(Predictor):
 
         windows = list(chunks(range(len(images)), 4 * self.settings.sources_per_batch))
         for process_windows in chunks(windows, distributed.size()):  # one for each process
-            for window in distributed.parallel_map(captioned, process_windows):
+            for window in distributed.parallel_map(caption_chunk, process_windows):
                 yield from window
 
     def caption_prepared(
@@ -182,15 +182,15 @@ class Captioner(Predictor):
     ) -> list[list[Caption]]:
         """Return the n best captions of prepared images, pixels or annotation vectors.
 
-        pictures: makes the images of some rows
-        numbers: the number of each row's image, which seeds its random numbers
+        pictures: returns the images of the rows with these indices
+        numbers: the position of each row's image in the input, which seeds its random numbers
         prefix, likeliest: as in `caption_each`
         """
 
         settings = self.settings
 
         def with_choices(memory: Any, rows: Sequence[int]) -> Any:
-            """Have the attention choose one location for each word and EOS, with random numbers of each image."""
+            """Make the attention choose one location for each word and EOS, with random numbers of each image."""
             generators = (np.random.default_rng([settings.seed, numbers[row], 1]) for row in rows)
             uniform = np.stack([generator.random(settings.max_length + 1) for generator in generators])
             noise = torch.from_numpy(uniform).float().to(self.device)
@@ -211,7 +211,7 @@ class Captioner(Predictor):
         return Caption.of(hypothesis, self.target_vocabulary, grid=self.grid, chosen=chosen)
 
     def _load(self, images: Sequence[Picture], numbers: Sequence[int]) -> dict[int, NDArray[np.uint8] | InputError]:
-        """For each of these images, the pixels that the model sees, or the error if the image cannot be read."""
+        """Return, by number, the pixels that the model sees of these images, or the error for an unreadable image."""
 
         def load(n: int) -> NDArray[np.uint8] | InputError:
             try:
@@ -241,10 +241,10 @@ class Captioner(Predictor):
         samples: for hard attention, the number of sequences of locations drawn for each caption
         """
         model, processes = self.models[0], distributed.size()
-        first = np.cumsum([0, *map(len, captions)])  # the number of each image's first caption: it seeds the draws
+        first_numbers = np.cumsum([0, *map(len, captions)])  # each image's first caption: its number seeds the draws
 
-        def of_images(numbers: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
-            """For every caption of these images, its length in tokens, EOS included, and how likely it is."""
+        def batch_likelihoods(numbers: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
+            """Return the length in tokens, EOS included, and the likelihood of every caption of these images."""
             pictures = []
             for loaded in self._load(images, numbers).values():
                 if isinstance(loaded, InputError):
@@ -255,21 +255,21 @@ class Captioner(Predictor):
 
             def uniform_noise(i: int) -> Tensor:
                 """The random numbers for the i-th caption of the batch."""
-                generator = np.random.default_rng([self.settings.seed, first[numbers[0]] + i, 2])
+                generator = np.random.default_rng([self.settings.seed, first_numbers[numbers[0]] + i, 2])
                 return torch.from_numpy(generator.random((samples, len(targets[i]) + 1))).float()
 
             with self.on_device(), computing(self.device, self.settings.precision, lower="batch_size or samples"):
                 pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
                 a = model.annotations(Pixels(pixels).to(self.device))
-                likely = list(caption_likelihoods(model, a, rows, targets, uniform_noise if model.hard else None))
+                likelihoods = list(caption_likelihoods(model, a, rows, targets, uniform_noise if model.hard else None))
             bar.update(min(len(numbers) * processes, len(images) - bar.n))
-            return list(zip((len(target) + 1 for target in targets), likely, strict=True))
+            return list(zip((len(target) + 1 for target in targets), likelihoods, strict=True))
 
         batches = list(chunks(range(len(images)), self.settings.sources_per_batch))
         with progress_bar(total=len(images), unit="image", description="bound") as bar:
-            results = [caption for batch in distributed.parallel_map(of_images, batches) for caption in batch]
-        tokens, likely = zip(*results, strict=True)
-        values = {name: np.array([caption[name] for caption in likely]) for name in likely[0]}
+            results = [caption for batch in distributed.parallel_map(batch_likelihoods, batches) for caption in batch]
+        tokens, likelihoods = zip(*results, strict=True)
+        values = {name: np.array([caption[name] for caption in likelihoods]) for name in likelihoods[0]}
         owners = np.repeat(np.arange(len(captions)), [len(texts) for texts in captions])
         return Likelihood(values, np.array(tokens), owners, samples if model.hard else None)
 

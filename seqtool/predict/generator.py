@@ -10,17 +10,17 @@ import torch
 from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
-from seqtool.decoding.batching import computing, in_batches, out_of_range
-from seqtool.decoding.common import Expected, read_prefix
+from seqtool.decoding.batching import computing, map_in_batches, out_of_range
+from seqtool.decoding.common import Expectations, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
-from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encoded, expectations
+from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode, expectation_records
 from seqtool.settings import declarations
 
 MAX_PROMPT_TOKENS = 100_000
-SCORED_TOKENS = 1000  # tokens of a text that are scored at once, which bounds the memory for their logits
-TEXTS_PER_BATCH = 32  # texts that one of several processes scores before the next ones are given out
+SCORED_TOKENS = 1000  # the number of tokens scored at once; this bounds the memory for their logits
+TEXTS_PER_BATCH = 32  # the number of texts that one of several processes scores between exchanges of results
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Continuation(Prediction):
     """A sampled continuation of a prompt, which is its `prefix`, or a text that was scored.
 
     log_probability: the sum over all tokens, in nats
-    ended: whether it ended before a text of `stop`, not at its maximum length
+    ended: true if it ended before a text of `stop`, false if it was cut off at its maximum length
     """
 
     def summary(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class Draft:
     """A text that is being sampled. It ends before the first text of `stops`.
 
     on_text: called with each new part of the text, as soon as this cannot be the beginning of a stop text
-    passed_on: the number of characters that `on_text` has had
+    passed_on: the number of characters already passed to `on_text`
     """
 
     stops: Sequence[str]
@@ -73,13 +73,14 @@ class Draft:
         if self.ended:
             return True
         self.pieces.append(piece)
-        since = max(0, len(self.text) - max(map(len, self.stops), default=1) + 1)
+        # a stop text may have begun in earlier pieces: search from the first place where one could
+        search_start = max(0, len(self.text) - max(map(len, self.stops), default=1) + 1)
         self.text += piece.replace(SPACE, " ")
-        if starts := [start for stop in self.stops if (start := self.text.find(stop, since)) >= 0]:
+        if starts := [start for stop in self.stops if (start := self.text.find(stop, search_start)) >= 0]:
             self.text, self.ended = self.text[: min(starts)], True
         if self.ended:
             self._pass_on(len(self.text))
-        elif self.on_text is not None:  # keep back what may be the beginning of a stop text
+        elif self.on_text is not None:  # hold back what may be the beginning of a stop text
             held_back = (n for stop in self.stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
             self._pass_on(len(self.text) - max(held_back, default=0))
         return self.ended
@@ -89,7 +90,7 @@ class Draft:
         self._pass_on(len(self.text))
 
     def _pass_on(self, end: int) -> None:
-        """Call `on_text` with the characters up to `end` that it has not had."""
+        """Call `on_text` with the characters up to `end` that were not yet passed to it."""
         if self.on_text is not None and end > self.passed_on:
             self.on_text(self.text[self.passed_on : end])
             self.passed_on = end
@@ -102,7 +103,7 @@ class Generator(Predictor):
     settings: GenerateSettings
 
     task = "language_modelling"
-    writes = "a text"
+    output_name = "a text"
     command = "generate"
     schema = GenerateSettings
 
@@ -113,7 +114,7 @@ class Generator(Predictor):
     def samples(self, prompts: Sequence[str]) -> list[list[Continuation]]:
         """Return `n` continuations of each prompt. They depend on the seed and on the number of prompts before."""
         prompts = check_texts(prompts, caller="generate takes", item="prompt")
-        return [self.continuations(prompt, self.uniform_noise()) for prompt in encoded(prompts, self.target_vocabulary)]
+        return [self.continuations(prompt, self.uniform_noise()) for prompt in encode(prompts, self.target_vocabulary)]
 
     def uniform_noise(self) -> NDArray[np.float64]:
         """Draw the random numbers in [0, 1) for the next prompt, n × max_length."""
@@ -130,7 +131,7 @@ class Generator(Predictor):
             raise InputError(f"A prompt has {len(prompt.ids):,} tokens, more than {MAX_PROMPT_TOKENS:,}: shorten it.")
         drafts = [Draft(settings.stop or [], on_text) for _ in uniform_noise]
 
-        def each(tokens: list[int]) -> list[bool]:
+        def on_step(tokens: list[int]) -> list[bool]:
             drawn = zip(tokens, drafts, strict=True)
             return [token != PAD and draft.add(vocabulary.piece(token)) for token, draft in drawn]
 
@@ -151,7 +152,7 @@ class Generator(Predictor):
                 keep_attention=False,
                 unknown=False,
                 prefix=prefix,
-                each=each,
+                on_step=on_step,
             )
         for draft in drafts:
             draft.close()
@@ -161,20 +162,20 @@ class Generator(Predictor):
         ]
 
     def line(self, prompt: str, samples: Sequence[Continuation]) -> dict[str, Any]:
-        """The record for JSON: the prompt, those of its pieces that the model does not know, and the continuations."""
+        """The record for JSON: the prompt, its pieces that are not in the vocabulary, and the continuations."""
         texts = [sample.record() for sample in samples]
         return {"prompt": prompt, "unknown": samples[0].prefix_unknown, "texts": texts}
 
-    def predicted(
+    def predict_tokens(
         self, tokens: Sequence[int], progress: Callable[[int], object], *, likeliest: int
     ) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
-        """Return −log p of every token of a text in nats, and what was expected there (`predictor.expectations`).
+        """Return −log p of every token of a text in nats, and its `predictor.expectation_records`.
 
         tokens: the ids of the text, which is read as one stream
         progress: called after each chunk with the number of its tokens
-        likeliest: the number of likeliest tokens to keep at each position; 0 returns no expectations
+        likeliest: the number of likeliest tokens to keep at each position; 0 returns no records
         """
-        nats, expected, states = [np.zeros(0)], [], [None for _ in self.models]
+        nats, records, states = [np.zeros(0)], [], [None for _ in self.models]
         text = torch.tensor([[BOS, *tokens]], device=self.device)
         with self.on_device(), computing(self.device, self.settings.precision, lower="the length of the texts"):
             for start in range(0, len(tokens), SCORED_TOKENS):
@@ -184,37 +185,37 @@ class Generator(Predictor):
                     states[i] = output.state
                     model_log_p.append(model.project(output.features[0]).float().log_softmax(-1))
                 log_p = torch.stack(model_log_p).logsumexp(0) - math.log(len(model_log_p))
-                following = chunk[0, 1:]
-                nats.append(-log_p.gather(1, following[:, None]).squeeze(1).cpu().double().numpy())
+                labels = chunk[0, 1:]
+                nats.append(-log_p.gather(1, labels[:, None]).squeeze(1).cpu().double().numpy())
                 if likeliest:
                     entropy = torch.special.entr(log_p.exp()).sum(-1)
-                    log_p[:, [PAD, BOS, EOS]] = -torch.inf  # none of these is in a text
+                    log_p[:, [PAD, BOS, EOS]] = -torch.inf  # a text contains none of these
                     best = log_p.topk(min(likeliest, log_p.shape[1] - 3))
-                    here = Expected(entropy, best.indices, best.values)
-                    expected += expectations(following.tolist(), (-nats[-1]).tolist(), here, self.target_vocabulary)
-                progress(len(following))
-        return np.concatenate(nats), expected
+                    top = Expectations(entropy, best.indices, best.values)
+                    records += expectation_records(labels.tolist(), (-nats[-1]).tolist(), top, self.target_vocabulary)
+                progress(len(labels))
+        return np.concatenate(nats), records
 
-    def following(self, text: str, likeliest: int) -> dict[str, Any]:
+    def predict_next(self, text: str, likeliest: int) -> dict[str, Any]:
         """What was expected at each token of a text, and after it: the likeliest next symbols with their probabilities,
         and the entropy of the distribution in nats.
         """
         tokens = self.target_vocabulary.encode(text)
         if len(tokens) > MAX_PROMPT_TOKENS:
             raise InputError(f"A text has {len(tokens):,} tokens, more than {MAX_PROMPT_TOKENS:,}: shorten it.")
-        _, expected = self.predicted([*tokens, UNK], lambda _: None, likeliest=likeliest)
-        after = expected.pop()
-        return {"predicted": expected, "entropy": after["entropy"], "likeliest": after["likeliest"]}
+        _, records = self.predict_tokens([*tokens, UNK], lambda _: None, likeliest=likeliest)
+        last = records.pop()
+        return {"predicted": records, "entropy": last["entropy"], "likeliest": last["likeliest"]}
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Score each text from a fresh state. No probability of an end is included: the model has none."""
         self.check_scoring(with_sources=sources is not None)
-        encoded_texts = encoded(check_texts(texts, caller="score takes", item="text"), self.target_vocabulary)
+        encoded_texts = encode(check_texts(texts, caller="score takes", item="text"), self.target_vocabulary)
 
-        def scored(rows: Sequence[int]) -> list[tuple[NDArray[np.float64], list[dict[str, Any]]]]:
-            return [self.predicted(encoded_texts[row].ids, lambda _: None, likeliest=likeliest) for row in rows]
+        def score_rows(rows: Sequence[int]) -> list[tuple[NDArray[np.float64], list[dict[str, Any]]]]:
+            return [self.predict_tokens(encoded_texts[row].ids, lambda _: None, likeliest=likeliest) for row in rows]
 
-        results = in_batches(scored, range(len(encoded_texts)), TEXTS_PER_BATCH)
+        results = map_in_batches(score_rows, range(len(encoded_texts)), TEXTS_PER_BATCH)
         continuations = []
         for text, (nats, predicted) in zip(encoded_texts, results, strict=True):
             log_p = (-nats).tolist()

@@ -6,7 +6,7 @@ estimates take K sequences s_k ~ p(s | a):
     bound       (1/K) Σ_k log p(y | s_k, a), which estimates L_s = Σ_s p(s | a) log p(y | s, a)   (Xu et al. 2015, (10))
     estimate    log (1/K) Σ_k p(y | s_k, a)                                                     (Burda et al. 2016, (8))
 
-L_s is a lower bound of log p(y | a). On average, the second estimate is between the two and rises with K.
+L_s is a lower bound of log p(y | a). On average, `estimate` lies between L_s and log p(y | a), and rises with K.
 """
 
 import math
@@ -33,7 +33,7 @@ ROWS_PER_BATCH = 512  # captions times sequences of locations
 class Likelihood:
     """The likelihoods of captions.
 
-    values: each caption's number in nats, under `log_p` for soft attention, `bound` and `estimate` for hard
+    values: `log_p` for soft attention, `bound` and `estimate` for hard attention: each caption's value in nats
     tokens: each caption's length in tokens, EOS included
     images: the number of the image that each caption describes
     samples: K for hard attention, None for soft
@@ -45,7 +45,7 @@ class Likelihood:
     samples: int | None
 
     def record(self) -> dict[str, Any]:
-        """The counts, and the mean of each number over the captions, for JSON."""
+        """The counts, and the mean of each value over the captions, for JSON."""
         means = {name: float(nats.mean()) for name, nats in self.values.items()}
         counts = {"captions": len(self.tokens), "tokens": int(self.tokens.sum())}
         return {**counts, **({} if self.samples is None else {"samples": self.samples}), **means}
@@ -65,8 +65,8 @@ class Likelihood:
             lines.append(f"{LABELS[name]:<22}  {estimate.text(3)}, {nats.sum() / self.tokens.sum():.4f} per token")
         return lines
 
-    def of_image(self, number: int) -> dict[str, list[float]]:
-        """The numbers of an image's captions."""
+    def image_values(self, number: int) -> dict[str, list[float]]:
+        """The values of an image's captions, by name."""
         return {name: nats[self.images == number].tolist() for name, nats in self.values.items()}
 
 

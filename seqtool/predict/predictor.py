@@ -22,7 +22,7 @@ from seqtool.data.text.alignment import joined, piece_words
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.decoding.batching import DecodeSettings, Ensemble, Sources, check_used, decode, force_all
 from seqtool.decoding.beam_search import length_penalty
-from seqtool.decoding.common import Expected, Hypothesis, Whole
+from seqtool.decoding.common import Expectations, Hypothesis, Whole
 from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
@@ -87,7 +87,7 @@ class EncodedText:
         return piece_words(self.pieces, list(map(self.vocabulary.form.normalize, self.words)))
 
 
-def encoded(
+def encode(
     texts: Sequence[str],
     vocabulary: Vocabulary,
     limit: int | None = None,
@@ -103,13 +103,13 @@ class Prediction:
     """One hypothesis for one source, or a text that was scored.
 
     text: the decoded text; for a scored text, the text as it was given
-    score: the number by which it was ranked, without that of the prefix
-    log_probability: the log-probability in nats, EOS included, without that of the prefix
+    score: the number by which it was ranked, without the prefix
+    log_probability: the log-probability in nats, EOS included, without the prefix
     pieces: the vocabulary's entries that make up the text
     attention: pieces × source positions; None for a model without attention
     ended: true if it ended with EOS, false if it was cut off at its maximum length
-    log_probabilities: the log-probability of each piece and of EOS, if they were requested
-    predicted: what the model expected at each piece and at EOS (`expectations`), if this was requested
+    log_probabilities: the log-probability of each piece and of EOS, if requested
+    predicted: what the model expected at each piece and at EOS (`expectation_records`), if requested
     whole: the log-probability and score including the prefix, if there is one
     whole_attention: the attention with a row for EOS, if the text ended, and a column for the EOS of a source sentence
     prefix: the beginning from which the text was decoded
@@ -141,9 +141,9 @@ class Prediction:
             columns = None if positions is None else positions + 1
             whole = hypothesis.attention[: length + hypothesis.ended, :columns].float().cpu().numpy()
         predicted = None
-        if hypothesis.expected is not None and hypothesis.log_p is not None:
+        if hypothesis.expectations is not None and hypothesis.log_p is not None:
             tokens = [*hypothesis.tokens, EOS] if hypothesis.ended else hypothesis.tokens
-            predicted = expectations(tokens, hypothesis.log_p.tolist(), hypothesis.expected, vocabulary)
+            predicted = expectation_records(tokens, hypothesis.log_p.tolist(), hypothesis.expectations, vocabulary)
         return cls(
             text=vocabulary.decode(hypothesis.tokens),
             score=hypothesis.score,
@@ -164,7 +164,7 @@ class Prediction:
         return [] if self.prefix is None else self.prefix.unknown
 
     def record(self, *, weights: bool = False) -> dict[str, Any]:
-        """The record for JSON: with `predicted`, if it was requested, and with the attention if `weights`."""
+        """The record for JSON, with `predicted` if it was requested, and with the attention if `weights` is true."""
         record = self.summary()
         if self.predicted is not None:
             record["predicted"] = self.predicted
@@ -194,31 +194,31 @@ class Prediction:
         return {"unknown": [] if self.target is None else self.target.unknown}
 
 
-def displayed(token: int, vocabulary: Vocabulary) -> str:
+def display_token(token: int, vocabulary: Vocabulary) -> str:
     """A token as people read it: its piece, or <end> for EOS."""
     return END if token == EOS else vocabulary.piece(token)
 
 
-def expectations(
-    tokens: Sequence[int], log_p: Sequence[float], expected: Expected, vocabulary: Vocabulary
+def expectation_records(
+    tokens: Sequence[int], log_p: Sequence[float], expectations: Expectations, vocabulary: Vocabulary
 ) -> list[dict[str, Any]]:
     """The record of what a model expected at each token, for JSON: the token's probability, the entropy of the
     distribution in nats, and the likeliest tokens with their probabilities, best first.
 
     tokens: the ids of the text
     log_p: the log-probability of each token
-    expected: the entropies and the likeliest tokens
+    expectations: the entropies and the likeliest tokens
     """
 
     def rounded(probability: float) -> float:
         return float(f"{probability:.6g}")
 
     records = []
-    best = expected.tokens.tolist(), expected.log_p.exp().tolist()
-    for token, logarithm, entropy, ids, p in zip(tokens, log_p, expected.entropy.tolist(), *best, strict=True):
-        tokens_there = zip(ids, p, strict=True)
-        likeliest = [[displayed(index, vocabulary), rounded(probability)] for index, probability in tokens_there]
-        record = {"token": displayed(token, vocabulary), "probability": rounded(math.exp(logarithm))}
+    best = expectations.tokens.tolist(), expectations.log_p.exp().tolist()
+    for token, logarithm, entropy, ids, p in zip(tokens, log_p, expectations.entropy.tolist(), *best, strict=True):
+        likeliest_ids = zip(ids, p, strict=True)
+        likeliest = [[display_token(index, vocabulary), rounded(probability)] for index, probability in likeliest_ids]
+        record = {"token": display_token(token, vocabulary), "probability": rounded(math.exp(logarithm))}
         records.append({**record, "entropy": round(entropy, 4), "likeliest": likeliest})
     return records
 
@@ -240,7 +240,7 @@ class EnsembleMember(NamedTuple):
 class Predictor(ABC):
     """One trained model or an ensemble, with its vocabulary and settings.
 
-    config: the configuration of the first checkpoint, which may name classes from the modules `trust`
+    config: the configuration of the first checkpoint; it may name classes from the modules `trust`
     checkpoints: the checkpoints of the models
     trust: the user's modules whose classes the checkpoints may name
     threads: the number of CPU threads while it computes; None leaves the caller's number
@@ -257,7 +257,7 @@ class Predictor(ABC):
     threads: int | None = None
 
     task: ClassVar[str]  # the task of its models, a name in `task_table.TASKS`
-    writes: ClassVar[str]  # the name of its output in messages
+    output_name: ClassVar[str]  # what messages call its output
     command: ClassVar[str]  # the command that uses it, whose YAML file has the defaults
     schema: ClassVar[type[Any]] = DecodeSettings  # the class of its settings
     base: ClassVar[type[Any]] = EncoderDecoder  # the base class of its models
@@ -379,7 +379,7 @@ class Predictor(ABC):
         return EnsembleMember(checkpoint.load_model(make), arguments, {difference: fingerprints})
 
     def on_device(self) -> AbstractContextManager[None]:
-        """Within the context, torch uses this predictor's GPU and number of CPU threads."""
+        """Use this predictor's GPU and number of CPU threads within the context."""
         return devices.computing_on(self.device, self.threads)
 
     def encode_prefix(self, prefix: str | Sequence[str]) -> EncodedText:
@@ -387,7 +387,7 @@ class Predictor(ABC):
         ids = self.target_vocabulary.encode_beginning(prefix)
         if len(ids) >= self.settings.max_length:
             raise InputError(
-                f"The prefix '{joined(prefix)[:40]}' has {len(ids):,} tokens, but {self.writes} has at most "
+                f"The prefix '{joined(prefix)[:40]}' has {len(ids):,} tokens, but {self.output_name} has at most "
                 f"{self._prefix_limit}."
             )
         encoded = EncodedText(joined(prefix), ids, self.target_vocabulary)
@@ -398,7 +398,7 @@ class Predictor(ABC):
     def search(
         self,
         sources: Callable[[Sequence[int]], Sources],
-        numbers: Sequence[int],
+        source_numbers: Sequence[int],
         prefixes: Sequence[EncodedText],
         *,
         likeliest: int = 0,
@@ -406,8 +406,8 @@ class Predictor(ABC):
     ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses for each row, best first. Rows with equally long prefixes are decoded together.
 
-        sources: makes the sources to decode from some rows
-        numbers: the number of each row's source, which seeds its samples
+        sources: returns the encoder's input for the rows with these indices
+        source_numbers: the position of each row's source in the input; samples are seeded by it
         prefixes: the beginning of each row's texts
         likeliest: the number of likeliest tokens to keep at each position; 0 keeps none
         options: arguments of `batching.decode`: keep_attention, progress, trace
@@ -416,20 +416,21 @@ class Predictor(ABC):
         for length in sorted({len(prefix.ids) for prefix in prefixes}):
             rows = [row for row, prefix in enumerate(prefixes) if len(prefix.ids) == length]
             batch, prefix_ids = sources(rows), [prefixes[row].ids for row in rows]
-            options |= {"numbers": [numbers[row] for row in rows], "prefixes": prefix_ids if length else None}
+            numbers = [source_numbers[row] for row in rows]
+            options |= {"source_numbers": numbers, "prefixes": prefix_ids if length else None}
             with self.on_device():
                 n_best_lists = decode(self.model, batch, self.settings, device=self.device, **options)
                 if likeliest:
-                    n_best_lists = self._with_expected(batch, n_best_lists, likeliest)
+                    n_best_lists = self._with_expectations(batch, n_best_lists, likeliest)
                 if length:
                     n_best_lists = self._with_prefixes(batch, prefix_ids, n_best_lists)
             result |= zip(rows, n_best_lists, strict=True)
-        return [result[row] for row in range(len(numbers))]
+        return [result[row] for row in range(len(source_numbers))]
 
-    def _with_expected(
+    def _with_expectations(
         self, sources: Sources, n_best_lists: Sequence[Sequence[Hypothesis]], likeliest: int
     ) -> list[list[Hypothesis]]:
-        """Add to the hypotheses what the model expected at each token, those of a prefix included."""
+        """Add to the hypotheses what the model expected at each token, including a prefix."""
         owned = [(row, hypothesis) for row, n_best in enumerate(n_best_lists) for hypothesis in n_best]
         owners, hypotheses = zip(*owned, strict=True)
         targets = [hypothesis.tokens for hypothesis in hypotheses]
@@ -439,9 +440,9 @@ class Predictor(ABC):
         result: list[list[Hypothesis]] = [[] for _ in n_best_lists]
         for row, hypothesis, forced in zip(owners, hypotheses, all_forced, strict=True):
             length = len(hypothesis.tokens) + hypothesis.ended  # no EOS if it was cut off
-            assert forced.log_p is not None and forced.expected is not None
-            log_p, expected = forced.log_p[:length], forced.expected.first(length)
-            result[row].append(hypothesis._replace(log_p=log_p, expected=expected))
+            assert forced.log_p is not None and forced.expectations is not None
+            log_p, expectations = forced.log_p[:length], forced.expectations.truncate(length)
+            result[row].append(hypothesis._replace(log_p=log_p, expectations=expectations))
         return result
 
     def _with_prefixes(

@@ -25,13 +25,13 @@ def windows(path: str | None, size: int) -> Iterator[list[str]]:
     waits for later ones. From a terminal, a list holds what was typed or pasted at the prompt.
     """
     if is_file(path):
-        lines = _decoded() if path is None else read_lines(Path(path), may_be_empty=True)
+        lines = _decode_lines() if path is None else read_lines(Path(path), may_be_empty=True)
         while window := list(islice(lines, size)):
             yield window
     elif is_typed():
-        yield from _typed()
+        yield from _read_prompt()
     else:
-        yield from _arriving(size)
+        yield from _read_pipe(size)
 
 
 def count_lines(path: str | None) -> int | None:
@@ -42,13 +42,13 @@ def count_lines(path: str | None) -> int | None:
         return None
     start = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
     try:
-        return sum(1 for _ in _decoded())
+        return sum(1 for _ in _decode_lines())
     finally:
         os.lseek(sys.stdin.fileno(), start, os.SEEK_SET)
 
 
 def is_file(path: str | None) -> bool:
-    """Whether lines come from a file: one that is named, or one that is redirected to standard input."""
+    """Whether lines come from a file, either named or redirected to standard input."""
     return path is not None or stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
 
 
@@ -57,13 +57,13 @@ def is_typed() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _arriving(size: int) -> Iterator[list[str]]:
-    """Yield the lines of a pipe: the next line, with any others that have arrived by then. A thread reads ahead."""
+def _read_pipe(size: int) -> Iterator[list[str]]:
+    """Yield the lines of a pipe: the next line, with all others that have arrived by then. A thread reads them."""
     arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=size)
 
     def read() -> None:
         try:
-            for line in _decoded():
+            for line in _decode_lines():
                 arrived.put(line)
             arrived.put(None)
         except (InputError, OSError) as error:
@@ -83,7 +83,7 @@ def _arriving(size: int) -> Iterator[list[str]]:
         raise last
 
 
-def _typed() -> Iterator[list[str]]:
+def _read_prompt() -> Iterator[list[str]]:
     """Yield the lines that are typed or pasted at each prompt, until Ctrl-D."""
     with suppress(ImportError):  # adds line editing and a history to `input`
         import readline  # noqa: F401
@@ -104,7 +104,7 @@ def _typed() -> Iterator[list[str]]:
             raise
 
 
-def _decoded() -> Iterator[str]:
+def _decode_lines() -> Iterator[str]:
     """Yield the lines of standard input from a separate stream: Python cannot exit while a thread reads `sys.stdin`."""
     has_warned = False
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream:

@@ -23,7 +23,7 @@ from seqtool.decoding.beam_search import Lattice
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, UNK
-from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encoded
+from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Translation(Prediction):
         shape = len(self.words), len(self.source_words)
         return word_attention(self.attention, self.source.word_indices, self.word_indices, shape)
 
-    def shown(self, *, end: bool) -> tuple[Matrix, list[str], list[str]] | None:
+    def plot_data(self, *, end: bool) -> tuple[Matrix, list[str], list[str]] | None:
         """The attention of words, the source words and the target words, for plots; None if there is no attention.
 
         end: whether to show the end of both sentences, as <end>
@@ -113,7 +113,7 @@ class Translator(Predictor):
     split: Callable[[str], list[str]] = field(default=str.split, kw_only=True)
 
     task = "translation"
-    writes = "a translation"
+    output_name = "a translation"
     command = "translate"
     sides = ("source", "target")
 
@@ -124,7 +124,7 @@ class Translator(Predictor):
         return limit if self.max_positions is None else min(limit, self.max_positions)
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Return the best translation of each sentence. That of an empty sentence is empty."""
+        """Return the best translation of each sentence. The translation of an empty sentence is empty."""
         return [hypotheses[0].text for hypotheses in self.hypotheses(sentences)]
 
     def hypotheses(
@@ -152,7 +152,7 @@ class Translator(Predictor):
         Samples depend on the seed and on the number of sentences before, not on batches.
         """
         sentences = check_texts(sentences, caller="translate takes", item="sentence")
-        sources = encoded(sentences, self.source_vocabulary, self.source_length - 1, self.split)
+        sources = encode(sentences, self.source_vocabulary, self.source_length - 1, self.split)
         if first_line is not None:
             self.warn_of_cut(sources, first_line)
         first_number = self._next_seed_number
@@ -241,8 +241,8 @@ class Translator(Predictor):
             raise InputError(
                 f"Sources and targets must have the same length, not {lengths}: give one target per source."
             )
-        encoded_sources = encoded(sources, self.source_vocabulary, split=self.split)
-        targets = encoded(texts, self.target_vocabulary, split=self.split)
+        encoded_sources = encode(sources, self.source_vocabulary, split=self.split)
+        targets = encode(texts, self.target_vocabulary, split=self.split)
         pairs = list(zip(encoded_sources, targets, strict=True))
         for text in (text for pair in pairs for text in pair if not self._can_read(text.ids)):
             raise InputError(

@@ -40,7 +40,7 @@ class OutputSettings(declarations.Output):
 
     @classmethod
     def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
-        """The settings of the output in a command's configuration, which are those that the predictor does not take."""
+        """The settings of the output in a command's configuration: all that the predictor does not take."""
         predictor_settings = {"checkpoint", "trust", *predictor.default_settings()}
         return typed(cls, {str(name): value for name, value in config.items() if name not in predictor_settings})
 
@@ -61,23 +61,22 @@ class Writer(ABC, Generic[P]):
     Only the first of several processes writes.
     """
 
-    unit: ClassVar[str]  # the word for one source, in progress bars and file names
+    unit: ClassVar[str]  # what progress bars and messages call one source
 
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
         declared = declarations.declared(type(settings))
-        wanted = [
-            name for name in declared if declared[name].attention and getattr(settings, name) not in (None, False)
-        ]
-        if wanted and not predictor.attends:
+        set_names = [name for name in declared if getattr(settings, name) not in (None, False)]
+        needing_attention = [name for name in set_names if declared[name].attention]
+        if needing_attention and not predictor.attends:
             reason = "reads only the text" if predictor.task == "language_modelling" else "has a fixed context"
-            raise InputError(f"{wanted[0]}=… needs a model with attention over a source; this one {reason}.")
+            raise InputError(f"{needing_attention[0]}=… needs a model with attention over a source; this one {reason}.")
         self.settings, self.predictor = settings, predictor
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
         self.count = 0
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
-        """Within the context, the writer with its files open."""
+        """Open the writer's files within the context."""
         if self.plot is not None:
             if self.plot.is_file():
                 raise InputError(f"plot={self.plot} is a file: name a directory for the pictures.")
@@ -94,7 +93,7 @@ class Writer(ABC, Generic[P]):
         return keeping(Path(path), lambda: f"{self.count:,} {self.unit}s")
 
     def progress(self, command: str, total: Callable[[], int | None], *, wanted: bool = True) -> tqdm:
-        """A progress bar, which is hidden unless `wanted`, and where results are written to the same terminal."""
+        """Make a progress bar. It is hidden unless `wanted`, and if results are written to the same terminal."""
         shown = wanted and distributed.is_first() and not (self.settings.output is None and sys.stdout.isatty())
         return progress_bar(total=total() if shown else None, unit=self.unit, description=command, shown=shown)
 
@@ -149,9 +148,9 @@ class TranslationWriter(Writer[Translation]):
         best = n_best[0]
         if self.links is not None:
             self.links.write(format_pharaoh(best.alignment or set()) + "\n")
-        if self.plot is not None and (shown := best.shown(end=self.settings.end)) is not None:
+        if self.plot is not None and (shown := best.plot_data(end=self.settings.end)) is not None:
             file = self.plot / f"alignment-{self.count:04d}.png"
-            with plots.or_left_out(file):
+            with plots.optional_figure(file):
                 plots.alignment(*shown, file)
 
     def flush(self) -> None:
@@ -196,7 +195,7 @@ class CaptionWriter(Writer["Caption"]):
             if self.settings.format == "coco":
                 self.out.write(_json(self._results))
 
-    def write_seen(self, name: str, pixels: NDArray[np.uint8], n_best: "Sequence[Caption]") -> None:
+    def write_image(self, name: str, pixels: NDArray[np.uint8], n_best: "Sequence[Caption]") -> None:
         """Write the captions of an image, and plot the attention of the best one over the pixels that the model saw."""
         self.write(name, n_best)
         caption = n_best[0]
@@ -207,7 +206,7 @@ class CaptionWriter(Writer["Caption"]):
             attention = caption.whole_attention if with_end else caption.attention
             words = [*caption.words, END] if with_end else caption.words
             maps = np.asarray(attention).reshape(-1, *caption.grid)
-            with plots.or_left_out(file):
+            with plots.optional_figure(file):
                 plots.attention_over_image(pixels, words, maps, file, chosen=caption.chosen)
         self.out.flush()
 

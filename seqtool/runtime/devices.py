@@ -16,7 +16,7 @@ MODEL_TOO_LARGE = (
     "for the model's weights: end what else takes memory there, choose a smaller model, or device=cpu for a GPU's."
 )
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
-_default_threads: list[int] = []  # the number that torch chose; empty unless another one is set
+_default_threads: list[int] = []  # the number that torch chose; empty unless another number is set
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def find_device(name: str) -> torch.device:
         )
     if name == "cuda" and distributed.local_rank() is not None:
         rank, count = distributed.local_rank() or 0, torch.cuda.device_count()
-        sees_only_its_own = count == 1 and distributed.has_own_gpu()  # if the launcher hides the others
+        sees_only_its_own = count == 1 and distributed.is_alone_on_gpu()  # if the launcher hides the others
         if not sees_only_its_own and (count < 2 or rank >= count):
             raise InputError(
                 f"More processes were started than the {_gpus(count)} that torch sees here: lower --nproc-per-node, or "
@@ -106,7 +106,7 @@ def set_threads(threads: int | None) -> None:
 
 @contextmanager
 def computing_on(device: torch.device, threads: int | None = None) -> Iterator[None]:
-    """Within the context, make a GPU torch's default and set the number of CPU threads (None leaves it); both are
+    """Make a GPU torch's default and set the number of CPU threads (None leaves it) within the context; both are
     restored afterwards.
     """
     names_a_gpu = device.type == "cuda" and device.index is not None

@@ -37,10 +37,10 @@ log = logging.getLogger("seqtool")
 X = TypeVar("X")
 Y = TypeVar("Y")
 
-JOIN_TIMEOUT = timedelta(minutes=10)  # until all processes have connected
-STEP_TIMEOUT = timedelta(minutes=30)  # for processes that work on the same step, validation or window of lines
-FIRST_TIMEOUT = timedelta(days=1)  # the first process may prepare data, or wait for a line to be typed
-STORE_TIMEOUT = timedelta(seconds=10)
+JOIN_TIMEOUT = timedelta(minutes=10)  # the wait until all processes have connected
+STEP_TIMEOUT = timedelta(minutes=30)  # the wait for other processes in a step, validation or window of lines
+FIRST_TIMEOUT = timedelta(days=1)  # the wait for the first process, which may prepare data or wait for a typed line
+STORE_TIMEOUT = timedelta(seconds=10)  # the wait for an answer of the store
 
 _rank, _size = 0, 1
 _waiting_group: Any = None  # the group with FIRST_TIMEOUT, in which processes wait for the first
@@ -68,7 +68,7 @@ def is_first() -> bool:
 
 @contextmanager
 def group() -> Iterator[None]:
-    """Within the context, this process works together with the others that torchrun started, if any.
+    """Join the processes that torchrun started, if any, within the context.
 
     Raises LostConnectionError, with the reason, if another process is lost or hangs. If another process raised
     InputError, raises it with the same message.
@@ -123,7 +123,7 @@ def _leave() -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Within the context, print and log nothing except errors."""
+    """Print and log nothing except errors within the context."""
     logging.disable(logging.WARNING)
     try:
         null = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
@@ -143,16 +143,16 @@ def local_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1)) if _size > 1 else 1
 
 
-def has_own_gpu() -> bool:
-    """Whether no other process has the first GPU that this process sees."""
+def is_alone_on_gpu() -> bool:
+    """Whether this process is the only one that uses the first GPU that it sees."""
     if _store is None:
         return True
     key = _key(f"gpu/{torch.cuda.get_device_properties(0).uuid}")
     return bool(_store.compare_set(key, "", str(_rank)).decode() == str(_rank))
 
 
-def described(device: torch.device) -> str:
-    """A description of the device and of the number of processes."""
+def describe(device: torch.device) -> str:
+    """Describe the device and the number of processes."""
     return f"{device}" if _size == 1 else f"{_size} processes, the first on {device}"
 
 
@@ -163,9 +163,9 @@ def seed(number: int) -> None:
 
 
 def parallel_map(function: Callable[[X], Y], items: Sequence[X]) -> list[Y]:
-    """The results of the function for all items, in every process. Each computes a shard, every `size`-th item.
+    """Return the function's results for all items, in every process. Each computes a shard, every `size`-th item.
 
-    Within `function`, each process is a group of one, so that `function` itself does not divide its work.
+    While `function` runs, each process is a group of one, so that `function` itself does not divide its work.
     """
     global _rank, _size
     if _size == 1:
@@ -178,13 +178,13 @@ def parallel_map(function: Callable[[X], Y], items: Sequence[X]) -> list[Y]:
     finally:
         _rank, _size = before
     results: list[Any] = [None] * len(items)
-    for process, part in enumerate(gathered(shard_results)):
+    for process, part in enumerate(gather(shard_results)):
         results[process::_size] = part
     return results
 
 
-def gathered(value: X) -> list[X]:
-    """The values of all processes, in every process."""
+def gather(value: X) -> list[X]:
+    """Return the values of all processes, in every process."""
     if _size == 1:
         return [value]
     values: list[Any] = [None] * _size
@@ -266,7 +266,7 @@ class DataParallel:
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[Any]:
-        """The loss for the forward and backward pass of a batch, within the context.
+        """Yield the loss for the forward and backward pass of a batch.
 
         Gradients accumulate, and are exchanged only for the `last` batch of a step. The set of trained parameters may
         change from one step to the next.

@@ -27,11 +27,11 @@ from seqtool.errors import InputError, OutOfMemoryError, naming
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write at the start of a UTF-8 file
 MAX_GZIP_BYTES = 1 << 30  # the decompressed size of a .gz that is read as a whole
-MAX_LINE_BYTES = 16 << 20  # a small .gz can contain a line that fills the memory
+MAX_LINE_BYTES = 16 << 20  # a limit is needed, since a small .gz can contain a line that fills the memory
 CHUNK_BYTES = 4096  # longer lines are read in chunks of this size, of which ten thousand are encoded together
 MAX_WORD_BYTES = 256  # a chunk continues this far to the end of a word
-SUFFIX = re.compile(r"(?<=.)\.[A-Za-z_-]+\Z")  # at the end of a name; without digits, so that `a.v1` has none
-MAX_JSON_DEPTH = 64  # nested brackets in a JSON file that seqtool wrote
+SUFFIX = re.compile(r"(?<=.)\.[A-Za-z_-]+\Z")  # the end of a name; it has no digits, so that `a.v1` has no suffix
+MAX_JSON_DEPTH = 64  # the depth of nested brackets in a JSON file that seqtool wrote
 
 INTERRUPTIONS = KeyboardInterrupt, SystemExit, RuntimeError, MemoryError, OutOfMemoryError  # torch raises RuntimeError
 NOT_ENDED = "not ended"  # in n-best lists, the last field of a hypothesis that was cut off at its maximum length
@@ -262,14 +262,14 @@ def check_plain(value: Any, depth: int = 0) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file atomically: `path` never has a part of it, even if the power fails. A replaced file's mode stays."""
-    with beside(path) as temporary, _created(temporary, path) as file:
+    with replacement_path(path) as temporary, _created(temporary, path) as file:
         file.write(content)
         sync(file)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """A text file to write. When complete, it replaces `path` and takes its mode; an error leaves the old file."""
+    """Yield a text file, which replaces `path` when it is complete and takes its mode; an error leaves the old file."""
     if path.is_dir():
         raise InputError(f"{path} is a directory: name a file to write to.")
     if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
@@ -283,7 +283,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
         raise InputError(f"{path} is read-only: name another file to write to, or allow writing with chmod u+w.")
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no directory {path.parent}.")
-    with beside(path) as temporary:
+    with replacement_path(path) as temporary:
         try:
             file = _created(temporary, path)
         except PermissionError as error:
@@ -295,8 +295,8 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """A temporary path, whose file replaces `path` when it is complete; an error leaves the old file."""
+def replacement_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path, whose file replaces `path` when it is complete; an error leaves the old file."""
     temporary = path.with_name(f".{path.name[:60]}.{secrets.token_hex(4)}")
     try:
         with naming(path):
@@ -374,7 +374,8 @@ def one_line(text: str) -> str:
 def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str, str | int]]) -> None:
     """Raise InputError if two outputs are the same file, or an output is also an input, even through links.
 
-    outputs: the path of each output, by setting. inputs: the name in messages and the path or descriptor of each input.
+    outputs: the path of each output, by setting
+    inputs: the name in messages and the path or descriptor of each input
     """
     paths = {name: path for name, path in outputs.items() if path is not None}
     identities = {name: _identity(path) for name, path in paths.items()}
@@ -394,7 +395,7 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str,
 
 @contextmanager
 def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
-    """A text file to write, as in `replacing`, of which a finished part is kept.
+    """Yield a text file to write, as in `replacing`, of which a finished part is kept.
 
     If Ctrl-C, a signal or a machine failure ends the work early, the finished part is kept as PATH.partial. Its path
     and its size, as `finished()` describes it, are printed to standard error. Bad input and a full disk leave nothing.
@@ -409,7 +410,7 @@ def keeping(path: Path, finished: Callable[[], str]) -> Iterator[TextIO]:
 
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """Within the context, send what C code and other programs print to standard error: standard output has results."""
+    """Send what C code and other programs print to standard error, within the context: standard output has results."""
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)

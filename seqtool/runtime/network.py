@@ -26,12 +26,12 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import write_whole
 from seqtool.runtime.version import __version__
 
-MAX_BYTES = 50_000_000  # of a download that is not a file of known size
-TIMEOUT_SECONDS = 20.0  # for a whole download, from looking up the name to the last byte
-FILE_TIMEOUT_SECONDS = 120.0  # for a file, whose download the next attempt resumes
-PROBE_SECONDS = 4.0  # in which the server of a library's download must answer
-SOCKET_TIMEOUT_SECONDS = 20.0  # in which a byte of a library's download must arrive
-CHUNK_BYTES = 1 << 16  # read at once
+MAX_BYTES = 50_000_000  # the size of a download, unless it is a file of known size
+TIMEOUT_SECONDS = 20.0  # the time for a whole download, from looking up the name to the last byte
+FILE_TIMEOUT_SECONDS = 120.0  # the time for a file, whose download the next attempt resumes
+PROBE_SECONDS = 4.0  # the time in which the server of a library's download must answer
+SOCKET_TIMEOUT_SECONDS = 20.0  # the time in which the next byte of a library's download must arrive
+CHUNK_BYTES = 1 << 16  # the number of bytes read at once
 MAX_REDIRECTS = 5
 REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 UNQUOTED = "!#$%&'()*+,/:;=?@[]~"  # RFC 3986's reserved characters and ~; % because an address may already be quoted
@@ -42,7 +42,7 @@ T = TypeVar("T")
 class DownloadError(InputError):
     """A download failed. The message is the end of a sentence that begins with the address.
 
-    no_answer: why no server answered ("Connection refused"); None if one did.
+    no_answer: the reason why no server answered ("Connection refused"); None if a server did.
     """
 
     def __init__(self, clause: str, no_answer: str | None = None) -> None:

@@ -11,7 +11,7 @@ import torch
 from seqtool.errors import InputError
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-ONEDNN = "bf16"  # the value of torch's switch with which oneDNN multiplies fp32 matrices
+ONEDNN = "bf16"  # with this value of torch's switch, oneDNN multiplies fp32 matrices
 KEPT_SHAPES = "64"  # the number of shapes for which torch caches oneDNN's prepared products
 
 
@@ -33,7 +33,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 @contextmanager
 def onednn() -> Iterator[bool]:
-    """Within the context, oneDNN multiplies fp32 matrices on a CPU. Yields whether it does: not if it loses precision.
+    """Multiply fp32 matrices on a CPU by oneDNN within the context, unless it loses precision. Yields whether it does.
 
     MKL, torch's choice on x86, uses AVX-512 only on Intel's processors and is half as fast on others. oneDNN takes half
     a millisecond to generate code for a new shape, and keeps the code of 1,024 shapes, which are most of those in an
@@ -47,14 +47,14 @@ def onednn() -> Iterator[bool]:
 
 
 def without_onednn() -> AbstractContextManager[None]:
-    """Within the context, inside `onednn()`, use MKL, which takes a tenth of oneDNN's time to start a small product."""
+    """Use MKL again within `onednn()`: it takes a tenth of oneDNN's time to start a small product."""
     return _products_by("none") if _onednn_is_exact() else nullcontext()
 
 
 def mkl_is_fast() -> bool:
     """Whether MKL should multiply a matrix by a vector in fp32.
 
-    This is so on Intel's processors with AMX, where it takes a fifth less time than oneDNN.
+    It should on Intel's processors with AMX, where it takes a fifth less time than oneDNN.
     """
     available: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     return available and _onednn_can_be_chosen() and not _onednn_is_exact()
@@ -81,7 +81,7 @@ def _onednn_can_be_chosen() -> bool:
 
 @contextmanager
 def _products_by(precision: str) -> Iterator[None]:
-    """Within the context, torch's switch for the precision of oneDNN's products has this value."""
+    """Set torch's switch for the precision of oneDNN's products to this value within the context."""
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, matmul.fp32_precision = matmul.fp32_precision, precision
     try:
@@ -108,9 +108,9 @@ def restore(switch: Any, precision: str) -> None:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Within the context, compute in full fp32, without TF32, so that results on a GPU and a CPU agree.
+    """Compute in full fp32, without TF32, within the context, so that results on a GPU and a CPU agree.
 
-    Afterwards torch's switches, the older ones and those of torch 2.9, are restored.
+    Afterwards torch's switches, both the older switches and the switches of torch 2.9, are restored.
     """
     before = [(switch, switch.fp32_precision) for switch in fp32_switches()]
     convolutions_tf32 = product_precision = None

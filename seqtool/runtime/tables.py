@@ -14,7 +14,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table without rules: the first column is aligned left, the last is as it is, others right."""
+    """The lines of a table without rules: the first column is aligned left, the last as given, others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *numbers, last in rows:

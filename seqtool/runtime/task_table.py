@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 
 class TaskEntry(NamedTuple):
-    """What is known about a task without importing it."""
+    """The description of a task, which does not import the task."""
 
-    location: str  # of its `Task`, as module:attribute
+    location: str  # where its `Task` is, as module:attribute
     model: str  # what messages call a model for the task
     command: str  # the command that uses such a model
 

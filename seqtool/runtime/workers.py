@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from seqtool.errors import UnfinishedError
 
-MAX_DEFAULT_PROCESSES = 8  # one process reads for all of them
+MAX_DEFAULT_PROCESSES = 8  # more would wait, since a single process reads for all of them
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,11 +21,11 @@ Result = TypeVar("Result")
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], *, processes: int | None
 ) -> Generator[Result, None, None]:
-    """The results of `function` for each item, in order. At any time about two items per process are in progress.
+    """Yield the results of `function` for each item, in order. At any time about two items per process are in progress.
 
-    function: must be defined at the top level of a module, so that processes can import it.
-    items: are read as they are needed.
-    processes: how many compute; None is one per CPU, up to 8; 1 is this process itself.
+    function: a function at the top level of a module, so that processes can import it.
+    items: the items, which are read as they are needed.
+    processes: the number of processes; None: one per CPU, up to 8; 1: this process itself.
 
     Processes are spawned, so that no thread or GPU of this one is copied. Raises UnfinishedError if one of them dies.
     """

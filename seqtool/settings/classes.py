@@ -148,35 +148,24 @@ def _locate(name: str) -> Any:
     """Import the class or function called `name`. Raises InputError, with a suggestion, if it does not exist."""
     module_name, _, attribute = name.rpartition(".")
     if name.partition(".")[0] != PACKAGE:
-        _put_current_directory_first()
+        here = str(Path.cwd())
+        # The current directory is first on Python's path, as with `python -m`. It stays there, since the user's modules
+        # may import others later, and worker processes inherit the path.
+        if sys.path[:1] not in ([here], [""]):
+            sys.path.insert(0, here)
+        importlib.invalidate_caches()  # so that modules written a moment ago are found
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists, but one that it imports does not
-        clause = f"Unknown target '{name}': there is no module '{error.name}'"
-        similar = _similar_module(error.name)
-        raise InputError(f"{clause}; did you mean '{similar}'?" if similar else f"{clause}.") from error
+        package, _, last = error.name.rpartition(".")
+        directories = getattr(sys.modules.get(package), "__path__", []) if package else [str(Path.cwd())]
+        similar = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(directories)], n=1)
+        advice = f"; did you mean '{join(package, similar[0])}'?" if similar else "."
+        raise InputError(f"Unknown target '{name}': there is no module '{error.name}'{advice}") from error
     target = getattr(module, attribute, None)
     if not callable(target):
         targets = [f"{module_name}.{key}" for key, value in vars(module).items() if callable(value)]
         raise InputError(sentence([unknown(name, targets, kind="target")]))
     return target
-
-
-def _put_current_directory_first() -> None:
-    """Put the current directory first on Python's path, as `python -m` does. It stays there, since the user's modules
-    may import others later, and worker processes inherit the path.
-    """
-    here = str(Path.cwd())
-    if sys.path[:1] not in ([here], [""]):
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()  # so that modules written a moment ago are found
-
-
-def _similar_module(name: str) -> str | None:
-    """The module whose name is most similar to that of a missing one, in the same package or the current directory."""
-    package, _, last = name.rpartition(".")
-    directories = getattr(sys.modules.get(package), "__path__", []) if package else [str(Path.cwd())]
-    similar = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(directories)], n=1)
-    return join(package, similar[0]) if similar else None

@@ -77,33 +77,25 @@ class Setting:
         """Whether its value is a name or text, which Hydra's grammar must not interpret."""
         return self.reads or self.writes or self.text or self.classes
 
-    @property
-    def is_path(self) -> bool:
-        """Whether its value is the path of a file or directory."""
-        return (self.reads or self.writes) and not self.text
-
     def problem(self, name: str, value: Any) -> str | None:
         """A clause that says why the setting called `name` cannot have this value; None if it can, or if it is null."""
         if value is None or value in self.choices:
             return None
         if self.choices:
             return f"Unknown {name} '{value}'; choose from {', '.join(self.choices)}"
-        broken = self._broken_limit(value)
-        return None if broken is None else f"{name} must be {f'{broken} {self.unit}'.rstrip()}, not {value:,}"
-
-    def _broken_limit(self, value: float) -> str | None:
-        """The limit that the number breaks, in words, such as `at least 1`; None if it breaks none."""
         # `not value >= limit` rather than `value < limit`, so that NaN breaks the limit
         is_too_large = self.at_most is not None and value > self.at_most
         if self.above is not None and (is_too_large or not value > self.above):
-            return f"above {self.above:,}" + ("" if self.at_most is None else f" and at most {self.at_most:,}")
-        if is_too_large:
-            return f"at most {self.at_most:,}"
-        if self.at_least is not None and not value >= self.at_least:
-            return f"at least {self.at_least:,}"
-        if self.below is not None and value >= self.below:
-            return f"below {self.below:,}"
-        return None
+            limit = f"above {self.above:,}" + ("" if self.at_most is None else f" and at most {self.at_most:,}")
+        elif is_too_large:
+            limit = f"at most {self.at_most:,}"
+        elif self.at_least is not None and not value >= self.at_least:
+            limit = f"at least {self.at_least:,}"
+        elif self.below is not None and value >= self.below:
+            limit = f"below {self.below:,}"
+        else:
+            return None
+        return f"{name} must be {f'{limit} {self.unit}'.rstrip()}, not {value:,}"
 
 
 NONE = Setting()
@@ -397,6 +389,7 @@ class Caption(Output):
 class Eval:
     """The settings of configs/eval.yaml for all tasks."""
 
+    task: str | None
     split: Annotated[str, Setting(checkpoint=True)]
     bootstrap: Annotated[int, Setting(at_most=1_000_000)]
     format: Annotated[str, choice("table", "json", "jsonl")]
@@ -444,11 +437,6 @@ class EvalTexts(Eval):
 
 
 @dataclass
-class EvalTask:
-    task: str | None
-
-
-@dataclass
 class Demo(ReadingMachine):
     """The settings of configs/demo.yaml for the server."""
 
@@ -485,7 +473,7 @@ TRAIN: Schemas = {
     **{"": (Groups, Run), "embeddings": (Embeddings,), "optim": (Optimiser,), "schedule": (Schedule,)},
     **{"train": (Train,), "validation": (Validation,), "model": (), "model.encoder": (Encoder,), **DATA},
 }
-EVAL = (EvalTask, Checkpoints, EvalTranslations, EvalCaptions, EvalTexts, DecodeCaptions, Machine)
+EVAL = (Checkpoints, EvalTranslations, EvalCaptions, EvalTexts, DecodeCaptions, Machine)
 COMMANDS: Mapping[str, Schemas] = {
     "prepare": TRAIN,
     "train": TRAIN,

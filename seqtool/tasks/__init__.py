@@ -1,5 +1,5 @@
 """The tasks, and the functions that choose one. `runtime.task_table` lists the tasks."""
 
-from seqtool.tasks.task import Task, evaluator, named, of, of_checkpoint
+from seqtool.tasks.task import Task, evaluator, task_by_name, task_of_checkpoint, task_of_data
 
-__all__ = ["Task", "evaluator", "named", "of", "of_checkpoint"]
+__all__ = ["Task", "evaluator", "task_by_name", "task_of_checkpoint", "task_of_data"]

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
-from seqtool.metrics.captions import NAMES, fitting_tokeniser, tokenized
+from seqtool.metrics.captions import NAMES, fitting_tokeniser, tokenize_captions
 from seqtool.metrics.scores import System, scorers
 from seqtool.settings import declarations, typed
 from seqtool.tasks.task import Task, with_vocabulary_of_run
@@ -87,8 +87,8 @@ class Captioning(Task):
         return groups
 
     def check_weights(self, model: "ImageCaptioner[Any]", config: DictConfig, cache: Cache, path: Path) -> None:
-        """Raise InputError unless a frozen backbone is the one whose annotation vectors are stored: otherwise the model
-        would be trained with one backbone and describe images with another.
+        """Raise InputError if the stored annotation vectors were computed by another backbone than this frozen one: the
+        model would be trained with one backbone and describe images with another.
         """
         if cache.store.fits(model.backbone):
             return
@@ -101,7 +101,7 @@ class Captioning(Task):
         )
 
     def check_tokenizer(self, tokenize: str) -> None:
-        tokenized([], tokenize)
+        tokenize_captions([], tokenize)
 
     def tokenizer(self, cache: Cache) -> tuple[str | None, str]:
         return fitting_tokeniser(chain.from_iterable(cache.split("valid").references()))

@@ -1,4 +1,4 @@
-"""The language-modelling task: text in, its continuation out."""
+"""The language-modelling task: text in, continuations out."""
 
 import logging
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class LanguageModelling(Task):
     outputs = "language models"
     streams = True
 
-    def counted(self, examples: "Streams") -> str:
+    def format_size(self, examples: "Streams") -> str:
         return f"{examples.tokens:,} {self.unit}"
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
@@ -71,20 +71,20 @@ class LanguageModelling(Task):
 
 
 def _streams(cache: Cache, split: str, settings: "TrainSettings") -> "Streams":
-    """Read a split as `train.batch_size` streams; with `train.fewer_streams`, as fewer if they would be shorter
-    than `train.bptt` tokens.
+    """Read a split as `train.batch_size` streams. With `train.fewer_streams`, read it as fewer streams if they would be
+    shorter than `train.bptt` tokens.
     """
     from seqtool.data.batches import Streams  # imports torch
 
     tokens, rows = cache.split(split).stream, settings.batch_size
-    most = max(1, len(tokens) // settings.bptt) if settings.fewer_streams else rows
-    if most < rows:
+    limit = max(1, len(tokens) // settings.bptt) if settings.fewer_streams else rows
+    if limit < rows:
         log.info(
             "The split '%s' has %s tokens and is read in %s: with train.batch_size=%d streams, each would be shorter "
             "than train.bptt=%d.",
-            *(split, f"{len(tokens):,}", "one stream" if most == 1 else f"{most} streams", rows, settings.bptt),
+            *(split, f"{len(tokens):,}", "one stream" if limit == 1 else f"{limit} streams", rows, settings.bptt),
         )
-    return Streams(tokens, rows=min(rows, most), steps=settings.bptt)
+    return Streams(tokens, rows=min(rows, limit), steps=settings.bptt)
 
 
 TASK = LanguageModelling()

@@ -26,7 +26,7 @@ from seqtool.training import runs
 if TYPE_CHECKING:
     from seqtool.data.batches import Examples
     from seqtool.data.cache import Cache
-    from seqtool.evaluation.evaluation import Evaluator
+    from seqtool.evaluation import Evaluator
     from seqtool.models.contract import EncoderDecoder
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings, Validator
 
-NON_SETTING_ARGUMENTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # of models' constructors
+NON_SETTING_ARGUMENTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # arguments of models
 
 
 class Task(ABC):
@@ -42,14 +42,14 @@ class Task(ABC):
 
     name: the task's key in `runtime.task_table`
     corpus: the base class of the task's data
-    does: what the task's models do, as in "translates sentences"
+    does: a description of what the task's models do, such as "translates sentences"
     example: an example of a setting that chooses a model, for messages
     scores: the names of a validation's scores besides the loss; the first is the default of train.best_by
-    unit: the unit in which the size of a training split is given, as in "29,000 pairs"
+    unit: the unit of a training split's size, such as the "pairs" of "29,000 pairs"
     predictor: the class that uses a trained model, as module:class
-    usage: format string, with {checkpoint}, of the command that uses a trained model
+    usage: the format string, with {checkpoint}, of the command that uses a trained model
     evaluator: the class with which `eval` scores, as module:class
-    outputs: what the models write, as in "a setting for translations"
+    outputs: the plural noun for what the models write, such as "translations"
     streams: whether examples are streams, whose state is carried from batch to batch
     """
 
@@ -65,7 +65,7 @@ class Task(ABC):
     outputs: ClassVar[str]
     streams: ClassVar[bool] = False
 
-    def counted(self, examples: Any) -> str:
+    def format_size(self, examples: Any) -> str:
         """Format the size of a training split, with its `unit`."""
         return f"{len(examples):,} {self.unit}"
 
@@ -79,9 +79,9 @@ class Task(ABC):
         """Return the cache for a run that resumes from a checkpoint. If the text's original files are gone, it is the
         cache with which the run was trained.
         """
-        from seqtool.training.moved_data import prepared_again  # imports torch
+        from seqtool.training.moved_data import prepare_or_reuse  # imports torch
 
-        return prepared_again(checkpoint, config.data, self.corpus, partial(self.prepare, config))
+        return prepare_or_reuse(checkpoint, config.data, self.corpus, partial(self.prepare, config))
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """Raise InputError for settings of a run that have no effect for this task or are invalid for its model, before
@@ -128,7 +128,7 @@ class Task(ABC):
         task = task_name(model, "model")
         if task == self.name:
             return
-        other = named(task)
+        other = task_by_name(task)
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", model.__name__).lower()
         raise InputError(
             f"model={name} {other.does}, but data={corpus.name} holds {corpus.contents}: choose another model, such as "
@@ -162,7 +162,7 @@ class Task(ABC):
                 )
 
     def parameter_groups(self, model: Any, config: DictConfig) -> list[dict[str, Any]]:
-        """Group the parameters. A group is trained after its `from_step`, perhaps with its own optimiser settings."""
+        """Group the parameters. A group is trained after its `from_step`, and may have settings for the optimiser."""
         return [{"params": list(model.parameters()), "from_step": 0}]
 
     def check_weights(  # noqa: B027 most tasks have nothing to check
@@ -220,24 +220,24 @@ def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
     return settings
 
 
-def named(name: str) -> Task:
-    """The task of this name."""
+def task_by_name(name: str) -> Task:
+    """The task with this name."""
     return cast(Task, resolve_name(TASKS[name].location))  # imports the task's module
 
 
-def of(config: DictConfig) -> Task:
-    """The task of the data in the settings. Unlike a model's, it is found without importing torch."""
-    return named(task_name(located(config.data, trusted=True, base=Corpus), "data"))
+def task_of_data(config: DictConfig) -> Task:
+    """The task of the data in the settings, which is found without importing torch, unlike the task of a model."""
+    return task_by_name(task_name(located(config.data, trusted=True, base=Corpus), "data"))
 
 
-def of_checkpoint(checkpoint: "Checkpoint") -> Task:
+def task_of_checkpoint(checkpoint: "Checkpoint") -> Task:
     """The task that a checkpoint was trained for. Raises InputError if this version does not have it."""
     if checkpoint.task not in TASKS:
         task, path = checkpoint.task, checkpoint.path
         raise InputError(f"{path} is for the task '{task}', which this version of seqtool does not have.")
-    return named(checkpoint.task)
+    return task_by_name(checkpoint.task)
 
 
 def evaluator(name: str) -> "type[Evaluator]":
     """The class that evaluates models of the task with this name."""
-    return cast("type[Evaluator]", resolve_name(named(name).evaluator))
+    return cast("type[Evaluator]", resolve_name(task_by_name(name).evaluator))

@@ -78,7 +78,7 @@ RECORD, MANIFEST = "checkpoint.json", "manifest.json"
 VOCABULARY = ".vocabulary"
 OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."
 CPU_RANDOM, CUDA_RANDOM = "random.cpu", "random.cuda"
-BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}  # of images and of batch normalisation
+BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}  # image and batch normalisation
 AVERAGE = "average-"
 NAME = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # never a path to another directory
 STEP = re.compile(r"step-(\d+)(-stopped|-saved)?")
@@ -144,7 +144,7 @@ class Checkpoint:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The weights' shapes by name. No weight is read. A running training may remove the files after this."""
+        """The weights' shapes by name. No weight is read. A run in progress may remove the files afterwards."""
         with _opened(self.path / WEIGHTS) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
@@ -232,8 +232,8 @@ def newest(run: Path, purpose: Purpose = "training") -> Checkpoint:
 
 
 def _first_intact(paths: Iterable[Path], purpose: Purpose, *, averaged_at: int | None = None) -> Checkpoint:
-    """Open the first intact checkpoint, with a warning for each damaged one before it. An average counts only if it was
-    made at the step `averaged_at`.
+    """Open the first intact checkpoint, with a warning for each damaged one before it. Averages that were not made at
+    the step `averaged_at` are passed over.
     """
     errors: list[InputError] = []
     for path in paths:
@@ -296,7 +296,7 @@ MAX_INTEGER = 2**53  # larger integers are not exact as floats
 
 
 def _is_record(record: Mapping[str, Any]) -> bool:
-    """Whether every value in the record has the right type; if not, may raise TypeError, KeyError or AttributeError."""
+    """Whether every value in the record has the right type. May raise TypeError, KeyError or AttributeError if not."""
     config, progress = record["config"], record["progress"]
     scores = [progress.get(name, {}) for name in ("best", "last", "yardstick")]
     groups = [config["model"], record["versions"], record["data"], progress.get("meter", {}), *scores]
@@ -367,7 +367,7 @@ def save(
 
 
 def run_name(path: Path) -> str:
-    """The name of a checkpoint's run, or of the checkpoint's directory if it is outside a run."""
+    """The name of a checkpoint's run; for a checkpoint outside a run, the name of its directory."""
     path = path.absolute()
     return path.parents[1].name if path.parent.name == "checkpoints" else path.name
 
@@ -397,9 +397,9 @@ def remove_unfinished(run: Path) -> None:
 
 def remove(path: Path) -> None:
     """Delete a checkpoint. It is renamed first, to a name that no reader looks for, so that none sees part of it."""
-    doomed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # a new name each time: NFS may keep old files
-    path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)  # NFS keeps the files that another process has open
+    renamed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # a new name each time: NFS may keep old files
+    path.rename(renamed)
+    shutil.rmtree(renamed, ignore_errors=True)  # NFS keeps the files that another process has open
 
 
 def average(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
@@ -452,7 +452,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a file of tensors. Raises OSError if the disk is full."""
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:  # names the operating system's error only in its text
+    except SafetensorError as error:  # it names the operating system's error only in its text
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise

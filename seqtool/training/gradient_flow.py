@@ -30,7 +30,7 @@ from seqtool.view.report import rounded
 
 MAX_EXAMPLES = 64
 
-Calls = list[tuple[Tensor, State, State]]  # of a cell: its input, and its state before and after each step
+Calls = list[tuple[Tensor, State, State]]  # each step of a cell: its input, and its state before and after
 
 
 def check(model: EncoderDecoder[Any]) -> None:
@@ -42,7 +42,7 @@ def check(model: EncoderDecoder[Any]) -> None:
 
 def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: torch.device, step: int) -> None:
     """Measure the gradient flow, append it to the run's `gradient_flow.jsonl`, and plot it beside some earlier
-    measurements, all on the same training examples. A step that was measured before is left as it is.
+    measurements, all on the same training examples. A step is measured only once.
     """
     path = run / FLOW
     records = read(path) if path.exists() else []
@@ -52,7 +52,7 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
     append_record(path, records[-1])
     shown = records[:: -max(1, len(records) // 6)][::-1]
     figure = run / GRADIENT_FLOW
-    with plots.or_left_out(figure):
+    with plots.optional_figure(figure):
         plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, figure)
 
 

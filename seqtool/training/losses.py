@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from seqtool.data.batches import Batch
 from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder, Output
-from seqtool.models.hard_attention import Sampled, hard_attention_terms
+from seqtool.models.hard_attention import DrawnLocations, hard_attention_terms
 from seqtool.models.tokens import PAD
 
 Scalar = Float[Tensor, ""]
@@ -38,7 +38,7 @@ class Loss(NamedTuple):
     state: Any = None
 
     def sums(self) -> Float[Tensor, "3"]:
-        """−log p, the reward and the number of rewards; the last two are 0 unless the reward is finite."""
+        """−log p, the reward and the number of rewards; reward and number are 0 unless the reward is finite."""
         reward = torch.full_like(self.nll, math.nan) if self.reward is None else self.reward
         finite = reward.isfinite()
         return torch.stack([self.nll, reward.where(finite, torch.zeros_like(reward)), finite.to(reward.dtype)])
@@ -66,7 +66,7 @@ class TrainingLoss(nn.Module):
         if output.sampled is not None:
             return self._sampled_loss(output, output.sampled, labels)
         loss = self._expected_loss(output.features, output.attention, labels)
-        return loss if batch.continues is None else loss._replace(state=tree.each(Tensor.detach, output.state))
+        return loss if batch.continues is None else loss._replace(state=tree.map_tensors(Tensor.detach, output.state))
 
     @torch.no_grad()
     def observe(self, reward: Scalar) -> None:
@@ -87,14 +87,14 @@ class TrainingLoss(nn.Module):
             total = total + penalty * doubly_stochastic(attention, labels).sum()
         return Loss(total, nll.sum())
 
-    def _sampled_loss(self, output: Output, sampled: Sampled, labels: Int[Tensor, "B T"]) -> Loss:
+    def _sampled_loss(self, output: Output, sampled: DrawnLocations, labels: Int[Tensor, "B T"]) -> Loss:
         """The loss of hard attention: −log p(y|s) and `hard_attention_terms`, averaged over an image's samples. A row
         that took the expected context has only −log p(y). The doubly stochastic penalty applies to every row.
         """
         penalty, M = self.model.penalties.doubly_stochastic, sampled.samples  # noqa: N806
         assert output.attention is not None
         labels = labels[sampled.image]
-        soft, hard = slice(sampled.expected), slice(sampled.expected, None)  # rows that did not sample, and that did
+        soft, hard = slice(sampled.expected_rows), slice(sampled.expected_rows, None)  # rows without and with draws
         expected = self._expected_loss(output.features[soft], output.attention[soft], labels[soft])
         loss, nll = self.model.loss(output.features[hard], labels[hard], self.smoothing)
         real = labels[hard] != PAD

@@ -1,8 +1,8 @@
 """Finds the data that a checkpoint was trained with, even if they or the checkpoint have moved.
 
-A checkpoint records the settings of its data and the digests of the files. Settings may give new paths. A relative
-path is looked up in the working directory, then in the directory where the run was started. The digests tell whether
-the files are the same.
+A checkpoint records the settings of its data and the digests of the files. New settings may give other paths. A
+relative path is looked up in the working directory, then in the directory where the run was started. The digests tell
+whether the files have changed.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from seqtool.settings import Config, declarations, plain, resolved
 from seqtool.settings.classes import build
 from seqtool.training.checkpoint import Checkpoint, sha256
 
-SOURCES = tuple(declarations.declared(declarations.Sources))  # the settings of corpora that name files
+SOURCES = tuple(declarations.declared(declarations.Sources))  # the names of corpora's settings that name files
 CONTENT = "content"  # a key of a checkpoint's data: the digest of its images, without their names
 log = logging.getLogger("seqtool")
 
@@ -111,7 +111,7 @@ def _digest(path: Path) -> str:
     return sha256(check_file(path))
 
 
-def prepared_again(checkpoint: Checkpoint, data: Config, kind: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
+def prepare_or_reuse(checkpoint: Checkpoint, data: Config, kind: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
     """The cache that `prepare` makes for a run that resumes; if the text's files are gone, the run's previous cache.
 
     Args:
@@ -127,19 +127,19 @@ def prepared_again(checkpoint: Checkpoint, data: Config, kind: type[Corpus], pre
         missing = [split for split in corpus.splits() if not split_exists(corpus, split)]
         if not missing or any(now.get(name) != before.get(name) for name in SOURCES):  # the user gave new paths
             raise
-        cache = trained_on(checkpoint, data)
+        cache = find_cache(checkpoint, data)
         if cache is None:
-            raise InputError(f"{error} {how_to_find(checkpoint, data, missing)}") from error
+            raise InputError(f"{error} {missing_data_advice(checkpoint, data, missing)}") from error
         log.info("%s Using the prepared data in %s.", error, cache.directory)
         return cache
 
 
-def trained_on(checkpoint: Checkpoint, data: Config) -> Cache | None:
+def find_cache(checkpoint: Checkpoint, data: Config) -> Cache | None:
     """The complete cache with which the checkpoint was trained, if it still exists."""
     limits = asdict(cache_settings(data).limits)
     summaries = [file for root in _cache_directories(checkpoint, data) for file in sorted(root.glob(f"*/{SUMMARY}"))]
     for file in summaries:
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged cache, or one of another type or version
+        with suppress(OSError, ValueError, KeyError, TypeError):  # the cache is damaged, or of another type or version
             inputs = read_record(file)["inputs"]
             cached = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
             recorded = {name: digest for name, digest in checkpoint.data.items() if name != CONTENT or name in cached}
@@ -153,11 +153,11 @@ def trained_on(checkpoint: Checkpoint, data: Config) -> Cache | None:
 
 def texts(checkpoint: Checkpoint, data: Config, split: str) -> Split | None:
     """The split in the checkpoint's cache if both exist; caches hold no text of the training split."""
-    cache = trained_on(checkpoint, data)
+    cache = find_cache(checkpoint, data)
     return cache.split(split) if cache is not None and split in cache.splits and split != "train" else None
 
 
-def how_to_find(checkpoint: Checkpoint, data: Config, splits: Sequence[str]) -> str:
+def missing_data_advice(checkpoint: Checkpoint, data: Config, splits: Sequence[str]) -> str:
     """The end of the error message about missing files of these splits."""
     values = plain(data)
     names = [split for split in splits if isinstance(values.get(split), str | list)]

@@ -22,9 +22,9 @@ OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 
 # The type of a setting's value, by the type of torch's default: torch's optimisers do not check types.
-TYPES: dict[type, Any] = {float: float, int: float, bool: bool, tuple: list[float]}
+SETTING_TYPES: dict[type, Any] = {float: float, int: float, bool: bool, tuple: list[float]}
 
-FUSED = ("adam", "adamw")  # with a fused kernel: one pass over memory instead of a dozen
+FUSED = ("adam", "adamw")  # optimisers with a fused kernel: one pass over memory instead of a dozen
 
 Schedule = Callable[[int, float, int], float]
 """(step from 1, epochs so far as a fraction, plateaus so far) → the factor by which the learning rate is multiplied."""
@@ -34,7 +34,7 @@ Schedule = Callable[[int, float, int], float]
 class Optimisation:
     """An optimiser whose learning rates follow a schedule.
 
-    plateau: the number of validations in a row without improvement that make a plateau; None if the schedule has none.
+    plateau: a plateau is this number of validations in a row without improvement; None if the schedule has none.
     """
 
     optimiser: torch.optim.Optimizer
@@ -65,8 +65,8 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
     parameters = list(parameters)
     groups = [group["params"] if isinstance(group, dict) else [group] for group in parameters]
     can_fuse = all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group)
-    name, optimiser, arguments = _chosen(settings, OPTIMISERS, kind="optimiser", group="optim")
-    arguments = _converted(optimiser, arguments)
+    name, optimiser, arguments = _choose(settings, OPTIMISERS, kind="optimiser", group="optim")
+    arguments = _convert(optimiser, arguments)
     incompatible = arguments.keys() & {"foreach", "differentiable"}  # torch excludes them with `fused`
     if name in FUSED and can_fuse and not incompatible:
         arguments = {"fused": True, **arguments}
@@ -98,22 +98,22 @@ def _as_input_errors(name: str) -> Iterator[None]:
         raise InputError(f"The settings optim.* do not suit {name}: {str(error).removesuffix('.')}.") from error
 
 
-def _converted(optimiser: type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, each converted to the type of the optimiser's default."""
+def _convert(optimiser: type[torch.optim.Optimizer], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert each argument to the type of the optimiser's default."""
     fields: list[Any] = []
     for name, parameter in inspect.signature(optimiser).parameters.items():
         if name in arguments:
-            fields.append((name, TYPES.get(type(parameter.default), Any), dataclasses.field()))
+            fields.append((name, SETTING_TYPES.get(type(parameter.default), Any), dataclasses.field()))
         elif parameter.default is not parameter.empty:  # the user did not set it: only its name matters
             fields.append((name, Any, dataclasses.field(default=None)))
     values: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix="optim")
     return {name: getattr(values, name) for name in arguments}
 
 
-def _chosen(
+def _choose(
     settings: Mapping[str, Any], table: Mapping[str, Any], *, kind: str, group: str
 ) -> tuple[str, Any, dict[str, Any]]:
-    """A group's `name`, the class or function of this name, and the other settings. `optim` may name a user's class."""
+    """Return a group's `name`, what it names (in `optim` also a user's class), and the other settings."""
     arguments = dict(settings)
     name = arguments.pop("name", "")
     if not isinstance(name, str):
@@ -127,7 +127,7 @@ def _chosen(
 
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     """Make the schedule that the setting `name` names; the other settings are its arguments."""
-    _, make, arguments = _chosen(settings, SCHEDULES, kind="schedule", group="schedule")
+    _, make, arguments = _choose(settings, SCHEDULES, kind="schedule", group="schedule")
     if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
         raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
     return cast(Schedule, make(**checked(make, arguments, prefix="schedule")))
@@ -149,35 +149,35 @@ def fitting_warmup(steps: int) -> int:
 
 
 def _constant(*, warmup: int) -> Schedule:
-    return lambda step, epoch, plateaus: _warm(step, warmup)
+    return lambda step, epoch, plateaus: _ramp(step, warmup)
 
 
 def _inverse_square_root(*, warmup: int) -> Schedule:
-    """After the warm-up, falling with the inverse square root of the step (Vaswani et al. 2017, (3))."""
-    return lambda step, epoch, plateaus: _warm(step, warmup) * math.sqrt(max(1, warmup) / max(step, warmup, 1))
+    """Fall with the inverse square root of the step after the warm-up (Vaswani et al. 2017, (3))."""
+    return lambda step, epoch, plateaus: _ramp(step, warmup) * math.sqrt(max(1, warmup) / max(step, warmup, 1))
 
 
 def _cosine(*, warmup: int, epochs: float | None) -> Schedule:
-    """Half a cosine, from 1 at the start to 0 after `epochs` (Loshchilov & Hutter 2017, (5), without restarts)."""
+    """Follow half a cosine, from 1 down to 0 after `epochs` (Loshchilov & Hutter 2017, (5), without restarts)."""
     if epochs is None:
         raise InputError("schedule=cosine needs an end; set train.epochs, or schedule.epochs.")
     if epochs <= 0:
         raise InputError(f"schedule.epochs must be above 0, not {epochs:g}.")
-    return lambda step, epoch, plateaus: _warm(step, warmup) * (1 + math.cos(math.pi * min(1.0, epoch / epochs))) / 2
+    return lambda step, epoch, plateaus: _ramp(step, warmup) * (1 + math.cos(math.pi * min(1.0, epoch / epochs))) / 2
 
 
 def _halve_by_epoch(*, start: float, every: float) -> Schedule:
-    """Sutskever et al. 2014, section 3.4: constant for 5 epochs, then halved every half epoch."""
+    """Halve the rate every `every` epochs from epoch `start` on (Sutskever et al. 2014, section 3.4: 0.5 and 5)."""
     if every <= 0:
         raise InputError(f"schedule.every must be above 0, not {every}.")
     return lambda step, epoch, plateaus: 0.5 ** (math.floor((epoch - start) / every) + 1 if epoch >= start else 0)
 
 
 def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
-    """Halved at each plateau; the training loop detects plateaus, after `patience` validations."""
+    """Halve the rate at each plateau. The training loop detects plateaus, after `patience` validations."""
     if patience < 1:
         raise InputError(f"schedule.patience must be at least 1, not {patience}.")
-    return lambda step, epoch, plateaus: _warm(step, warmup) * 0.5**plateaus
+    return lambda step, epoch, plateaus: _ramp(step, warmup) * 0.5**plateaus
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
@@ -189,6 +189,6 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 }
 
 
-def _warm(step: int, warmup: int) -> float:
-    """The factor of a linear warm-up."""
+def _ramp(step: int, warmup: int) -> float:
+    """The factor of a linear warm-up: 1 after `warmup` steps."""
     return min(1.0, step / warmup) if warmup else 1.0

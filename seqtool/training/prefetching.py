@@ -10,7 +10,7 @@ import torch
 from seqtool.data.batches import Batch, Indices
 from seqtool.runtime import distributed
 
-MAX_PENDING = 2  # batches being made or waiting to be used
+MAX_PENDING = 2  # the number of batches being made or waiting to be used
 ASYNCHRONOUS_DEVICES = ("cuda",)
 
 
@@ -43,11 +43,11 @@ class Prefetcher:
 
     def take(self, indices: Indices, following: Sequence[Indices]) -> Batch:
         """Return this process's shard of a batch, or raise the error from making it. A process without an example gets
-        the batch's first one, since every process must exchange gradients.
+        the batch's first example, since every process must exchange gradients.
 
         Args:
             indices: the indices of the whole batch's examples.
-            following: the indices of the batches after it, the first of which the thread prepares.
+            following: the indices of the batches after it; the thread prepares the first `MAX_PENDING`.
         """
         while self._pending and not np.array_equal(self._pending[0][0], indices):  # another batch was expected
             self._pending.popleft()[1].cancel()

@@ -22,7 +22,7 @@ from seqtool.runtime import distributed
 from seqtool.runtime.files import finite_json, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import typed
-from seqtool.training.resuming import resume_command, trusting
+from seqtool.training.resuming import resume_command, trust_option
 from seqtool.training.saving import Progress, TrainSettings
 from seqtool.training.validation import Sample, Scores, format_scores
 from seqtool.training.verdict import UNKNOWN_WORDS, verdict
@@ -61,14 +61,14 @@ class MetricsLog:
             path.unlink()
 
     def bar(self, step: int, total: int | None) -> Any:
-        """A progress bar that begins at `step`; `total` is None if only time or patience ends the run."""
+        """Make a progress bar that begins at `step`; `total` is None if only time or patience ends the run."""
         self._bar = progress_bar(total=total, unit="step", description=self.run.name, start=step)
         return self._bar
 
     def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
         """Reset the sums to zero, or to a stopped run's: −log p in nats, and tokens."""
         self.nll = torch.tensor(nll)
-        self.tokens = self._before = tokens
+        self.tokens = self._recorded_tokens = tokens
         self.norm: Tensor | None = None
         self.since = time.monotonic()
 
@@ -89,7 +89,7 @@ class MetricsLog:
         record = {
             "loss": loss,
             "perplexity": math.exp(min(loss, 100)),
-            "tokens_per_second": round((self.tokens - self._before) / (time.monotonic() - self.since), 1),
+            "tokens_per_second": round((self.tokens - self._recorded_tokens) / (time.monotonic() - self.since), 1),
             "learning_rate": rate,
             "gradient_norm": float(self.norm if self.norm is not None else math.nan),
         }
@@ -110,7 +110,7 @@ class MetricsLog:
         """Print the scores, and record them with the shares of degenerate outputs (`Validator.degenerate_shares`)."""
         shares = {f"outputs_{name}": share for name, share in outputs.items()}
         self._write(progress, {**{f"valid_{name}": value for name, value in scores.items()}, **shares, **self.sizes})
-        tqdm.write(f"{progress}: {_line(scores)}{', the best so far' if better else ''}")
+        tqdm.write(f"{progress}: {_score_line(scores)}{', the best so far' if better else ''}")
 
     def show(self, samples: Sequence[Sample], progress: Progress) -> None:
         """Print samples and append them to samples.jsonl."""
@@ -122,13 +122,13 @@ class MetricsLog:
 
     def averaged(self, count: int, scores: Scores, *, better: bool) -> None:
         """Print the scores of an average of `count` checkpoints."""
-        tqdm.write(f"Average of the last {count} checkpoints: {_line(scores)}{', the best' if better else ''}")
+        tqdm.write(f"Average of the last {count} checkpoints: {_score_line(scores)}{', the best' if better else ''}")
 
     def draw(self) -> None:
         """Draw the learning curves."""
         figure = self.run / LEARNING_CURVES
         if distributed.is_first():
-            with plots.or_left_out(figure):
+            with plots.optional_figure(figure):
                 plots.learning_curves({self.run.name: self.run / METRICS}, figure)
 
     def _write(self, progress: Progress, values: Mapping[str, float]) -> None:
@@ -142,7 +142,7 @@ class MetricsLog:
                     self._tensorboard.add_scalar(name, value, progress.step)
 
 
-def closing(run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], usage: str) -> Iterator[str]:
+def summary(run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], usage: str) -> Iterator[str]:
     """Yield the lines that are printed at the end of a run.
 
     Args:
@@ -152,14 +152,14 @@ def closing(run: Path, config: DictConfig, progress: Progress, best: Mapping[str
         best: the name and scores of its best checkpoint.
         usage: a format string, with {checkpoint}, of the command that uses the trained model.
     """
-    settings, trust = typed(TrainSettings, config.train), trusting(config, resuming=False)
+    settings, trust = typed(TrainSettings, config.train), trust_option(config, resuming=False)
     limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # named if time ended the run before them
     missed = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
     if reached := progress.limits(settings):
         ended = f"Ended by {' and '.join(f'train.{name}={limit:g}' for name, limit in reached.items())}"
         ended += f" at step {progress.step:,}"
         if missed and list(reached) == ["minutes"]:
-            command = f"{resume_command(run)}{trusting(config, resuming=True)}"
+            command = f"{resume_command(run)}{trust_option(config, resuming=True)}"
             ended += f", in epoch {progress.epoch + 1}, before {' and '.join(missed)}. Resume with: {command}"
             ended += " train.minutes=null"
         yield ended
@@ -201,7 +201,7 @@ def _truncate(path: Path, step: int) -> None:
     write_whole(path, b"".join(kept))
 
 
-def _line(scores: Scores) -> str:
+def _score_line(scores: Scores) -> str:
     *others, loss = format_scores(scores)
     perplexity = math.inf if scores["loss"] >= 100 else math.exp(scores["loss"])
     return ", ".join([f"validation {loss} (perplexity {perplexity:.2f})", *others])

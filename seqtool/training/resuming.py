@@ -57,8 +57,8 @@ UNLOGGED = (
 
 
 class ChangedRunError(InputError):
-    """Raised if settings or data are not those that a run was started with. The message lacks its end: what the user
-    may do instead.
+    """Raised if settings or data are not those that a run was started with. The caller adds the end of the message:
+    what the user may do instead.
 
     names: the full names of the changed settings.
     config: the configuration with the changes.
@@ -142,7 +142,7 @@ def _existing_run(config: DictConfig, resume: str) -> Path | None:
 
 
 def _newest_checkpoint(run: Path, resume: str) -> Checkpoint | None:
-    """The run's newest checkpoint; None with `auto` if none was saved, so that the run starts again."""
+    """The run's newest checkpoint; with `auto` None if none was saved: the run then starts again."""
     checkpoint.remove_unfinished(run)
     if checkpoint.list_checkpoints(run):
         return checkpoint.newest(run)
@@ -175,12 +175,12 @@ def is_finished(last: Checkpoint, settings: TrainSettings) -> bool:
     return bool(progress.limits(settings)) and progress.is_validated and averaged
 
 
-def resumed(config: DictConfig, last: Checkpoint) -> DictConfig:
+def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
     """The configuration of the run's last checkpoint, with this command line's overrides.
 
     Raises InputError for a setting that must not change.
     """
-    stored = _stored(last, modules(config.trust))
+    stored = _stored_config(last, modules(config.trust))
     changed = stored.copy()
     overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # before interpolation of ${…}
     for override in overrides:
@@ -209,7 +209,7 @@ def resumed(config: DictConfig, last: Checkpoint) -> DictConfig:
             problems.append(unknown(name, choices))
         raise InputError(sentence(problems))
     if differences:
-        shown = ", ".join(f"{name} ({_shown(old)}, now {_shown(new)})" for name, old, new in differences)
+        shown = ", ".join(f"{name} ({_format_value(old)}, now {_format_value(new)})" for name, old, new in differences)
         raise ChangedRunError(
             f"Run {last.path.parents[1]} was started with other settings of {shown}: a resumed run keeps them. "
             f"Leave {'it' if len(differences) == 1 else 'them'} out",
@@ -219,11 +219,11 @@ def resumed(config: DictConfig, last: Checkpoint) -> DictConfig:
     for key in ("optim", "schedule", "train", "validation"):
         for name, old, new in _differences(key, stored[key], changed[key]):
             if name not in UNLOGGED:
-                log.info("From now on %s is %s; it was %s.", name, _shown(new), _shown(old))
+                log.info("From now on %s is %s; it was %s.", name, _format_value(new), _format_value(old))
     return changed
 
 
-def trusting(config: DictConfig, *, resuming: bool) -> str:
+def trust_option(config: DictConfig, *, resuming: bool) -> str:
     """The `trust=` option that a command needs for the run's user-defined classes; empty if there are none.
 
     resuming: whether the command resumes the run; otherwise it needs only the classes of the model.
@@ -247,13 +247,13 @@ def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, An
         yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _stored(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
+def _stored_config(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
     """The settings with which a run was last trained. Raises InputError if they are not a run's settings, or name
     classes outside this package and the modules in `trust`.
     """
@@ -312,7 +312,7 @@ def initialise_fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cach
         log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(vocabulary):,}")
 
 
-def open_other(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Checkpoint:
+def open_initial_checkpoint(model: EncoderDecoder[Any], config: DictConfig) -> checkpoint.Checkpoint:
     """Open the checkpoint that `init_from` names. Raises InputError if its weights cannot initialise this model."""
     if any(file is not None for file in config.embeddings.values()):
         raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")

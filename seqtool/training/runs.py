@@ -15,7 +15,7 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
     """Make the directory of a new run and return its path.
 
     Without a name, the run gets the first of `suggestion`, `suggestion-2`, … that no other run has. Creating the
-    directory claims the name, so two processes never get the same one. Raises InputError for a name that another run
+    directory claims the name, so two processes never get the same name. Raises InputError for a name that another run
     has, or that does not name a directory directly inside `root`.
     """
     root.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def located(path: Path) -> Path:
 
 
 def nearby(missing: Path) -> str:
-    """A sentence that lists the runs or checkpoints beside a missing path, or else those in runs/, or else the built-in
+    """A sentence that lists the runs or checkpoints beside a missing path, or else in runs/, or else the built-in
     models, the most similar names first.
     """
     for folder in (missing.parent, RUNS, BUILT_IN):

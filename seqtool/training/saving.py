@@ -25,7 +25,7 @@ from seqtool.training.losses import TrainingLoss
 from seqtool.training.validation import Scores, is_better
 
 AVERAGED = "averaged.txt"  # in the run's directory: the step at which its checkpoints were averaged
-STATE = {"optimiser", "scaler"}  # what `TrainingState` adds to a checkpoint's progress
+STATE = {"optimiser", "scaler"}  # the keys that `TrainingState` adds to a checkpoint's progress
 
 
 @dataclass
@@ -57,14 +57,14 @@ class Progress:
     seconds: the time trained.
     best: the best checkpoint's name and scores.
     stale: the number of scheduled validations in a row that were not better than the `yardstick`.
-    since_halving: the same since the learning rate was last halved.
+    since_halving: the number of these since the learning rate was last halved.
     plateaus: how often the learning rate was halved.
     yardstick: the best scores of a scheduled validation.
     scheduled: the checkpoints of the latest scheduled validations.
     last: the scores of the last validation.
     skipped: the number of steps whose loss or gradient was not finite.
-    skipped_in_a_row: the number of steps skipped since the last one that was not.
-    good: the last checkpoint with a finite validation loss and no skipped step right before it.
+    skipped_in_a_row: the number of steps skipped since the last step that was not skipped.
+    good: the name of the last checkpoint with a finite validation loss and no skipped step right before it.
     meter: the sums with which the next record of the training loss begins.
     """
 
@@ -104,7 +104,7 @@ class Progress:
         return bool(self.last.get("step") == self.step)
 
     def validation_is_due(self, every: int | None) -> bool:
-        """Whether a validation is due: every so many steps, or at the end of each epoch, but once for a step."""
+        """Whether a validation is due: each `every` steps, or if None at the end of an epoch; only once for a step."""
         due = self.position == 0 if every is None else self.step % every == 0
         return due and self.step > 0 and not self.is_validated
 
@@ -125,7 +125,7 @@ class Progress:
         Args:
             scores: the scores of this step.
             by: the name of the score that is compared.
-            plateau: the number of validations in a row without improvement that halves the learning rate; or None.
+            plateau: the learning rate is halved after this number of validations without improvement; None: never.
             kept: the number of checkpoints of scheduled validations to keep.
         """
         better = is_better(scores, self.yardstick, by=by)
@@ -162,7 +162,7 @@ class TrainingState:
         tensors: dict[str, Tensor] = {BASELINE: self.loss.baseline}
         scalars: dict[str, Any] = {}
         for i, ours in enumerate(tree.leaves(self.carried)):
-            parts = distributed.gathered(ours.cpu())
+            parts = distributed.gather(ours.cpu())
             whole = ours.new_empty(len(parts) * max(map(len, parts)), *ours.shape[1:], device="cpu")
             for process, part in enumerate(parts):
                 whole[process :: len(parts)][: len(part)] = part
@@ -173,8 +173,8 @@ class TrainingState:
         random = {CPU_RANDOM: torch.get_rng_state()}
         if self.device.type == "cuda":
             random[CUDA_RANDOM] = torch.cuda.get_rng_state(self.device)
-        for process, states in enumerate(distributed.gathered(random)):
-            tensors |= {_of_process(name, process): state for name, state in states.items()}
+        for process, states in enumerate(distributed.gather(random)):
+            tensors |= {_process_key(name, process): state for name, state in states.items()}
         return tensors, {"optimiser": scalars, "scaler": self.scaler.state_dict()}
 
     def restore(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
@@ -197,14 +197,14 @@ class TrainingState:
             # the rows that `Prefetcher.take` gives this process
             rows = slice(process, None, distributed.size()) if process < len(carried[0]) else slice(1)
             shards = (tensor[rows].to(self.device) for tensor in carried)
-            self.carried = tree.each(lambda _: next(shards), self.loss.model.encode(None)[1])
-        if (random := tensors.get(_of_process(CPU_RANDOM, process))) is not None:
+            self.carried = tree.map_tensors(lambda _: next(shards), self.loss.model.encode(None)[1])
+        if (random := tensors.get(_process_key(CPU_RANDOM, process))) is not None:
             torch.set_rng_state(random)
-        if (random := tensors.get(_of_process(CUDA_RANDOM, process))) is not None and self.device.type == "cuda":
+        if (random := tensors.get(_process_key(CUDA_RANDOM, process))) is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(random, self.device)
 
 
-def _of_process(name: str, process: int) -> str:
+def _process_key(name: str, process: int) -> str:
     """The name of a process's random state in a checkpoint."""
     return name if process == 0 else f"{name}.{process}"
 

@@ -266,7 +266,7 @@ def expected_steps(epoch: Epoch, settings: TrainSettings) -> int | None:
 
 @contextmanager
 def noting_signals() -> Iterator[Stop]:
-    """Within the context, record signals that ask the run to stop; a second SIGINT stops it at once.
+    """Record signals that ask the run to stop, within the context; a second SIGINT stops it at once.
 
     SLURM can send SIGUSR1 before a job's time is up; SIGHUP is sent when the terminal is closed.
     """

@@ -26,12 +26,12 @@ from seqtool.runtime.precision import autocast
 from seqtool.settings import declarations, names
 from seqtool.training.losses import TrainingLoss
 
-BATCH_SIZE = 128  # sentences or images to decode
-SAMPLE_TOKENS = 200  # the length of a sample of a language model
+BATCH_SIZE = 128  # the number of sentences or images decoded at once
+SAMPLE_TOKENS = 200  # the length of a language model's sample
 
 
 class ValidationDecoding(DecodeSettings):
-    """How a validation decodes: the same settings, under other names in a message about memory."""
+    """The settings with which a validation decodes; a message about memory names them as users set them."""
 
     memory = "validation.beam or validation.max_length"
 
@@ -54,7 +54,7 @@ class ValidationSettings(declarations.Validation):
         declarations.check_values(self, "validation.")
 
     def decoding(self, precision: str) -> DecodeSettings:
-        """The decoding settings: those of configs/decoding.yaml, overridden by these."""
+        """The decoding settings: the defaults of configs/decoding.yaml, overridden by these settings."""
         overrides = {"beam": self.beam, "max_length": self.max_length, "batch_size": BATCH_SIZE, "precision": precision}
         settings = {**defaults("decoding"), **overrides}
         return ValidationDecoding(**{field.name: settings[field.name] for field in fields(DecodeSettings)})
@@ -191,14 +191,14 @@ class StreamValidator:
         return {"loss": nats / self.streams.tokens, "bits": nats / math.log(2) / self.characters}
 
     def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
-        """Texts sampled from their beginning, with the same random numbers each time."""
-        uniforms = torch.from_numpy(np.random.default_rng(0).random((1, count, SAMPLE_TOKENS))).float()
+        """Sample texts from their beginning, with the same random numbers each time."""
+        uniform_noise = torch.from_numpy(np.random.default_rng(0).random((1, count, SAMPLE_TOKENS))).float()
         model.eval()
         with torch.inference_mode(), autocast(self.machine.device, self.machine.precision):
             samples = sample(
                 model.step,
                 *model.encode(None),
-                uniform_noise=uniforms,
+                uniform_noise=uniform_noise,
                 maximum=[SAMPLE_TOKENS],
                 minimum=SAMPLE_TOKENS + 1,  # a text has no EOS
                 temperature=1.0,
@@ -211,13 +211,13 @@ class StreamValidator:
         return [{"text": self.vocabulary.decode(hypothesis.tokens)} for hypothesis in samples]
 
     def degenerate_shares(self) -> dict[str, float]:
-        """Nothing: a language model's samples are not judged."""
+        """Return no shares: a language model's samples are not judged."""
         return {}
 
 
 @contextmanager
 def _evaluating(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[None]:
-    """Within the context, switch dropout and gradients off; if memory runs out, the error message ends in `advice`."""
+    """Switch dropout and gradients off within the context; if memory runs out, the error message ends in `advice`."""
     loss.eval()
     with (
         out_of_memory(lambda: f"while validating{advice}", machine.device),

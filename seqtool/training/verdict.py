@@ -1,6 +1,6 @@
 """Diagnoses problems of a run from its records, with advice, for the end of `train` and for reports.
 
-Each of the `RULES` computes a figure from the run's settings and metrics.jsonl alone, or None if they are not enough.
+Each of the `RULES` computes a figure from only the run's settings and metrics.jsonl, or None if they do not suffice.
 The presets that learn well stay below every threshold.
 """
 
@@ -67,8 +67,8 @@ class Records:
 
 
 def final_decrease(run: Records) -> float | None:
-    """By how much the validation loss decreased in the last steps; None if the last loss is not the lowest, or if the
-    model has learnt nothing.
+    """The decrease of the validation loss in the last `FINAL_SHARE` of the steps; None if the last loss is not the
+    lowest, or if the model has learnt nothing.
     """
     earlier = [loss for loss, step in run.losses if step <= (1 - FINAL_SHARE) * run.steps]
     if not earlier or run.losses[-1] != min(run.losses) or run.losses[-1][0] > MAX_LEARNT_LOSS:

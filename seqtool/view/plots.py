@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from seqtool.errors import InputError, printable
 from seqtool.metrics.scores import SCORES, score
-from seqtool.runtime.files import beside, read_json_lines
+from seqtool.runtime.files import read_json_lines, replacement_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from seqtool.metrics.translation import LengthScore
 
 DPI = 150
-MAX_LABEL_LETTERS = 30  # a longer word is cut in a label
+MAX_LABEL_LETTERS = 30  # longer words are cut in labels
 SYMBOL_FONTS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: colour-blind safe
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer than colours, so that more combinations differ
-CELL = 0.24  # inches for a word in a heat map, so that 40 × 40 words are readable
-MAX_INCHES = 60.0  # of a heat map: with more words the cells and letters shrink
-PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # of attention over an image: pictures in a row, and the size of each
+CELL_INCHES = 0.24  # the size of a word in a heat map, so that 40 × 40 words are readable
+MAX_INCHES = 60.0  # the size of a heat map: with more words the cells and letters shrink
+PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over an image, and the size of each
 SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # for the steps of one run, light to dark
 NORM = "‖gradient‖"
 SINGULAR = "singular values"
-LINE_STYLES = ("-", "--")  # for the first and the second curve of each of several runs in one panel
+LINE_STYLES = ("-", "--")  # the styles of the first and the second curve of each of several runs in one panel
 
 Series = Mapping[str, tuple[list[int], list[float]]]  # steps and values, by their names in metrics.jsonl
 
@@ -56,9 +56,9 @@ class NothingToDrawError(InputError):
 
 
 @contextmanager
-def or_left_out(path: Path) -> Iterator[None]:
-    """A context for drawing an optional figure: if it fails, the error is reported on standard error and the work
-    continues. If there is nothing to draw, nothing is reported.
+def optional_figure(path: Path) -> Iterator[None]:
+    """Draw an optional figure within the context: an error is reported on standard error, and the work continues. If
+    there is nothing to draw, nothing is reported.
     """
     try:
         yield
@@ -71,10 +71,10 @@ def or_left_out(path: Path) -> Iterator[None]:
 
 @contextmanager
 def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
-    """A context that gives an empty figure of `width` × `height` inches and writes it as a PNG file when it ends.
+    """Yield an empty figure of `width` × `height` inches, and write it as a PNG file when the context ends.
 
-    The file is complete as soon as it exists. Within the context, matplotlib has its default settings and does not log
-    messages about fonts and cache folders; the caller's settings are restored afterwards. Raises InputError if
+    The file is complete as soon as it exists. Meanwhile matplotlib has its default settings and does not
+    log messages about fonts and cache folders; the caller's settings are restored afterwards. Raises InputError if
     matplotlib fails.
     """
     logger = logging.getLogger("matplotlib")
@@ -90,11 +90,11 @@ def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
             figure = Figure(figsize=(width, height), dpi=DPI)
             FigureCanvasAgg(figure)
             yield figure
-            with beside(path) as temporary:
+            with replacement_path(path) as temporary:
                 figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
     except (InputError, OSError):
         raise
-    except Exception as error:  # matplotlib raises all kinds
+    except Exception as error:  # matplotlib raises errors of all kinds
         raise InputError(f"matplotlib cannot draw it ({type(error).__name__}: {error}).") from error
     finally:
         logger.setLevel(level)
@@ -124,7 +124,7 @@ def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Se
     """
     if attention.shape != (len(target), len(source)) or attention.size == 0:
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
-    cell = min(CELL, MAX_INCHES / max(len(source), len(target)))
+    cell = min(CELL_INCHES, MAX_INCHES / max(len(source), len(target)))
     with drawing(path, cell * len(source), cell * len(target)) as figure:
         axes = figure.add_axes((0, 0, 1, 1))  # the words are outside; the saved picture grows to fit them
         axes.imshow(attention, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
@@ -239,7 +239,7 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
 def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
     """Draw the learning curves of runs, given the metrics.jsonl of each by the run's name.
 
-    Each of several runs has its own colour. Raises NothingToDrawError if the files have no values.
+    If there are several runs, each has its own colour. Raises NothingToDrawError if the files have no values.
     """
     panels = curve_panels({name: read_metrics(file) for name, file in metrics.items()})
     if not panels:
@@ -295,7 +295,7 @@ def _stack(layer: str) -> str:
 def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: bool = False) -> None:
     """Draw the `gradient_panels` on logarithmic scales, with a column for each stack.
 
-    measurements: by name, those of several steps of one run, drawn from light to dark, or of several runs
+    measurements: the measurements, by name: of several steps of one run, drawn from light to dark, or of several runs
     runs: whether they are of several runs, each of which has its own colour
 
     A gradient that is 0 or not finite leaves a gap. Raises NothingToDrawError if all of them are.

@@ -26,13 +26,13 @@ from seqtool.runtime.files import replacing
 WEB = Path(__file__).with_name("web")
 IMPORT = re.compile(r'import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n')
 Section = dict[str, Any]
-DIGITS = 5  # significant digits of drawn numbers
-DETAIL_DIGITS = 3  # decimal places of attention weights, and significant digits of other details: what the page shows
-SIZE = 100  # sentences in a chunk of details
+DIGITS = 5  # the number of significant digits of plotted numbers
+DETAIL_DIGITS = 3  # decimal places of attention weights and significant digits of other details, as the page shows
+SIZE = 100  # the number of sentences in a chunk of details
 
 
 def page(title: str, subtitle: str, sections: Iterable[Section | None]) -> dict[str, Any]:
-    """A report of these sections, without those that are None."""
+    """A report of these sections; None is left out."""
     return {"title": title, "subtitle": subtitle, "sections": [section for section in sections if section is not None]}
 
 
@@ -88,7 +88,7 @@ def samples(title: str, steps: Sequence[Mapping[str, Any]]) -> Section | None:
 
 
 def rounded(value: float | None, digits: int = DIGITS) -> float | None:
-    """The value with so many significant digits; None if it is None or not finite."""
+    """Round a value to this number of significant digits; return None if it is None or not finite."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
 
 
@@ -96,8 +96,8 @@ class Details:
     """The details of each sentence, which a report shows only when a reader opens the sentence."""
 
     def __init__(self) -> None:
-        self._packed: list[str] = []  # chunks of SIZE sentences
-        self._sentences: list[dict[str, Any]] = []  # after the last chunk
+        self._packed: list[str] = []  # the chunks of SIZE sentences
+        self._sentences: list[dict[str, Any]] = []  # the sentences after the last chunk
 
     def add(
         self,
@@ -111,7 +111,7 @@ class Details:
 
         source, target: its words
         weights: their attention, target × source, or None
-        predicted: the predictions for each token, in the form of `predictor.expectations`, or None
+        predicted: the predictions for each token, in the form of `predictor.expectation_records`, or None
         """
         sentence: dict[str, Any] = {}
         if weights is not None and weights.size:
@@ -121,18 +121,18 @@ class Details:
             sentence["predicted"] = json.loads(text, parse_float=lambda number: rounded(float(number), DETAIL_DIGITS))
         self._sentences.append(sentence)
         if len(self._sentences) == SIZE:
-            self._packed.append(packed(self._sentences))
+            self._packed.append(pack(self._sentences))
             self._sentences = []
 
     def described(self) -> dict[str, Any]:
-        """What the page needs to find a sentence."""
+        """The number of sentences in a chunk, by which the page finds a sentence."""
         return {"size": SIZE}
 
     def chunks(self) -> Iterator[str]:
         """The packed details, in chunks of `SIZE` sentences."""
         yield from self._packed
         if self._sentences:
-            yield packed(self._sentences)
+            yield pack(self._sentences)
 
 
 def check_name(path: str | Path) -> None:
@@ -151,7 +151,7 @@ def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) ->
         title = html.escape(printable(str(report["title"])))
         page = (WEB / "report.html").read_text(encoding="utf-8")
         out.write(page.format(policy=policy, title=title, style=style))
-        for name, data in (("report", packed(report)), *((f"details-{i}", chunk) for i, chunk in enumerate(details))):
+        for name, data in (("report", pack(report)), *((f"details-{i}", chunk) for i, chunk in enumerate(details))):
             out.write(f'<script type="application/gzip" id="{name}">{data}</script>\n')
         out.write(f"<script>{script}</script>\n</body>\n</html>\n")
 
@@ -175,7 +175,7 @@ def bundle(name: str) -> str:
     return "\n".join(["(async () => {", '"use strict";', *texts.values(), "})();"])
 
 
-def packed(value: Any) -> str:
+def pack(value: Any) -> str:
     """A JSON value, compressed, as text that HTML can contain; equal values give equal text."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     content = text.encode("utf-8", "backslashreplace")  # half of a surrogate pair becomes its escape sequence

@@ -67,8 +67,8 @@ def test_views_are_accessible(visit: Visit, words: Server, pictures: Server, tex
         settled(page)
         for summary in page.locator("summary").all():
             summary.click()
-        visit.accessible()
-        visit.reflows()
+        visit.assert_accessible()
+        visit.assert_reflows()
 
 
 def test_a_sentence_is_translated_by_both_models(visit: Visit, words: Server) -> None:

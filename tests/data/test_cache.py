@@ -183,7 +183,7 @@ def test_settings_and_text_name_the_cache(config: Config, tmp_path: Path) -> Non
 
 def test_a_cache_that_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare_pairs(config)
-    monkeypatch.setattr(directories, "_make", None)
+    monkeypatch.setattr(preparation, "_fill", None)
     prepare_pairs(config)
 
 
@@ -295,19 +295,19 @@ def test_a_second_process_waits_for_the_first(
     config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made: list[Path] = []
-    make: Callable[..., None] = directories._make
+    fill: Callable[..., dict[str, Any]] = preparation._fill
     waiting = threading.Event()
 
-    def make_slowly(directory: Path, *arguments: Any) -> None:
-        made.append(directory)
+    def fill_slowly(unfinished: Path, *arguments: Any) -> dict[str, Any]:
+        made.append(unfinished.with_suffix(""))
         assert waiting.wait(timeout=10)
-        make(directory, *arguments)
+        return fill(unfinished, *arguments)
 
     def announce(*text: str, file: Any) -> None:
         print(*text, file=file)
         waiting.set()
 
-    monkeypatch.setattr(directories, "_make", make_slowly)
+    monkeypatch.setattr(preparation, "_fill", fill_slowly)
     monkeypatch.setattr(directories, "print", announce, raising=False)
     threads = [threading.Thread(target=prepare_pairs, args=(config,)) for _ in range(3)]
     for thread in threads:

@@ -273,9 +273,9 @@ def test_the_command_runs_the_backbone_on_so_many_threads(config: Config, monkey
     monkeypatch.setattr(torch, "set_num_threads", seen.append)
     model = {"_target_": "seqtool.models.show_tell.ShowTell", "encoder": asdict(FROZEN)}
     settings = OmegaConf.create({"data": config, "model": model, "device": "cpu", "threads": 3})
-    assert len(tasks.of(settings).prepare(settings).split("valid")) == 3 and seen == [3]
+    assert len(tasks.task_of_data(settings).prepare(settings).split("valid")) == 3 and seen == [3]
     with pytest.raises(InputError, match=r"^threads must be at least 1, not 0\.$"):
-        tasks.of(settings).prepare(OmegaConf.create({**settings, "threads": 0}))
+        tasks.task_of_data(settings).prepare(OmegaConf.create({**settings, "threads": 0}))
 
 
 def test_what_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

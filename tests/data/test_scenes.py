@@ -26,8 +26,8 @@ from seqtool.data.corpora.scenes import SPLITS, Scenes, generate
 from seqtool.data.directories import Digests, make_once
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
+from seqtool.evaluation import EvaluationData
 from seqtool.evaluation.captions import CaptionEvaluator
-from seqtool.evaluation.evaluation import EvaluationData
 from seqtool.settings.classes import build
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,7 +42,7 @@ def corpus() -> dict[str, list[Described]]:
 
 
 @pytest.fixture(scope="module")
-def described(corpus: dict[str, list[Described]]) -> list[Described]:
+def describe(corpus: dict[str, list[Described]]) -> list[Described]:
     return [one for split in corpus.values() for one in split]
 
 

@@ -17,7 +17,7 @@ from seqtool.metrics.captions import (
     brevity,
     count_ngrams,
     rouge_l,
-    tokenized,
+    tokenize_captions,
 )
 from seqtool.metrics.scores import System, scorers
 from seqtool.runtime.files import config_directory
@@ -253,4 +253,4 @@ def test_images_must_be_the_same() -> None:
 
 def test_unknown_tokenize() -> None:
     with pytest.raises(InputError, match=r"^Unknown tokenize '13a'; choose from ptb, char, none\.$"):
-        tokenized(["a"], "13a")
+        tokenize_captions(["a"], "13a")

@@ -12,14 +12,14 @@ from sacrebleu.significance import PairedTest
 
 from seqtool.data.text.alignment import diagonal, parse_pharaoh
 from seqtool.errors import InputError
-from seqtool.evaluation.evaluation import Output, Segment
+from seqtool.evaluation import Output, Segment
 from seqtool.evaluation.translations import TranslationEvaluation
 from seqtool.metrics.alignment import AlignmentScores, alignment_error_rate, crossings
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, bootstrap
-from seqtool.metrics.scores import SCORES, Comparison, Statistics, System, scored_in, scorers
+from seqtool.metrics.scores import SCORES, Comparison, Statistics, System, score_names, scorers
 from seqtool.metrics.translation import Bleu, bleu_by_length, bleu_parts, check_lengths, length_bins, length_gaps
 
-NAMES = scored_in("translation")
+NAMES = score_names("translation")
 WORDS = [
     "a",
     "big",

@@ -17,7 +17,7 @@ from torch import nn
 
 from seqtool.errors import InputError
 from seqtool.models import pretrained
-from seqtool.models.backbone import Backbone, EncoderSettings, augmented, backbone_fingerprint, make_backbone
+from seqtool.models.backbone import Backbone, EncoderSettings, augment, backbone_fingerprint, make_backbone
 from seqtool.models.pretrained import Cut
 from seqtool.runtime import network
 
@@ -148,7 +148,7 @@ def test_augmentation_moves_and_tints_in_training_alone() -> None:
     assert torch.equal(backbone.eval()(image), backbone(image))
     assert not torch.allclose(backbone.train()(image), backbone(image), atol=1e-3)
     ramp = torch.arange(64.0).expand(8, 3, 64, 64)
-    moved = augmented(ramp)
+    moved = augment(ramp)
     assert moved.shape == ramp.shape and (moved[:, :, :, 1:] >= moved[:, :, :, :-1]).all(), "never mirrored"
     assert not torch.equal(moved[0], moved[1])
     frozen = make(SMALL).train()
@@ -178,7 +178,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             make(settings)
         return str(error.value)
 
-    assert message() == f"There is no file {file}: set model.encoder.weights to a file of weights, default or null."
+    assert message() == f"{file} does not exist: set model.encoder.weights to a file of weights, 'default' or null."
     file.write_bytes(b"no tensors")
     unreadable = "cannot be read as weights: model.encoder.weights takes a .safetensors file or a torch state dict."
     assert message() == f"{file} {unreadable}"

@@ -25,7 +25,7 @@ from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.contract import Output
-from seqtool.models.hard_attention import Rows, argmax, drawn, expected
+from seqtool.models.hard_attention import Rows, argmax, draw, expectation
 from seqtool.models.initialisation import initialise
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.show_attend_tell import ShowAttendTell
@@ -75,15 +75,15 @@ def test_drawing_equals_stepping_with_the_same_noise(training: bool) -> None:
     noise = torch.rand(12, target.shape[1])
     output = model.forward_rows(model.annotations(source), target, Rows.with_noise(4, noise))
     logits = model.project(output.features)
-    assert output.sampled is not None and output.sampled.expected == 0 and output.sampled.samples == 3
+    assert output.sampled is not None and output.sampled.expected_rows == 0 and output.sampled.samples == 3
     assert output.sampled.image.tolist() == [i for i in range(4) for _ in range(3)]
     memory, state = model.encode(Annotations(source.values.repeat_interleave(3, 0)))
-    memory = replace(memory, uniform_noise=noise, choose=drawn)
+    memory = replace(memory, uniform_noise=noise, choose=draw)
     for t, token in enumerate(target.repeat_interleave(3, 0).T):
         step = model.step(memory, state, token)
         state = step.state
         assert torch.allclose(step.logits, logits[:, t], atol=1e-5, rtol=1e-4)
-        location = drawn(step.attention, noise[:, t]).argmax(-1, keepdim=True)
+        location = draw(step.attention, noise[:, t]).argmax(-1, keepdim=True)
         log_p = step.attention.gather(1, location).log().squeeze(1)
         assert torch.allclose(output.sampled.log_probability[:, t], log_p, atol=1e-4)
         entropy = -(step.attention * step.attention.log()).sum(1)
@@ -95,10 +95,10 @@ def test_beams_share_their_images_noise() -> None:
     model = make_captioner("show_attend_tell-hard")
     images = random_images(2, seed=3)
     memory, state = model.encode(images)
-    memory = replace(memory, uniform_noise=torch.tensor([[0.1, 0.9], [0.6, 0.2]]), choose=drawn)
+    memory = replace(memory, uniform_noise=torch.tensor([[0.1, 0.9], [0.6, 0.2]]), choose=draw)
     rows = torch.tensor([0, 0, 0, 1, 1, 1])
     apart, alone = model.encode(Annotations(images.values[rows]))
-    apart = replace(apart, uniform_noise=memory.uniform_noise[rows], choose=drawn)
+    apart = replace(apart, uniform_noise=memory.uniform_noise[rows], choose=draw)
     state = alone
     for token in (torch.arange(4, 10), torch.arange(5, 11) % 11):
         shared, single = (model.step(one, state, token) for one in (memory, apart))
@@ -108,12 +108,12 @@ def test_beams_share_their_images_noise() -> None:
 
 def test_choices() -> None:
     alpha = torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.4, 0.6]])
-    assert expected(alpha, torch.zeros(2)) is alpha
+    assert expectation(alpha, torch.zeros(2)) is alpha
     assert argmax(alpha, torch.zeros(2)).tolist() == [[0, 1, 0], [0, 0, 1]]
-    assert drawn(alpha, torch.tensor([0.19, 0.0])).argmax(1).tolist() == [0, 1]
-    assert drawn(alpha, torch.tensor([0.21, 0.39])).argmax(1).tolist() == [1, 1]
-    assert drawn(alpha, torch.tensor([0.999999, 0.41])).argmax(1).tolist() == [2, 2]
-    many = drawn(alpha[:1].expand(20000, 3), torch.rand(20000, generator=torch.Generator().manual_seed(0)))
+    assert draw(alpha, torch.tensor([0.19, 0.0])).argmax(1).tolist() == [0, 1]
+    assert draw(alpha, torch.tensor([0.21, 0.39])).argmax(1).tolist() == [1, 1]
+    assert draw(alpha, torch.tensor([0.999999, 0.41])).argmax(1).tolist() == [2, 2]
+    many = draw(alpha[:1].expand(20000, 3), torch.rand(20000, generator=torch.Generator().manual_seed(0)))
     assert torch.allclose(many.mean(0), alpha[0], atol=0.015)
 
 
@@ -213,7 +213,7 @@ def test_batch_mates_change_nothing(captioner: Model) -> None:
         assert torch.allclose(alone, features[:1], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("choice", [expected, argmax, drawn])
+@pytest.mark.parametrize("choice", [expectation, argmax, draw])
 def test_batch_mates_never_change_a_caption(choice: Any) -> None:
     model = make_captioner("show_attend_tell-hard", scale=3.0)
     images, noise = random_images(5, seed=14).values, torch.rand(5, 8)
@@ -295,13 +295,12 @@ def test_hard_attention_mixes_by_image() -> None:
     for _ in range(60):
         output = model(source, target)
         sampled = output.sampled
-        assert sampled is not None and sampled.expected in (1, 2)
+        assert sampled is not None and sampled.expected_rows in (1, 2)
         image = sampled.image.tolist()
-        assert sorted(set(image)) == list(range(5)) and len(image) == len(output.features) == sampled.expected + 3 * (
-            5 - sampled.expected
-        )
-        assert all(len(set(image[i : i + 3])) == 1 for i in range(sampled.expected, len(image), 3))
-        expected += image[: sampled.expected]
+        rows = sampled.expected_rows + 3 * (5 - sampled.expected_rows)
+        assert sorted(set(image)) == list(range(5)) and len(image) == len(output.features) == rows
+        assert all(len(set(image[i : i + 3])) == 1 for i in range(sampled.expected_rows, len(image), 3))
+        expected += image[: sampled.expected_rows]
         with torch.no_grad():
             alone = model.eval()(Annotations(source.values[image[:1]]), target[image[:1]])
         model.train()
@@ -381,7 +380,7 @@ def test_settings_are_refused_by_name() -> None:
         ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "baseline": "leave_one_out"})
 
 
-@pytest.mark.parametrize("choice", [argmax, drawn])
+@pytest.mark.parametrize("choice", [argmax, draw])
 @pytest.mark.parametrize("prefix", [None, [5, 9]])
 def test_hypotheses_carry_the_locations_they_chose(choice: Any, prefix: list[int] | None) -> None:
     """Of a search and of samples, with and without a prefix: those that the attention and the random numbers give."""

@@ -249,7 +249,7 @@ class Unattentive(Bahdanau):
 
     def decoder_step(self, memory: Any, state: Layers, projected: Tensor) -> StepOutput[Layers]:
         step = super().decoder_step(memory, state, projected)
-        return step._replace(seen=(step.seen[0], torch.zeros_like(step.seen[1])))
+        return step._replace(feature_inputs=(step.feature_inputs[0], torch.zeros_like(step.feature_inputs[1])))
 
 
 OWN: dict[str, Callable[[], Model]] = {

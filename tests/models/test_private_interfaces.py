@@ -69,7 +69,7 @@ def test_the_number_of_a_backward_pass() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_packed_products(bias: bool) -> None:
     linear, x = nn.Linear(5, 7, bias=bias), torch.randn(2, 3, 5)
-    matrix = private.packed(linear.weight.detach(), 64)
+    matrix = private.pack(linear.weight.detach(), 64)
     torch.testing.assert_close(matrix.to_dense(), linear.weight.detach())
     found = private.packed_linear(x, matrix, linear.bias if linear.bias is None else linear.bias.detach())
     torch.testing.assert_close(found, linear(x).detach())

@@ -49,7 +49,7 @@ class Tutorial(nn.Module):
         return self.cell(torch.cat([y, context], 1), state), alpha
 
     def loss(self, a: Tensor, captions: Tensor, lengths: Tensor) -> Tensor:
-        """Cross-entropy per word plus the doubly stochastic penalty, as in the tutorial."""
+        """The cross-entropy per word plus the doubly stochastic penalty, as in the tutorial."""
         lengths, order = lengths.sort(descending=True)
         a, captions = a[order], captions[order]
         y, keys, state = self.embedding(captions), self.keys(a), self.start(a)
@@ -66,7 +66,7 @@ class Tutorial(nn.Module):
 
     @torch.no_grad()
     def beam_search(self, a: Tensor, beam: int, steps: int) -> list[list[int]]:
-        """Caption one image after another with `steps` words. EOS is never chosen, so that all have one length."""
+        """Caption one image after another with `steps` words. EOS is never chosen, so all are equally long."""
         return [self._search(image[None], beam, steps)[0] for image in a]
 
     def _search(self, a: Tensor, beam: int, steps: int) -> list[list[int]]:

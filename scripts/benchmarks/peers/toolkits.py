@@ -31,7 +31,7 @@ RUN_WITH_ONEDNN = (  # the code that runs JoeyNMT with oneDNN's products
 SPECIAL_TOKENS = ["<unk>", "<pad>", "<s>", "</s>"]
 
 
-def chosen(names: str) -> list[str]:
+def choose(names: str) -> list[str]:
     """The peers in a comma-separated list."""
     peers = [name for name in names.split(",") if name]
     if unknown := set(peers) - set(PEERS):
@@ -107,8 +107,8 @@ def _joeynmt(name: str, environments: Path) -> list[object]:
     return [python, "-c", RUN_WITH_ONEDNN] if name == WITH_ONEDNN else [python, "-m", "joeynmt"]
 
 
-def translated(name: str, run: Path, printed: str) -> list[str]:
-    """The translations that the command of `translate_command` has made, and printed if it is JoeyNMT's."""
+def read_translations(name: str, run: Path, printed: str) -> list[str]:
+    """Read the translations of the command of `translate_command`, which JoeyNMT prints and OpenNMT-py writes."""
     text = (run / "output").read_text(encoding="utf-8") if name == "opennmt" else printed
     return text.splitlines()
 

@@ -1,9 +1,11 @@
 """The interface of corpora, which have sentence pairs, images with captions or plain text, in splits."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+
+from seqtool.errors import InputError
 
 Digest = Callable[[Path], str]  # a hash of a file's content
 Files = tuple[Path, ...]
@@ -45,6 +47,15 @@ class Corpus(ABC):
         """Return everything that the text depends on, with `digest(file)` for each file, so that a corpus is prepared
         again if it changes. The content of images is not included.
         """
+
+
+def check_sizes(sizes: Mapping[str, int], unit: str, *, most: Mapping[str, int]) -> None:
+    """Raise InputError unless the size of each split of a built-in corpus, in `unit`s, is from 1 to `most`."""
+    for split, size in sizes.items():
+        if size < 1:
+            raise InputError(f"data.{split} is {size}: a split needs at least 1 {unit}.")
+        if size > most[split]:
+            raise InputError(f"data.{split} is {size:,}: it must be at most {most[split]:,} {unit}s.")
 
 
 class FileCorpus(Corpus):

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, final
 
 from seqtool.data.corpora import toy
-from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, Names, TextCorpus
+from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, Names, TextCorpus, check_sizes
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_tsv, read_two_files
 
-MAX_TRAIN_PAIRS, MAX_TEST_PAIRS = 10_000_000, 100_000  # of the built-in corpus
+MAX_PAIRS = {"train": 10_000_000, "valid": 100_000, "test": 100_000}  # of the built-in corpus
 
 
 class PairFiles(FileCorpus, TextCorpus):
@@ -49,12 +49,7 @@ class Toy(TextCorpus):
             raise InputError(f"data.longest must be from {toy.MAX_WORDS} to {toy.MAX_LONG_WORDS} words, not {longest}.")
         self._seed, self._longest = seed, longest
         self._sizes = {"train": train, "valid": valid, "test": test}
-        for split, size in self._sizes.items():
-            if size < 1:
-                raise InputError(f"data.{split} is {size}: a split needs at least 1 pair.")
-            maximum = MAX_TRAIN_PAIRS if split == "train" else MAX_TEST_PAIRS
-            if size > maximum:
-                raise InputError(f"data.{split} is {size:,}: it must be at most {maximum:,} pairs.")
+        check_sizes(self._sizes, "pair", most=MAX_PAIRS)
         self._generated: dict[str, list[toy.Pair]] = {}
 
     def _pairs(self, split: str) -> list[toy.Pair]:

@@ -18,7 +18,7 @@ from typing import Any, final
 
 import yaml
 
-from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
+from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus, check_sizes
 from seqtool.data.corpora.draw import StableRandom
 from seqtool.data.corpora.scene_drawing import CLEARANCE, SHAPES, ZONES, Item, Scene, invent, render
 from seqtool.data.directories import SUMMARY, make_once
@@ -83,13 +83,7 @@ class Scenes(ImageCorpus):
     def __init__(self, *, directory: str, seed: int, train: int, valid: int, test: int) -> None:
         self._directory = Path(directory)
         self._sizes = {"train": train, "valid": valid, "test": test}
-        for split, size in self._sizes.items():
-            if size < 1:
-                raise InputError(f"data.{split} is {size}: a split needs at least 1 scene.")
-            if size > MAX_SCENES:
-                raise InputError(
-                    f"data.{split} is {size:,}: a split of the built-in images has at most {MAX_SCENES:,}."
-                )
+        check_sizes(self._sizes, "scene", most=dict.fromkeys(SPLITS, MAX_SCENES))
         self._settings = {"seed": seed, **self._sizes}
         self._record: dict[str, Any] = {"corpus": self.name, "version": VERSION, **self._settings}
 

@@ -6,7 +6,7 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from hashlib import sha256
@@ -172,33 +172,25 @@ def _opened(path: Path, name: str) -> BinaryIO:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
+    """The image as RGB, over white; converted in bands of rows, so that intermediate results need little memory."""
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, not 8 or 16 bits")
-    if image.mode.startswith("I"):  # 16-bit grey; Pillow has converted 16-bit colours to 8 bits already
-        return _in_bands(image, _of_16_bits)
-    if image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info:
-        return _in_bands(image, _over_white)
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _in_bands(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """Convert the image in bands of rows, so that intermediate results need little memory."""
+    is_grey = image.mode.startswith("I")  # of 16 bits; Pillow has converted 16-bit colours to 8 bits already
+    if not (is_grey or image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info):
+        return image if image.mode == "RGB" else image.convert("RGB")
     rgb = Image.new("RGB", image.size)
     rows = max(1, BAND_PIXELS // image.width)
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))
-        rgb.paste(convert(image.crop(box)), box)
+        band = image.crop(box)
+        if is_grey:
+            values = np.clip(np.asarray(band).astype(np.int32), 0, 65535)
+            band = Image.fromarray(((values + 128) // 257).astype(np.uint8))
+        else:
+            band = band.convert("RGBA")
+            band = Image.alpha_composite(Image.new("RGBA", band.size, "white"), band)
+        rgb.paste(band.convert("RGB"), box)
     return rgb
-
-
-def _of_16_bits(image: Image.Image) -> Image.Image:
-    values = np.clip(np.asarray(image).astype(np.int32), 0, 65535)
-    return Image.fromarray(((values + 128) // 257).astype(np.uint8)).convert("RGB")
-
-
-def _over_white(image: Image.Image) -> Image.Image:
-    image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
 
 
 class Chunk(NamedTuple):

@@ -248,20 +248,14 @@ def prepare_store(
         return {**summary, "inputs": {**inputs, "images": len(distinct)}}
 
     if not distinct:
-        raise InputError(
-            f"None of the {len(files):,} images can be used; {unreadable(files[0])}{_images_nearby(files[0])}"
-        )
+        folder = next((folder for folder in files[0].parents if folder.is_dir()), None)
+        nearby = ""
+        if folder is not None and not files[0].exists():
+            others = images_in(folder)
+            nearby = f" {folder} has other images, such as {others[0]}." if others else f" {folder} has no images."
+        raise InputError(f"None of the {len(files):,} images can be used; {unreadable(files[0])}{nearby}")
     make_once(directory, fill)
     return ImageStore(directory, files, digests)
-
-
-def _images_nearby(missing: Path) -> str:
-    """A sentence about the images in the nearest existing folder of a missing image; empty if the image exists."""
-    folder = next((folder for folder in missing.parents if folder.is_dir()), None)
-    if missing.exists() or folder is None:
-        return ""
-    images = images_in(folder)
-    return f" {folder} has other images, such as {images[0]}." if images else f" {folder} has no images."
 
 
 def _fill(

@@ -16,13 +16,13 @@ from seqtool.models.attention import Additive
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import GRU, Layers
 from seqtool.models.contract import Memory
-from seqtool.models.fast.gathering import Ledger, in_this_pass
+from seqtool.models.fast.gathering import Ledger, once_per_pass
 from seqtool.models.fast.private import through_sigmoid, through_softmax
 from seqtool.models.fast.recurrences import add_product, gru_back, gru_step, room_after, weight_and_bias_gradients
 from seqtool.models.parts import at_least_single, product_dtype
 from seqtool.models.recurrent_decoder import StepOutput
 
-MAX_NUMBERS_IN_CACHE = 2**20  # in an intermediate result on a CPU: 4 MB, which fit into the cache shared by the cores
+MAX_NUMBERS_IN_CACHE = 2**20  # the size of an intermediate result on a CPU: 4 MB fit into the cores' shared cache
 
 
 class ExponentialAdditive(Additive):
@@ -33,7 +33,7 @@ class ExponentialAdditive(Additive):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         v = self.v.weight.squeeze(0)
-        shared = in_this_pass(keys, lambda ledger: (_SharedKeys.apply(keys, v.detach(), ledger), ledger))
+        shared = once_per_pass(keys, lambda ledger: (_SharedKeys.apply(keys, v.detach(), ledger), ledger))
         keys, ledger = (keys, None) if shared is None else shared
         return _Score.apply(self.W(query), keys, v, ledger)
 
@@ -118,8 +118,8 @@ def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
 def additive_back(
     gradient: Tensor, q: Tensor, keys: Tensor, *, q_gradient: Tensor, k_gradient: Tensor, v_gradient: Tensor
 ) -> None:
-    """Write the gradient of q, and add to those of k and v. The caller multiplies the gradients of q and k by their
-    factor, 4 v, and adds the sum of `gradient`, due to Σ_a v_a, to that of v.
+    """Write the gradient of q, and add to the gradients of k and v. The caller multiplies the gradients of q and k by
+    their factor, 4 v, and adds the sum of `gradient`, due to Σ_a v_a, to that of v.
     """
     for rows in _few_rows(q, keys):
         r, e = _divisor(q[rows], keys[rows]).reciprocal_(), gradient[rows]
@@ -136,7 +136,7 @@ def _divisor(q: Tensor, keys: Tensor) -> Tensor:
 
 
 def _few_rows(q: Tensor, k: Tensor) -> list[slice]:
-    """Return slices of the B rows that are computed together: on a CPU those that fit into its cache, otherwise all."""
+    """Return slices of the B rows that are computed together: on a CPU as many as fit into its cache, otherwise all."""
     rows = max(1, MAX_NUMBERS_IN_CACHE // (q.shape[1] * k[0].numel())) if k.device.type == "cpu" else len(k)
     return [slice(start, start + rows) for start in range(0, len(k), rows)]
 

@@ -14,8 +14,8 @@ from seqtool.models.fast.packed import PackedLinear
 from seqtool.models.parts import CrossEntropy, cross_entropy, product_dtype, single
 from seqtool.models.tokens import PAD
 
-MAX_ROWS = 512  # projected at a time: with more rows, CPU libraries are slower
-MAX_LOGITS = 2**23  # held at a time: 32 MB in single precision
+MAX_ROWS = 512  # the number of rows projected at a time: CPU libraries are slower with more
+MAX_LOGITS = 2**23  # the number of logits held at a time: 32 MB in single precision
 LINEAR_MAPS = (nn.Linear, GatheredLinear, PackedLinear)
 
 

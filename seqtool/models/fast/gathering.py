@@ -1,7 +1,7 @@
 """One gradient for all time steps of a recurrence that multiplies by the same matrix at each step.
 
 Autograd computes T gradients for such a matrix: T products as thin as the batch, and T sums of whole matrices. Inside
-`one_pass` each step's backward pass only records its input and the gradient of its output; after the last of them, one
+`one_pass` each step's backward pass only records its input and the gradient of its output; after the last step, one
 product over all steps gives the gradient. The forward pass is unchanged. On an Intel Xeon this saves 8 % of an update
 of Luong's model and 11 % of one of Show, Attend and Tell (fp32, one thread). On an earlier machine it saved 5 % of
 Luong's and of RNNsearch's with the paper's cell, and 4 % (fp32) or 2 % (bf16) of Show, Attend and Tell's.
@@ -25,7 +25,7 @@ _pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)  
 
 @contextmanager
 def one_pass() -> Iterator[None]:
-    """Within the context, which encloses the steps of one recurrence, gather gradients if there will be any."""
+    """Gather gradients within the context, the steps of one recurrence, unless gradients are disabled."""
     before = _pass.set({} if torch.is_grad_enabled() else None)
     try:
         yield
@@ -33,7 +33,7 @@ def one_pass() -> Iterator[None]:
         _pass.reset(before)
 
 
-def in_this_pass(operand: Tensor, make: Callable[["Ledger"], X]) -> X | None:
+def once_per_pass(operand: Tensor, make: Callable[["Ledger"], X]) -> X | None:
     """Return the object that `make` made for an operand, from a new ledger of its gradient, at the first step of this
     pass; None outside a pass or if the operand needs no gradient.
     """
@@ -57,14 +57,14 @@ class Ledger:
         self._pass, self._entries = -1, list[Any]()
 
     def entries(self) -> list[Any]:
-        """Return the entries of the backward pass that is running, after dropping those of an earlier one."""
+        """Return the entries of the backward pass that is running, after dropping the entries of an earlier pass."""
         if self._pass != (current := backward_pass()):
             self._pass = current
             self._entries.clear()
         return self._entries
 
 
-def _gathered(operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Callable[[Tensor], Tensor]:
+def _gathering_product(operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Callable[[Tensor], Tensor]:
     """Return the function that multiplies x by an operand, a weight J×K with its bias or a batch of matrices B×K×J, and
     gathers the operand's gradients in the ledger.
     """
@@ -76,20 +76,20 @@ class GatheredLinear(nn.Linear):
     """A linear map that gathers the gradient of its weight if it is used within a pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        product = in_this_pass(self.weight, lambda ledger: _gathered(self.weight, self.bias, ledger))
+        product = once_per_pass(self.weight, lambda ledger: _gathering_product(self.weight, self.bias, ledger))
         return super().forward(x) if product is None else product(x)
 
 
 def gathered_sum(weights: Tensor, values: Tensor) -> Tensor:
     """Compute `parts.weighted_sum`, gathering the gradient of the vectors within a pass."""
-    product = in_this_pass(values, lambda ledger: _gathered(values, None, ledger))
+    product = once_per_pass(values, lambda ledger: _gathering_product(values, None, ledger))
     if product is None:
         return weighted_sum(weights, values)
     return product(weights.view(len(values), -1, values.shape[1])).flatten(0, 1)
 
 
 class _Shared(torch.autograd.Function):
-    """The operand and bias that all steps use; the ledger has the gradients of their products, autograd any others."""
+    """The operand and bias that all steps use. The ledger has the gradients of products; autograd adds any others."""
 
     @staticmethod
     def forward(ctx: Any, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> tuple[Tensor, Tensor | None]:
@@ -107,8 +107,8 @@ class _Shared(torch.autograd.Function):
             x, g = (steps[0] if len(steps) == 1 else torch.cat(steps, -2) for steps in zip(*products, strict=True))
             products.clear()
             # A transposed weight's gradient is laid out like the weight, which can then take it without a copy.
-            gathered = (g.t() @ x).t() if x.dim() == 2 else x.transpose(-2, -1) @ g
-            gradient = gathered if gradient is None else gathered + gradient
+            product_gradient = (g.t() @ x).t() if x.dim() == 2 else x.transpose(-2, -1) @ g
+            gradient = product_gradient if gradient is None else product_gradient + gradient
             bias_gradient = g.flatten(0, -2).sum(0, dtype=ctx.dtype) if ctx.needs_input_grad[1] else None
         return (None if gradient is None else gradient.to(ctx.dtype)), bias_gradient, None
 

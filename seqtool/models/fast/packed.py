@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from seqtool.models.cells import LSTM, Recurrence, State, States
 from seqtool.models.fast import private
-from seqtool.models.fast.recurrences import by_torch
+from seqtool.models.fast.recurrences import run_by_torch
 from seqtool.models.parts import at_least_single
 
 PACKED_FOR_ROWS = 64  # oneDNN chooses the layout that suits products with this number of rows
@@ -23,7 +23,7 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, *, single_rows: bool = False) -> None:
         super().__init__()
         self.dtype = linear.weight.dtype
-        self.matrix = private.packed(linear.weight.detach(), PACKED_FOR_ROWS)
+        self.matrix = private.pack(linear.weight.detach(), PACKED_FOR_ROWS)
         self.bias = None if linear.bias is None else linear.bias.detach().to(self.dtype)
         self.unpacked = linear.weight.detach() if single_rows else None
 
@@ -70,10 +70,10 @@ class JoinedLSTM(Recurrence):
     def forward(self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None) -> States:
         first = self.cell.start(x) if state is None else state
         if self.separate is not None:
-            return by_torch(private.lstm, self.separate, x, first, lengths)
+            return run_by_torch(private.lstm, self.separate, x, first, lengths)
         matrix, bias = self.joined.weight.float() / self.row_scale[:, None], self.joined.bias.float() / self.row_scale
         w, u = matrix.split_with_sizes([self.inputs, self.cell.hidden], 1)
-        return by_torch(private.lstm, (w, u, bias, torch.zeros_like(bias)), x, first, lengths)
+        return run_by_torch(private.lstm, (w, u, bias, torch.zeros_like(bias)), x, first, lengths)
 
     def step(self, x: Tensor, state: State) -> State:
         if self.separate is not None and x.shape[0] == 1:

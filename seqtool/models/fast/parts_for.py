@@ -65,6 +65,6 @@ ANYWHERE = Parts(
     around_steps=one_pass,
 )
 FOR_DEVICE = {
-    "cpu": replace(ANYWHERE, dropout=CoarseDropout, attend=attend_on_cpu, whole_sequence=recurrences.on_cpu),
-    "cuda": replace(ANYWHERE, whole_sequence=recurrences.on_gpu),
+    "cpu": replace(ANYWHERE, dropout=CoarseDropout, attend=attend_on_cpu, whole_sequence=recurrences.run_on_cpu),
+    "cuda": replace(ANYWHERE, whole_sequence=recurrences.run_on_gpu),
 }

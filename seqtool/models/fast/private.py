@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# aten functions of the output's gradient and the output; the first two write the input's gradient to `grad_input`.
+# aten functions of the output's gradient and the output; `through_sigmoid` and `through_tanh` write to `grad_input`.
 through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 through_tanh = torch.ops.aten.tanh_backward.grad_input
 tanh_backward = torch.ops.aten.tanh_backward.default
@@ -28,7 +28,7 @@ def supports_packed(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def packed(weight: Tensor, rows: int) -> Tensor:
+def pack(weight: Tensor, rows: int) -> Tensor:
     """Return W, J×K, in oneDNN's own layout, chosen for products with this number of rows."""
     return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
 

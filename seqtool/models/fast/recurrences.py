@@ -3,7 +3,7 @@
 At every step autograd computes the gradient of each gate as a separate matrix and then joins these. The hand-written
 passes write the gradients of all gates and steps into one tensor, so that the gradient of the recurrent matrix is one
 product. The equations, the order of gates and the biases are those of `cells.LSTM` and `cells.GRU`. Gates and states
-have the parameters' type; only products have that of autocast. This saves 12 % of an update of Sutskever's model.
+have the parameters' type; only products have autocast's type. This saves 12 % of an update of Sutskever's model.
 
 On a CPU torch's functions are used for LSTMs in fp32 whose rows all have the same length, as in a language model:
 64 rows of 100 steps of 512 units take 361 ms forward and backward (two threads), with the hand-written pass 478. They
@@ -29,7 +29,7 @@ from seqtool.models.fast.private import gru, lstm, rnn_tanh, tanh_backward, thro
 from seqtool.models.parts import product_dtype, single
 
 
-def on_cpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | None) -> States | None:
+def run_on_cpu(recurrence: Recurrence, x: Tensor, first_state: State, lengths: Tensor | None) -> States | None:
     """Run all steps of an LSTM or a GRU, with torch's backward pass or a hand-written one; return None for other cells,
     and if no gradients are needed and torch has no faster function.
     """
@@ -37,41 +37,41 @@ def on_cpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | No
     if lengths is None and type(cell) is LSTM and product_dtype(x) == torch.float32:
         weights = _weights(recurrence)
         if all(weight.dtype == torch.float32 for weight in weights):
-            return by_torch(lstm, weights, x, first, None)
+            return run_by_torch(lstm, weights, x, first_state, None)
     run = HAND_WRITTEN.get(type(cell))
     if run is None or not torch.is_grad_enabled():
         return None
     weight, bias = cell.recurrent.weight.to(product_dtype(x)), cell.recurrent.bias
     x = recurrence.input(x.transpose(0, 1)).to(bias.dtype)
-    states = run(x, weight, bias, *(tensor.to(bias.dtype) for tensor in first))
+    states = run(x, weight, bias, *(tensor.to(bias.dtype) for tensor in first_state))
     return States.of(states, lengths)
 
 
-def on_gpu(recurrence: Recurrence, x: Tensor, first: State, lengths: Tensor | None) -> States | None:
+def run_on_gpu(recurrence: Recurrence, x: Tensor, first_state: State, lengths: Tensor | None) -> States | None:
     """Run all steps by cuDNN, packed if rows have different lengths; return None for a cell that cuDNN does not have.
     Steps are computed in the parameters' type, as states must be, even under autocast. In fp32 cuDNN may round operands
     to TF32, as torch does.
     """
-    function = OF_TORCH.get(type(recurrence.cell))
-    return None if function is None else by_torch(function, _weights(recurrence), x, first, lengths)
+    function = TORCH_FUNCTIONS.get(type(recurrence.cell))
+    return None if function is None else run_by_torch(function, _weights(recurrence), x, first_state, lengths)
 
 
-def by_torch(
-    function: Callable[..., Any], weights: Sequence[Tensor], x: Tensor, first: State, lengths: Tensor | None
+def run_by_torch(
+    function: Callable[..., Any], weights: Sequence[Tensor], x: Tensor, first_state: State, lengths: Tensor | None
 ) -> States:
     """Run all steps of a layer by `private.lstm`, `gru` or `rnn_tanh`; `weights` are W, U, and the biases of both."""
     dtype = single(weights[-1].dtype)
-    first = tuple(tensor.to(dtype).contiguous()[None] for tensor in first)  # cuDNN needs contiguous states
+    first_state = tuple(tensor.to(dtype).contiguous()[None] for tensor in first_state)  # cuDNN needs contiguous states
     # The weights, whether they include biases, the number of layers, dropout, whether to train, whether bidirectional.
     options = [weight.to(dtype) for weight in weights], True, 1, 0.0, torch.is_grad_enabled(), False
     with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights")  # weights that are not contiguous are copied
         if lengths is None:
-            h, *last = function(x.to(dtype), _state_argument(first), *options, True)  # True: batch first
+            h, *last = function(x.to(dtype), _state_argument(first_state), *options, True)  # True: batch first
             return States(h, tuple(tensor[0] for tensor in last))
         packed = pack_padded_sequence(x.to(dtype), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        first = tuple(tensor[:, packed.sorted_indices] for tensor in first)
-        data, *last = function(packed.data, packed.batch_sizes, _state_argument(first), *options)
+        first_state = tuple(tensor[:, packed.sorted_indices] for tensor in first_state)
+        data, *last = function(packed.data, packed.batch_sizes, _state_argument(first_state), *options)
         h, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True, total_length=x.shape[1])
         return States(h, tuple(tensor[0, packed.unsorted_indices] for tensor in last))
 
@@ -82,9 +82,9 @@ def _weights(recurrence: Recurrence) -> tuple[Tensor, ...]:
     return *(linear.weight for linear in maps), *(linear.bias for linear in maps)
 
 
-def _state_argument(first: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+def _state_argument(first_state: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
     """Return the first state as torch's functions expect it: the tensor alone if the cell has only one."""
-    return first if len(first) > 1 else first[0]
+    return first_state if len(first_state) > 1 else first_state[0]
 
 
 class _LSTMSequence(torch.autograd.Function):
@@ -159,7 +159,7 @@ def gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) -
 
 
 def gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du: Tensor) -> Tensor:
-    """Write the gradients of x and u; return that of h, the state before the step, without the part through u."""
+    """Write the gradients of x and u; return the gradient of h, the old state, without the part through u."""
     (r, z, n), (dr, dz, dn), u_n = gates.chunk(3, -1), dx.chunk(3, -1), u.chunk(3, -1)[2]
     dh_direct = dh * z
     through_tanh(dh - dh_direct, n, grad_input=dn)
@@ -169,10 +169,10 @@ def gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du:
     return dh_direct
 
 
-def room_after(first: Tensor, steps: int) -> Tensor:
+def room_after(first_state: Tensor, steps: int) -> Tensor:
     """Return a tensor that begins with the first state and has room for the state after each step."""
-    states = first.new_empty(steps + 1, *first.shape)
-    states[0] = first
+    states = first_state.new_empty(steps + 1, *first_state.shape)
+    states[0] = first_state
     return states
 
 
@@ -190,4 +190,4 @@ def weight_and_bias_gradients(gradient: Tensor, x: Tensor, dtype: torch.dtype) -
 
 
 HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {LSTM: _LSTMSequence.apply, GRU: _GRUSequence.apply}
-OF_TORCH: dict[type[Cell], Callable[..., Any]] = {RNN: rnn_tanh, LSTM: lstm, GRU: gru}
+TORCH_FUNCTIONS: dict[type[Cell], Callable[..., Any]] = {RNN: rnn_tanh, LSTM: lstm, GRU: gru}
