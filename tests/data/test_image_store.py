@@ -124,10 +124,8 @@ def test_content_and_backbone_decide_the_store(prepare: Prepare, files: list[Pat
     assert again.directory == first.directory and again.rows.tolist() == first.rows[::-1].tolist()
     assert prepare(renamed, dataclasses.replace(FROZEN_ENCODER, lr=1.0)).directory == first.directory
     assert prepare(renamed, dataclasses.replace(FROZEN_ENCODER, fit="crop")).directory != first.directory
-    assert (
-        prepare(renamed, dataclasses.replace(TRAINED_ENCODER, lr=1.0)).directory
-        == prepare(renamed, TRAINED_ENCODER).directory
-    )
+    faster = dataclasses.replace(TRAINED_ENCODER, lr=1.0)
+    assert prepare(renamed, faster).directory == prepare(renamed, TRAINED_ENCODER).directory
     draw_noise(renamed[0], 99)
     assert prepare(renamed).directory != first.directory
 
@@ -212,11 +210,8 @@ def make_load_after(event: Callable[[], object]) -> Any:
 def test_vectors_fit_only_the_backbone_that_made_them(prepare: Prepare, files: list[Path]) -> None:
     vector_store, pixel_store = prepare(files), prepare(files, TRAINED_ENCODER)
     backbone = make_backbone(FROZEN_ENCODER, pretrained=True)
-    assert (
-        vector_store.fits(backbone)
-        and vector_store.fits(make_backbone(FROZEN_ENCODER, pretrained=False))
-        and pixel_store.fits(backbone)
-    )
+    assert vector_store.fits(backbone) and pixel_store.fits(backbone)
+    assert vector_store.fits(make_backbone(FROZEN_ENCODER, pretrained=False))
     for tensor in (backbone.network.place.bias, backbone.mean):
         before = tensor.detach().clone()
         with torch.no_grad():
