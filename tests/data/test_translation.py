@@ -71,9 +71,7 @@ def test_two_files_and_a_tsv_give_the_same_pairs(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_files_that_are_not_parallel_are_refused(
-    english: str, german: str | bytes, message: str, tmp_path: Path
-) -> None:
+def test_files_must_be_parallel(english: str, german: str | bytes, message: str, tmp_path: Path) -> None:
     source, target = write(tmp_path / "a.en", english), write(tmp_path / "a.de", german)
     with pytest.raises(InputError) as error:
         list(read_two_files(source, target))

@@ -55,9 +55,8 @@ def score(
     tokenize: str,
     document_frequencies: DocumentFrequencies | None = None,
 ) -> System:
-    caption_scorers = scorers(
-        NAMES, list(references.values()), tokenize=tokenize, document_frequencies=document_frequencies
-    )
+    texts = list(references.values())
+    caption_scorers = scorers(NAMES, texts, tokenize=tokenize, document_frequencies=document_frequencies)
     return System([hypotheses[image] for image in references], caption_scorers)
 
 
@@ -95,9 +94,8 @@ def test_edge_cases_match_pycocoevalcap(shared: Path) -> None:
         expected |= {"rouge_l": (case["ROUGE_L"], case["ROUGE_L_per"]), "cider_d": (case["CIDEr"], case["CIDEr_per"])}
         for name, (corpus_score, image_scores) in expected.items():
             assert scores.values[name] == pytest.approx(corpus_score, abs=TOLERANCE, rel=0)
-            assert [values[name] for values in scores_per_image(scores)] == pytest.approx(
-                image_scores, abs=TOLERANCE, rel=0
-            )
+            values = [image[name] for image in scores_per_image(scores)]
+            assert values == pytest.approx(image_scores, abs=TOLERANCE, rel=0)
 
 
 def test_bleu4_without_the_brevity_penalty() -> None:
@@ -138,9 +136,7 @@ def test_ptb_tokenisation_equals_that_of_coco_caption() -> None:
     assert ptb.signature("bleu4") == "nrefs:1-2|tok:ptb-3.4.1|bp:closest|df:corpus|sigma:6|version:seqtool-0.1.0"
 
 
-def test_scoring_a_single_image_warns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_image_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "one.json").write_text('{"1": "a dog"}')
     files = [f"{name}={tmp_path / 'one.json'}" for name in ("hypotheses", "references")]
     assert cli.run(["eval", "task=captioning", *files, "tokenize=none"], config_directory()) == 0

@@ -53,9 +53,7 @@ def compute_scores(monkeypatch: pytest.MonkeyPatch, meteor: type, *, path: str, 
     return java_scores({"1": "A cat."}, {"1": ["A dog!"]}, tokenize="ptb")
 
 
-def test_scores_need_a_working_java_of_the_right_version(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_scores_need_a_suitable_java(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     with_java_8 = compute_scores(monkeypatch, Scorer, path="/usr/bin/java", version="1.8.0_392")
     assert with_java_8 == ({"meteor": 0.25, "spice": 0.25}, [])
     with_java_17 = compute_scores(monkeypatch, Scorer, path="/usr/bin/java", version="17.0.15")

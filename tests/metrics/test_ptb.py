@@ -16,9 +16,8 @@ from seqtool.metrics import ptb
 from seqtool.metrics.ptb import tokenize
 
 # Difficult captions written by hand, each with Java's tokens when the next line starts with "A".
-DIFFICULT_PAIRS = [
-    json.loads(line) for line in (Path(__file__).parent / "ptb_pairs.jsonl").read_text("utf-8").splitlines()
-]
+DIFFICULT_LINES = (Path(__file__).parent / "ptb_pairs.jsonl").read_text("utf-8").splitlines()
+DIFFICULT_PAIRS = [json.loads(line) for line in DIFFICULT_LINES]
 
 # Captions of the golden pairs whose tokens differ, with the reason
 DIFFERENT_CAPTIONS = {

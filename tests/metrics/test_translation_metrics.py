@@ -41,7 +41,7 @@ WORDS = [
 
 
 def make_corpus(sentences: int = 120, noise: float = 0.3) -> tuple[list[str], list[str], list[str]]:
-    """Make hypotheses and two references for each of random words."""
+    """Make hypotheses, and two references for each hypothesis, from random words."""
     generator = np.random.default_rng(3)
 
     def change(words: list[str]) -> list[str]:

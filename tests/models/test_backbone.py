@@ -82,9 +82,7 @@ def test_the_default_layer_of_resnet_is_its_last_map() -> None:
 
 
 @pytest.mark.parametrize(("layer", "locations", "dimension"), [("3", 14, 112), ("4", 7, 320), (None, 7, 1280)])
-def test_timm_backbones_read_weights_from_a_file(
-    shared: Path, layer: str | None, locations: int, dimension: int
-) -> None:
+def test_timm_reads_weights_from_a_file(shared: Path, layer: str | None, locations: int, dimension: int) -> None:
     timm = pytest.importorskip("timm")
     weights = str(shared / "weights" / "tf_efficientnet_lite0.safetensors")
     backbone = make(replace(LITE, layer=layer, weights=weights))
@@ -167,9 +165,7 @@ def test_weights_are_read_from_a_file(tmp_path: Path) -> None:
         loaded = make(replace(RESNET, weights=str(tmp_path / name)))
         assert torch.equal(loaded(random_pixels(1, 64)), source.eval()(random_pixels(1, 64)))
     unread = make(replace(RESNET, weights=str(tmp_path / "resnet.pt")), pretrained=False)
-    assert not torch.equal(unread(random_pixels(1, 64)), source(random_pixels(1, 64))), (
-        "the weights come from a checkpoint later"
-    )
+    assert not torch.equal(unread(random_pixels(1, 64)), source(random_pixels(1, 64))), "a checkpoint has the weights"
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -200,9 +196,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert message() == f"{tmp_path / 'weights.pt'} {expected}"
 
 
-def test_default_weights_that_cannot_be_downloaded_are_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unavailable_default_weights_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The error comes at once, although each library would retry for so long that it seems to hang."""
     from huggingface_hub import constants
 
@@ -219,11 +213,8 @@ def test_default_weights_that_cannot_be_downloaded_are_reported(
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *_, **__: [(2, 1, 6, "", ("127.0.0.1", port))])
     monkeypatch.setattr(socket.socket, "connect", refuse_connection)
     monkeypatch.setattr(time, "sleep", lambda seconds: attempts.append(seconds))
-    torch_directory = tmp_path / "hub" / "checkpoints"
-    resnet, lite = (
-        torch_directory / "resnet18-f37072fd.pth",
-        tmp_path / "hub" / "models--timm--tf_efficientnet_lite0.in1k",
-    )
+    hub = tmp_path / "hub"
+    resnet, lite = hub / "checkpoints" / "resnet18-f37072fd.pth", hub / "models--timm--tf_efficientnet_lite0.in1k"
     address = "https://huggingface.co/timm/tf_efficientnet_lite0.in1k/resolve/main/model.safetensors"
     for settings, file, path, link in [
         (RESNET, resnet.name, resnet, f"https://download.pytorch.org/models/{resnet.name}"),
