@@ -97,9 +97,8 @@ def test_a_large_corpus_is_shuffled_in_buffers_of_shuffled_blocks() -> None:
     batches = read_batches(epoch)
     assert len(batches) == 25 + 3 * 26  # 1,003 pairs: a buffer of 248 and three of 251 or 252
     first = np.concatenate(batches[:25])
-    blocks, sizes = np.unique(
-        first // 4, return_counts=True
-    )  # 62 blocks of 4 neighbours; the corpus ends with one of 3
+    # The corpus consists of blocks of 4 neighbours and a last one of 3; the first buffer has 62 of them.
+    blocks, sizes = np.unique(first // 4, return_counts=True)
     assert len(blocks) == 62
     assert set(sizes[blocks < 250]) == {4}
     assert blocks.min() < 20

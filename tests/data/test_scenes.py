@@ -596,7 +596,7 @@ def test_measuring_truth_recall_and_attention(evaluate_scenes: ModuleType) -> No
     captions = [FakeCaption(reference, attended), FakeCaption("a red heart", None)]
     measures = evaluate_scenes.measure(captions, [TWO_HEARTS] * 2, [[reference]] * 2)
     assert (measures["true"], measures["recall"], measures["object_words"]) == (0.5, 0.5, 2)
-    # The boxes of the hearts, 20–32 × 4–16 and 36–48 × 8–20, and of the circle, 20–40 × 36–56, cover so many cells.
+    # The boxes of the hearts, 20–32 × 4–16 and 36–48 × 8–20, and of the circle, 20–40 × 36–56, cover these cells.
     heart_cells, circle_cells = 2 * 2 + 2 * 2, 3 * 3
     assert (measures["attention"], measures["chance"]) == (0.5, pytest.approx((heart_cells + circle_cells) / 2 / 64))
     assert measures["true_by_kind"] == {"two kinds": 0.5}
