@@ -1,10 +1,10 @@
-"""Runs command lines one after another in one process; torchrun starts it in tests/test_distributed.py.
+"""Run command lines one after another in one process; tests/test_distributed.py starts this script with torchrun.
 
     python tests/commands.py DIE_AT '[["float64", "train", "run=a"], …]'
 
-Each line starts with the type of its parameters. The second process is killed at step DIE_AT, once, unless that is 0. A
-process that succeeds must leave no thread of the group, since such a thread occasionally aborts a process that has
-finished its work.
+Each command line is preceded by the dtype of its parameters. The second process is killed once, at step DIE_AT; 0 kills
+none. A process that succeeds must leave no thread of the process group (Gloo), since such a thread occasionally aborts
+a process that has finished its work.
 """
 
 import atexit
@@ -35,21 +35,21 @@ def main() -> None:
 
 
 def _check_threads() -> None:
-    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-    if left := [name for name in names if "gloo" in name]:
-        print(f"Threads outlived the group: {left}", file=sys.__stderr__, flush=True)
+    thread_names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    if group_threads := [name for name in thread_names if "gloo" in name]:
+        print(f"Threads outlived the group: {group_threads}", file=sys.__stderr__, flush=True)
         os._exit(1)
 
 
 def _die_at(step: int) -> None:
     begin_update = Trainer._begin_update
 
-    def dying(self: Trainer, *arguments: Any) -> Any:
+    def die_or_begin_update(self: Trainer, *arguments: Any) -> Any:
         if self.progress.step == step:
             os.kill(os.getpid(), signal.SIGKILL)
         return begin_update(self, *arguments)
 
-    Trainer._begin_update = dying  # type: ignore[method-assign]
+    Trainer._begin_update = die_or_begin_update  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

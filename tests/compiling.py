@@ -1,5 +1,6 @@
-"""torch.compile of each kind of Transformer, in a process of its own, where no shapes are checked: it gives the same
-results as the model, and gradients.
+"""Check that each kind of Transformer gives the same features under torch.compile, and that gradients can be computed.
+
+tests/test_fp32_switches.py runs this script in a separate process, without the shape checks of tests/conftest.py.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Hard attention on a case so small that everything it can draw can be enumerated."""
+"""A case of hard attention so small that all its possible draws can be enumerated."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -36,23 +36,23 @@ class Enumerable:
                 if parameter.requires_grad:
                     parameter.normal_()
         a = torch.zeros(1, 3, DIMENSION)
-        a[0, :, :2] = torch.tensor([[2.0, 0.5], [-1.5, 1.0], [0.0, -2.0]])  # the other dimensions have no gradient
+        a[0, :, :2] = torch.tensor([[2.0, 0.5], [-1.5, 1.0], [0.0, -2.0]])  # other dimensions have no gradient
         return cls(model, Batch(Annotations(a.half()), make_target([[4, 5]]), np.arange(1), 3))
 
     def enumerated(self) -> tuple[Tensor, Tensor]:
         """log p(s|a) and log p(y|s, a) of all 27 draws."""
         draws = torch.tensor(list(itertools.product(range(3), repeat=3)))
-        memory, first = self.model.encode(self.batch.source)
-        state = select(first, torch.zeros(len(draws), dtype=torch.int64))
+        memory, first_state = self.model.encode(self.batch.source)
+        state = select(first_state, torch.zeros(len(draws), dtype=torch.int64))
         log_p_s = log_p_y = torch.zeros(len(draws), dtype=torch.float64)
         for t in range(3):
             weights = F.one_hot(draws[:, t], 3).double()
             token = self.batch.inputs[0, t].expand(len(draws))
-            chosen = replace(memory, choose=lambda alpha, chance, weights=weights: weights)
-            made = self.model.step(chosen, state, token)
-            log_p_s = log_p_s + made.attention.gather(1, draws[:, t : t + 1]).log().squeeze(1)
-            log_p_y = log_p_y + made.logits.log_softmax(-1)[:, self.batch.labels[0, t]]
-            state = made.state
+            memory_of_draw = replace(memory, choose=lambda alpha, noise, weights=weights: weights)
+            step = self.model.step(memory_of_draw, state, token)
+            log_p_s = log_p_s + step.attention.gather(1, draws[:, t : t + 1]).log().squeeze(1)
+            log_p_y = log_p_y + step.logits.log_softmax(-1)[:, self.batch.labels[0, t]]
+            state = step.state
         assert float(log_p_s.detach().exp().sum()) == pytest.approx(1.0, abs=1e-12)
         return log_p_s, log_p_y
 

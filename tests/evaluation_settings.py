@@ -7,8 +7,8 @@ from seqtool.evaluation import EvaluationSettings
 from seqtool.runtime.defaults import defaults
 
 
-def evaluation_settings(**changed: Any) -> EvaluationSettings:
-    """The defaults, but for those that are changed."""
-    values = {setting.name: defaults("eval")[setting.name] for setting in fields(EvaluationSettings)}
+def evaluation_settings(**changes: Any) -> EvaluationSettings:
+    """Return the default settings of `eval` with these changes."""
+    default_values = {setting.name: defaults("eval")[setting.name] for setting in fields(EvaluationSettings)}
     lists: dict[str, Any] = {"references": [], "scores": [], "beside": []}
-    return EvaluationSettings(**{**values, **lists, **changed})
+    return EvaluationSettings(**{**default_values, **lists, **changes})

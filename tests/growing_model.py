@@ -1,4 +1,4 @@
-"""A small model whose state grows: like a Transformer's decoder, it attends to all tokens that it has read."""
+"""A small model whose state grows: like a Transformer's decoder, it attends to all tokens read so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seqtool.models.contract import EncoderDecoder, Memory, Prefilled, Step
 from seqtool.models.inputs import Source
 
-E, ROOM = 6, 16  # size of a vector; tokens that an allocated state has room for
+E, CAPACITY = 6, 16  # size of a vector; number of tokens that an allocated state can hold
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Allocated:
-    """The same in tensors allocated beforehand, N×ROOM×E, of which the first `used` positions count."""
+    """Keys and values in preallocated tensors, N×CAPACITY×E, of which the first `used` positions are filled."""
 
     keys: Tensor
     values: Tensor
@@ -42,7 +42,7 @@ class Allocated:
 
     @classmethod
     def empty(cls, n: int) -> "Allocated":
-        return cls(torch.full((n, ROOM, E), torch.nan), torch.full((n, ROOM, E), torch.nan), 0)
+        return cls(torch.full((n, CAPACITY, E), torch.nan), torch.full((n, CAPACITY, E), torch.nan), 0)
 
     def read(self) -> tuple[Tensor, Tensor]:
         return self.keys[:, : self.used], self.values[:, : self.used]
@@ -54,19 +54,19 @@ class Allocated:
         return replace(self, used=end)
 
     def select(self, rows: Tensor) -> "Allocated":
-        """Copy only what is used."""
+        """Select rows, and copy only the filled positions."""
         return Allocated.empty(len(rows)).grown(*(tensor[rows] for tensor in self.read()))
 
 
 class Growing(nn.Module):
-    """Every token's vector attends over the tokens up to itself, then over the source."""
+    """A decoder whose tokens attend first to all tokens up to their own position, then to the source."""
 
     def __init__(self, state: type[Past] | type[Allocated], seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.state = state
         self.source, self.target = nn.Embedding(VOCABULARY, E), nn.Embedding(VOCABULARY, E)
-        self.position = nn.Embedding(ROOM, E)
+        self.position = nn.Embedding(CAPACITY, E)
         self.query, self.key, self.value = (nn.Linear(E, E) for _ in range(3))
         self.output = nn.Linear(E, VOCABULARY)
         self.eval()
@@ -88,13 +88,13 @@ class Growing(nn.Module):
         return Step(logits[:, 0], state, alpha[:, 0])
 
     def _read(self, memory: Memory, state: Any, tokens: Tensor) -> tuple[Tensor, Any, Tensor]:
-        """t tokens at once: logits N×t×V, the state after them, attention N×t×S."""
-        before, t = state.read()[0].shape[1], tokens.shape[1]
-        x = self.target(tokens) + self.position(torch.arange(before, before + t))
+        """Read t tokens at once; return logits N×t×V, the state after them and attention N×t×S."""
+        past_length, t = state.read()[0].shape[1], tokens.shape[1]
+        x = self.target(tokens) + self.position(torch.arange(past_length, past_length + t))
         state = state.grown(self.key(x), self.value(x))
         keys, values = state.read()
-        ahead = torch.ones(t, before + t, dtype=torch.bool).triu(before + 1)
-        x = x + (2 * self.query(x) @ keys.mT).masked_fill(ahead, -torch.inf).softmax(-1) @ values
+        future = torch.ones(t, past_length + t, dtype=torch.bool).triu(past_length + 1)
+        x = x + (2 * self.query(x) @ keys.mT).masked_fill(future, -torch.inf).softmax(-1) @ values
         beams = len(x) // len(memory.values)
         source, mask = memory.values.repeat_interleave(beams, 0), memory.mask.repeat_interleave(beams, 0)
         alpha = (x @ source.mT).masked_fill(~mask[:, None], -torch.inf).softmax(-1)
@@ -102,7 +102,7 @@ class Growing(nn.Module):
 
 
 class Stepping:
-    """A model that prefills step by step."""
+    """The same model, but it prefills step by step."""
 
     prefill = EncoderDecoder.prefill
 

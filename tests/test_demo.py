@@ -121,7 +121,6 @@ def directory(shown_runs: Path) -> Iterator[Path]:
         yield shown_runs
 
 
-place = directory  # tests/browser/test_demo_page.py imports this name
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Reports in a browser: by a double click, offline, every view by what a person does."""
+"""Tests of reports in a browser, opened offline as files: each view is used as a person would use it."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chromium import Visit, opened
+from chromium import Visit, open_report
 from demo_models import run
 
 from seqtool.cli import main as cli
@@ -15,21 +15,21 @@ from seqtool.runtime.files import config_directory
 from seqtool.view import report
 from seqtool.view.report import Details, rounded_weights
 
-HOSTILE = [
+HOSTILE_TEXTS = [
     "<img src=x onerror=alert(1)>",
     "</script><script>alert(2)</script>",
     "‮עברית",
     "emoji 🐈",
     "plain words here",
 ]
-PICTURE = "data:image/gif;base64,R0lGODdhAQABAIAAAP///////ywAAAAAAQABAAACAkQBADs="
+PICTURE_URL = "data:image/gif;base64,R0lGODdhAQABAIAAAP///////ywAAAAAAQABAAACAkQBADs="
 
 
 @pytest.fixture(scope="module")
-def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report with every kind of section; 120 sentences, some of them hostile."""
+def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with every kind of section and 120 sentences, some of them hostile."""
     details, count = Details(), 120
-    texts = [HOSTILE[i % len(HOSTILE)] + f" {i}" for i in range(count)]
+    texts = [HOSTILE_TEXTS[i % len(HOSTILE_TEXTS)] + f" {i}" for i in range(count)]
     generator = np.random.default_rng(0)
     for text in texts:
         words = text.split()
@@ -46,20 +46,20 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
         details.add(source=["one", "two", "<end>"], target=words, weights=weights, predicted=predicted)
     scores = [{"label": "BLEU", "digits": 2}]
     values = [[[float(i) for i in range(count)]], [[float(count - i) for i in range(count)]]]
-    card = {"name": "a.png", "picture": PICTURE, "references": ["a dog"], "values": [[0.5], [0.25]]}
-    looks = {
+    card = {"name": "a.png", "picture": PICTURE_URL, "references": ["a dog"], "values": [[0.5], [0.25]]}
+    caption_with_attention = {
         "words": ["a", "dog"],
         "text": "a dog",
         "grid": [2, 2],
         "weights": rounded_weights(np.array([[1, 0, 0, 0], [0, 0, 0, 1]])),
     }
-    plain = {"words": ["a", "cat"], "text": "a cat"}
+    plain_caption = {"words": ["a", "cat"], "text": "a cat"}
     cards = [
-        {**card, "captions": [{**looks, "chosen": [0, 3]}, plain]},
-        {**card, "name": "b.png", "captions": [plain, looks]},
+        {**card, "captions": [{**caption_with_attention, "chosen": [0, 3]}, plain_caption]},
+        {**card, "name": "b.png", "captions": [plain_caption, caption_with_attention]},
     ]
     losses = {"a": ([1, 10, 20], [3.0, 0.000123, 1.5]), "b": ([1], [2.0])}
-    steps = [{"step": 5, "samples": [{"source": "x", "hypothesis": "y"}]}]
+    first_samples = [{"step": 5, "samples": [{"source": "x", "hypothesis": "y"}]}]
     sentences = {
         **{"kind": "sentences", "title": "Sentences", "systems": ["first", "second"], "scores": scores},
         **{"sources": texts, "references": [[text] for text in texts], "values": values},
@@ -67,15 +67,15 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "flags": [["empty"] if i % 10 == 0 else [] for i in range(count)],
         "details": details.described(),
     }
-    shown = {"pictures": cards, "orders": {"best twelve": [0], "all": [0, 1]}, "systems": ["soft", "hard"]}
+    picture_settings = {"pictures": cards, "orders": {"best twelve": [0], "all": [0, 1]}, "systems": ["soft", "hard"]}
     sections = [
-        report.facts("Facts", {"name": HOSTILE[0]}),
+        report.facts("Facts", {"name": HOSTILE_TEXTS[0]}),
         report.table("Scores", ("score", "value"), [("BLEU", "37.1")], note="A note."),
         report.curves("Curves", [report.panel("loss", "updates", "nats", losses, log=False)]),
         report.intervals("Lengths", "words", "BLEU", ["≤8", "9+"], {"a": [None, Estimate(30.0, 29.0, 31.0)]}),
-        report.samples("Samples", [*steps, {"step": 9, "samples": [{"source": "x", "hypothesis": "z"}]}]),
+        report.samples("Samples", [*first_samples, {"step": 9, "samples": [{"source": "x", "hypothesis": "z"}]}]),
         sentences,
-        {"kind": "pictures", "title": "Pictures", "scores": [{"label": "cider_d", "digits": 3}], **shown},
+        {"kind": "pictures", "title": "Pictures", "scores": [{"label": "cider_d", "digits": 3}], **picture_settings},
     ]
     file = tmp_path_factory.mktemp("report") / "report.html"
     report.write(file, report.page("A report", "of a test", sections), details.chunks())
@@ -83,25 +83,25 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("visit", ["light", "dark"], indirect=True)
-def test_it_is_accessible_and_reflows(visit: Visit, evaluation: Path) -> None:
-    page = opened(visit, evaluation)
+def test_a_report_is_accessible_and_reflows(visit: Visit, report_file: Path) -> None:
+    page = open_report(visit, report_file)
     page.get_by_role("button", name="Open").first.click()
     page.locator(".inside .tokens").wait_for()
     page.get_by_text("Values").first.click()
-    visit.accessible()
-    visit.reflows()
+    visit.assert_accessible()
+    visit.assert_reflows()
 
 
-def test_strings_stand_there_as_they_are(visit: Visit, evaluation: Path) -> None:
-    page = opened(visit, evaluation)
+def test_hostile_strings_are_shown_literally(visit: Visit, report_file: Path) -> None:
+    page = open_report(visit, report_file)
     assert page.title() == "A report"
     assert page.locator("img").count() == 0
-    assert page.get_by_text(HOSTILE[0], exact=True).count() == 1
+    assert page.get_by_text(HOSTILE_TEXTS[0], exact=True).count() == 1
     assert page.locator(".rows tbody tr:not(.inside)").count() == 50
 
 
-def test_values_of_curves_are_read_by_keys_and_pointer(visit: Visit, evaluation: Path) -> None:
-    page = opened(visit, evaluation)
+def test_keys_and_pointer_show_values_of_curves(visit: Visit, report_file: Path) -> None:
+    page = open_report(visit, report_file)
     chart = page.locator("svg.chart").first
     chart.focus()
     page.keyboard.press("ArrowRight")
@@ -116,41 +116,41 @@ def test_values_of_curves_are_read_by_keys_and_pointer(visit: Visit, evaluation:
 
 
 @pytest.mark.parametrize("log", [True, False], ids=["log", "linear"])
-def test_ticks_stand_where_their_values_are(log: bool, visit: Visit, tmp_path: Path) -> None:
-    """Round values, two of them at least, written alike, whatever the range."""
+def test_ticks_are_drawn_at_their_values(log: bool, visit: Visit, tmp_path: Path) -> None:
+    """Whatever the range, an axis has at least two ticks, with different values in the same notation."""
     ranges = [(0.652, 1.969), (0.186, 0.328), (0.013, 870.0), (2e-7, 9e-7), (0.0001, 0.001), (1.158, 1.887)]
-    panels = [report.panel("norm", "updates", "", {"a": ([1, 2], list(one))}, log=log) for one in ranges]
+    panels = [report.panel("norm", "updates", "", {"a": ([1, 2], list(values))}, log=log) for values in ranges]
     report.write(tmp_path / "r.html", report.page("A report", "of a test", [report.curves("Curves", panels)]), ())
-    page = opened(visit, tmp_path / "r.html")
-    for chart, ends in zip(page.locator("svg.chart").all(), ranges, strict=True):
+    page = open_report(visit, tmp_path / "r.html")
+    for chart, limits in zip(page.locator("svg.chart").all(), ranges, strict=True):
         ticks = chart.locator("text.tick.end").all()
         texts = [tick.text_content() or "" for tick in ticks]
         assert len(ticks) > 1 and len(set(texts)) == len(texts)
         assert len({"e" in text for text in texts if text != "0"}) == 1
         points = chart.locator("polyline").get_attribute("points") or ""
-        (_, first), (_, last) = (map(float, point.split(",")) for point in points.split())
-        a, b = np.log10(ends) if log else ends
+        (_, first_y), (_, last_y) = (map(float, point.split(",")) for point in points.split())
+        first_value, last_value = np.log10(limits) if log else limits
         for text, tick in zip(texts, ticks, strict=True):
             value = np.log10(float(text)) if log else float(text)
-            place = first + (last - first) * (value - a) / (b - a)
-            assert abs(place - (float(tick.get_attribute("y") or "") - 4)) < 0.5
+            y = first_y + (last_y - first_y) * (value - first_value) / (last_value - first_value)
+            assert abs(y - (float(tick.get_attribute("y") or "") - 4)) < 0.5  # labels are 4 pixels below their value
 
 
-def test_sentences_sort_filter_page_and_open(visit: Visit, evaluation: Path) -> None:
-    page = opened(visit, evaluation)
+def test_sentences_are_sorted_filtered_paged_and_opened(visit: Visit, report_file: Path) -> None:
+    page = open_report(visit, report_file)
     rows = page.locator(".rows tbody tr:not(.inside)")
-    first = rows.first.locator("td").nth(1)
+    first_number = rows.first.locator("td").nth(1)
     page.get_by_role("button", name="BLEU", exact=True).click()
-    assert first.text_content() == "120" and page.locator("th[aria-sort=descending]").count() == 1
+    assert first_number.text_content() == "120" and page.locator("th[aria-sort=descending]").count() == 1
     page.get_by_role("button", name="BLEU", exact=True).click()
-    assert first.text_content() == "1"
+    assert first_number.text_content() == "1"
     page.get_by_role("button", name="Next").press("Enter")
-    assert first.text_content() == "51" and page.get_by_text("51–100 of 120").count() == 1
-    page.keyboard.press("Enter")  # the focus stays
-    assert first.text_content() == "101"
+    assert first_number.text_content() == "51" and page.get_by_text("51–100 of 120").count() == 1
+    page.keyboard.press("Enter")  # the button has kept the focus
+    assert first_number.text_content() == "101"
     page.get_by_role("button", name="First", exact=True).click()
     page.get_by_label("Filter sentences").fill("plain 114")
-    assert rows.count() == 1 and first.text_content() == "115"
+    assert rows.count() == 1 and first_number.text_content() == "115"
     page.get_by_label("Filter sentences").fill("")
     page.get_by_label("Only those that are").select_option("empty")
     assert rows.count() == 12
@@ -161,11 +161,10 @@ def test_sentences_sort_filter_page_and_open(visit: Visit, evaluation: Path) -> 
     inside.locator(".link").first.wait_for(state="attached")
     token = inside.locator(".tokens button").nth(1)
     token.click()
-    assert (
-        "0.40 %" in inside.locator(".expected").text_content() and "other" in inside.locator(".expected").text_content()
-    )
+    alternatives = inside.locator(".expected")
+    assert "0.40 %" in alternatives.text_content() and "other" in alternatives.text_content()
     page.keyboard.press("ArrowLeft")
-    assert "90 %" in inside.locator(".expected").text_content()
+    assert "90 %" in alternatives.text_content()
     inside.locator("svg.links").focus()
     page.keyboard.press("ArrowRight")
     assert "←" in inside.locator(".alignment .reading").text_content()
@@ -176,9 +175,9 @@ def test_sentences_sort_filter_page_and_open(visit: Visit, evaluation: Path) -> 
     assert inside.locator("mark").count() > 0
 
 
-def test_all_that_is_chosen_is_printed(visit: Visit, evaluation: Path) -> None:
-    """Not only a page of it; what is open stays open, there and after sorting."""
-    page = opened(visit, evaluation)
+def test_all_sentences_are_printed(visit: Visit, report_file: Path) -> None:
+    """All 120 sentences are printed, not only a page of 50; an open row stays open, also after sorting."""
+    page = open_report(visit, report_file)
     page.get_by_role("button", name="Open").first.click()
     rows, inside = page.locator(".rows tbody tr:not(.inside)"), page.locator("tr.inside:not([hidden])")
     for kind, count in (("beforeprint", 120), ("afterprint", 50)):
@@ -188,8 +187,8 @@ def test_all_that_is_chosen_is_printed(visit: Visit, evaluation: Path) -> None:
     assert inside.count() == 1
 
 
-def test_three_systems_and_scores_that_are_missing(visit: Visit, tmp_path: Path) -> None:
-    """Each difference sorts, and what has no score stands last, whichever way."""
+def test_missing_scores_of_three_systems_come_last(visit: Visit, tmp_path: Path) -> None:
+    """Sentences can be sorted by each difference; those without a score come last in either direction."""
     sentences = {
         **{"kind": "sentences", "title": "Sentences", "systems": ["a", "b", "c"], "sources": ["x", "y", "z"]},
         **{"scores": [{"label": "BLEU", "digits": 1}], "references": [["r"]] * 3, "flags": [[], [], []]},
@@ -198,50 +197,48 @@ def test_three_systems_and_scores_that_are_missing(visit: Visit, tmp_path: Path)
         **{"names": None, "details": None},
     }
     report.write(tmp_path / "report.html", report.page("Three", "systems", [sentences]))
-    page = opened(visit, tmp_path / "report.html")
-    heads = ["#", "Source", "a", "b", "c", "BLEU", "BLEU b", "BLEU c", "Δ BLEU b", "Δ BLEU c"]
-    assert page.locator("th button").all_text_contents() == heads
+    page = open_report(visit, tmp_path / "report.html")
+    headings = ["#", "Source", "a", "b", "c", "BLEU", "BLEU b", "BLEU c", "Δ BLEU b", "Δ BLEU c"]
+    assert page.locator("th button").all_text_contents() == headings
     orders = {"Δ BLEU b": (["3", "1", "2"], ["1", "3", "2"]), "Δ BLEU c": (["1", "2", "3"], ["1", "2", "3"])}
-    for head, found in orders.items():
-        for expected in found:
-            page.get_by_role("button", name=head, exact=True).click()
+    for heading, expected_orders in orders.items():
+        for expected in expected_orders:
+            page.get_by_role("button", name=heading, exact=True).click()
             assert page.locator(".rows tbody tr:not(.inside) td:nth-child(2)").all_text_contents() == expected
     assert page.locator(".rows mark").all_text_contents() == ["1", "2", "3"]
     assert page.locator(".rows td.number").get_by_text("–").count() == 5
-    visit.accessible()
+    visit.assert_accessible()
 
 
-def test_captions_and_texts_of_models(visit: Visit, shown_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_of_captioners_and_texts(visit: Visit, shown_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shown_runs)
     for name in ("scenes", "text"):
         assert run("eval", f"checkpoint=runs/{name}", f"report={name}.html", "device=cpu", "threads=1") == 0
-    page = opened(visit, Path("scenes.html"))
+    page = open_report(visit, Path("scenes.html"))
     assert page.locator(".card").count() == 4
     page.locator(".card .token").first.hover()
     veil = page.locator(".card").first.locator(".veil rect").all()
-    assert max(float(one.get_attribute("fill-opacity")) for one in veil) > 0.1
-    visit.accessible()
-    page = opened(visit, Path("text.html"))
+    assert max(float(cell.get_attribute("fill-opacity")) for cell in veil) > 0.1
+    visit.assert_accessible()
+    page = open_report(visit, Path("text.html"))
     page.get_by_role("button", name="Open").first.click()
     page.locator(".inside .tokens button").nth(1).click()
     assert page.locator(".inside .likeliest tr").count() == 10
-    visit.accessible()
+    visit.assert_accessible()
 
 
-def test_samples_by_step(visit: Visit, evaluation: Path) -> None:
-    page = opened(visit, evaluation)
+def test_samples_are_shown_by_step(visit: Visit, report_file: Path) -> None:
+    page = open_report(visit, report_file)
     assert page.locator(".samples dd").nth(1).text_content() == "z"
     page.get_by_label("Step").focus()
     page.keyboard.press("ArrowLeft")
-    assert (
-        page.locator(".samples dd").nth(1).text_content() == "y"
-        and "after 5 steps" in page.locator(".samples").text_content()
-    )
+    assert page.locator(".samples dd").nth(1).text_content() == "y"
+    assert "after 5 steps" in page.locator(".samples").text_content()
 
 
-def test_pictures_word_by_word(visit: Visit, evaluation: Path) -> None:
-    """Under the pointer and by keys; one word singled out; soft beside hard; captions without attention too."""
-    page = opened(visit, evaluation)
+def test_attention_is_shown_word_by_word(visit: Visit, report_file: Path) -> None:
+    """Keys move from word to word, a word can be singled out, and captions may have soft, hard or no attention."""
+    page = open_report(visit, report_file)
     card = page.locator(".card").first
     assert page.locator(".card").count() == 1 and card.locator(".looking").count() == 2
     card.get_by_role("button", name="a", exact=True).first.focus()
@@ -256,11 +253,11 @@ def test_pictures_word_by_word(visit: Visit, evaluation: Path) -> None:
     assert page.locator(".card").count() == 2 and page.locator(".token.on").first.text_content() == "cat"
 
 
-def test_a_run_and_its_report(visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_of_a_run_has_learning_curves(visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    small: list[Any] = ["data.train=60", "data.valid=5", "data.test=5", "data.vocabulary.size=100", "train.steps=2"]
-    sizes = [f"model.{one}=8" for one in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
-    more = [
+    data: list[Any] = ["data.train=60", "data.valid=5", "data.test=5", "data.vocabulary.size=100", "train.steps=2"]
+    sizes = [f"model.{name}=8" for name in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
+    settings = [
         "data.processes=1",
         "device=cpu",
         "threads=1",
@@ -269,8 +266,8 @@ def test_a_run_and_its_report(visit: Visit, tmp_path: Path, monkeypatch: pytest.
         "train.log_every=1",
         "run=a",
     ]
-    assert cli.run(["train", *small, *sizes, *more], config_directory()) == 0
+    assert cli.run(["train", *data, *sizes, *settings], config_directory()) == 0
     assert cli.run(["report", "runs/a"], config_directory()) == 0
-    page = opened(visit, Path("runs/a/report.html"))
+    page = open_report(visit, Path("runs/a/report.html"))
     assert page.get_by_role("heading", name="Learning curves").count() == 1 and page.locator("svg.chart").count() >= 3
-    visit.accessible()
+    visit.assert_accessible()

@@ -1,3 +1,5 @@
+"""Tests of word alignments: words, their pieces, attention between words, and the Pharaoh format."""
+
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from seqtool.errors import InputError
         ("so ... yes", ["so", "...", "yes"]),
     ],
 )
-def test_words(text: str, expected: list[str]) -> None:
+def test_text_is_split_into_words(text: str, expected: list[str]) -> None:
     assert words_and_punctuation(text) == expected
 
 
@@ -53,44 +55,44 @@ def test_words_of_tokenised_text_are_its_tokens() -> None:
         (list("▁a▁bc."), [0, 0, 1, 1, 1, 2]),
     ],
 )
-def test_piece_words(pieces: list[str], expected: list[int]) -> None:
+def test_pieces_belong_to_words(pieces: list[str], expected: list[int]) -> None:
     text = "".join(pieces).replace("▁", " ")
     assert piece_words(pieces, words_and_punctuation(text)) == expected
 
 
-def attention_of_words(attention: Any, source: list[str], target: list[str]) -> Any:
-    """Where words are those of the pieces, and marks."""
-    sides = [words_and_punctuation("".join(pieces).replace("▁", " ")) for pieces in (target, source)]
-    places = [piece_words(pieces, side) for pieces, side in zip((target, source), sides, strict=True)]
-    return word_attention(attention, places[1], places[0], (len(sides[0]), len(sides[1])))
+def attend_between_words(attention: Any, source: list[str], target: list[str]) -> Any:
+    """Turn attention between pieces into attention between the words and marks that the pieces make up."""
+    source_words, target_words = (words_and_punctuation("".join(side).replace("▁", " ")) for side in (source, target))
+    shape = len(target_words), len(source_words)
+    return word_attention(attention, piece_words(source, source_words), piece_words(target, target_words), shape)
 
 
-def test_word_attention_sums_on_the_source_and_averages_on_the_target() -> None:
+def test_word_attention_sums_over_source_and_averages_over_target_pieces() -> None:
     attention = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.0, 0.2, 0.8]])
-    result = attention_of_words(attention, ["▁big", "ger", "▁cat"], ["▁ga", "to", "▁grande"])
+    result = attend_between_words(attention, ["▁big", "ger", "▁cat"], ["▁ga", "to", "▁grande"])
     np.testing.assert_allclose(result, [[0.5, 0.5], [0.2, 0.8]])
 
 
 def test_word_attention_keeps_whole_words_and_mass() -> None:
     generator = np.random.default_rng(0)
     attention = generator.dirichlet(np.ones(4), size=3)
-    np.testing.assert_allclose(attention_of_words(attention, ["▁a", "▁b", "▁c", "."], ["▁x", "▁y", "."]), attention)
-    split = attention_of_words(attention, ["▁a", "b", "▁", "c"], ["▁x", "y", "z"])
+    np.testing.assert_allclose(attend_between_words(attention, ["▁a", "▁b", "▁c", "."], ["▁x", "▁y", "."]), attention)
+    split = attend_between_words(attention, ["▁a", "b", "▁", "c"], ["▁x", "y", "z"])
     assert split.shape == (1, 2)
     np.testing.assert_allclose(split.sum(axis=1), 1)
 
 
-def test_word_attention_of_nothing() -> None:
-    assert attention_of_words(np.zeros((0, 2)), ["▁a", "b"], []).shape == (0, 1)
-    assert attention_of_words(np.zeros((1, 0)), [], ["▁a"]).shape == (1, 0)
+def test_word_attention_of_an_empty_side() -> None:
+    assert attend_between_words(np.zeros((0, 2)), ["▁a", "b"], []).shape == (0, 1)
+    assert attend_between_words(np.zeros((1, 0)), [], ["▁a"]).shape == (1, 0)
 
 
-def test_word_attention_refuses_another_shape() -> None:
+def test_word_attention_refuses_a_wrong_shape() -> None:
     with pytest.raises(ValueError, match=r"attention is \(2, 2\) for \(1, 2\) target and source pieces"):
-        attention_of_words(np.ones((2, 2)), ["▁a", "b"], ["▁x"])
+        attend_between_words(np.ones((2, 2)), ["▁a", "b"], ["▁x"])
 
 
-def test_hard_alignment_takes_the_largest_of_each_target_word() -> None:
+def test_hard_alignment_links_each_target_word_to_its_maximum() -> None:
     assert hard_alignment(np.array([[0.1, 0.9], [0.5, 0.5], [0.0, 0.0]])) == {(1, 0), (0, 1)}
     assert hard_alignment(np.zeros((2, 0))) == set()
 
@@ -122,7 +124,7 @@ def test_pharaoh_round_trip() -> None:
 
 
 @pytest.mark.parametrize("item", ["0_1", "1-", "-1-2", "0-1-2", "a-b", "0--1", "٣-1"])
-def test_pharaoh_refuses_anything_else(item: str) -> None:
+def test_malformed_pharaoh_links_are_refused(item: str) -> None:
     with pytest.raises(InputError) as error:
         parse_pharaoh(f"0-0 {item}", location="gold.align line 3")
     assert str(error.value) == (

@@ -1,4 +1,6 @@
-"""Batches: each pair once in an epoch, in an order that seed and epoch alone decide, padded right."""
+"""Tests of batches: an epoch has each pair once, seed and epoch decide the order, and rows are padded correctly."""
+
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,40 +12,40 @@ from seqtool.data.cache import Split
 from seqtool.models.tokens import BOS, EOS, PAD
 
 generator = np.random.default_rng(7)
-SOURCES = generator.integers(0, 30, size=1003)
-TARGETS = np.maximum(0, SOURCES + generator.integers(-3, 4, size=1003))
-ORDER = [  # batches 40 and 41 of 101, as commit ad25e6a made them
+SOURCE_LENGTHS = generator.integers(0, 30, size=1003)
+TARGET_LENGTHS = np.maximum(0, SOURCE_LENGTHS + generator.integers(-3, 4, size=1003))
+EXPECTED_BATCHES = [  # batches 40 and 41 of 101, as commit ad25e6a made them
     [181, 871, 863, 792, 596, 671, 992, 443, 602, 753],
     [116, 512, 396, 729, 731, 955, 502, 24, 196, 467],
 ]
 
 
 class Pairs:
-    """Pair i: a source of SOURCES[i] tokens and a target of TARGETS[i], all of them 10 + i."""
+    """A corpus whose pair i has SOURCE_LENGTHS[i] and TARGET_LENGTHS[i] tokens, all of them 10 + i."""
 
     image_of = None
 
     def __len__(self) -> int:
-        return len(SOURCES)
+        return len(SOURCE_LENGTHS)
 
     def lengths(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return SOURCES[indices], TARGETS[indices]
+        return SOURCE_LENGTHS[indices], TARGET_LENGTHS[indices]
 
     def source(self, index: int) -> NDArray[np.uint16]:
-        return np.full(SOURCES[index], 10 + index, dtype=np.uint16)
+        return np.full(SOURCE_LENGTHS[index], 10 + index, dtype=np.uint16)
 
     def target(self, index: int) -> NDArray[np.uint16]:
-        return np.full(TARGETS[index], 10 + index, dtype=np.uint16)
+        return np.full(TARGET_LENGTHS[index], 10 + index, dtype=np.uint16)
 
 
-def make(
+def make_batches(
     *, size: int = 32, unit: str = "sentences", seed: int = 1, epoch: int = 0, pool: int = 8, buffer: int = 2000
 ) -> list[list[int]]:
-    made = ShuffledEpoch(Pairs(), size=size, unit=unit, seed=seed, epoch=epoch, pool=pool, buffer=buffer)
-    return [batch.tolist() for batch in all_of(made)]
+    shuffled_epoch = ShuffledEpoch(Pairs(), size=size, unit=unit, seed=seed, epoch=epoch, pool=pool, buffer=buffer)
+    return [batch.tolist() for batch in read_batches(shuffled_epoch)]
 
 
-def all_of(epoch: ShuffledEpoch, *, start: int = 0, count: int = 1) -> list[NDArray[np.int64]]:
+def read_batches(epoch: ShuffledEpoch, *, start: int = 0, count: int = 1) -> list[NDArray[np.int64]]:
     batches: list[NDArray[np.int64]] = []
     while not epoch.has_ended(start + len(batches)):
         batches += epoch.batches(start + len(batches), count)
@@ -53,75 +55,77 @@ def all_of(epoch: ShuffledEpoch, *, start: int = 0, count: int = 1) -> list[NDAr
 @pytest.mark.parametrize(("unit", "size"), [("sentences", 32), ("sentences", 1), ("tokens", 400), ("tokens", 1)])
 @pytest.mark.parametrize("buffer", [1, 300, 1002, 1003])
 def test_an_epoch_has_each_pair_once(unit: str, size: int, buffer: int) -> None:
-    batches = make(unit=unit, size=size, buffer=buffer)
-    assert sorted(index for batch in batches for index in batch) == list(range(len(SOURCES)))
+    batches = make_batches(unit=unit, size=size, buffer=buffer)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(SOURCE_LENGTHS)))
     assert all(batches)
 
 
 def test_seed_and_epoch_decide_the_batches() -> None:
-    assert make() == make()
-    assert make(unit="tokens", size=300) == make(unit="tokens", size=300)
-    orders = [make(), make(epoch=1), make(seed=2)]
-    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+    assert make_batches() == make_batches()
+    assert make_batches(unit="tokens", size=300) == make_batches(unit="tokens", size=300)
+    orders = [make_batches(), make_batches(epoch=1), make_batches(seed=2)]
+    assert all(order != other_order for order, other_order in combinations(orders, 2))
 
 
 def test_sentences_fill_the_batches() -> None:
-    sizes = sorted(len(batch) for batch in make(size=32))
+    sizes = sorted(len(batch) for batch in make_batches(size=32))
     assert sizes == [1003 % 32] + [32] * (1003 // 32)
 
 
-def test_tokens_stay_within_the_budget_unless_one_sentence_does_not() -> None:
-    for batch in make(unit="tokens", size=20):
-        assert len(batch) == 1 or len(batch) * (max(TARGETS[batch]) + 1) <= 20
-    padded = [len(batch) * (max(TARGETS[batch]) + 1) for batch in make(unit="tokens", size=1000)]
+def test_only_a_single_long_sentence_exceeds_the_token_budget() -> None:
+    for batch in make_batches(unit="tokens", size=20):
+        assert len(batch) == 1 or len(batch) * (max(TARGET_LENGTHS[batch]) + 1) <= 20
+    padded = [len(batch) * (max(TARGET_LENGTHS[batch]) + 1) for batch in make_batches(unit="tokens", size=1000)]
     assert np.median(padded) > 900
 
 
-def test_batches_hold_sentences_of_like_length() -> None:
-    def share_of_padding(batches: list[list[int]]) -> float:
-        padded = sum(len(batch) * TARGETS[batch].max() for batch in batches)
-        return float(1 - TARGETS.sum() / padded)
+def test_batches_hold_sentences_of_similar_length() -> None:
+    def padding_share(batches: list[list[int]]) -> float:
+        padded = sum(len(batch) * TARGET_LENGTHS[batch].max() for batch in batches)
+        return float(1 - TARGET_LENGTHS.sum() / padded)
 
-    assert share_of_padding(make(pool=20)) < 0.1 < 0.3 < share_of_padding(make(pool=1))
+    assert padding_share(make_batches(pool=20)) < 0.1 < 0.3 < padding_share(make_batches(pool=1))
 
 
-def test_batches_come_in_no_order_of_length() -> None:
-    lengths = [float(np.mean(TARGETS[batch])) for batch in make(pool=100)]
+def test_batches_are_not_ordered_by_length() -> None:
+    lengths = [float(np.mean(TARGET_LENGTHS[batch])) for batch in make_batches(pool=100)]
     assert abs(np.corrcoef(lengths, range(len(lengths)))[0, 1]) < 0.5
 
 
-def test_a_corpus_beyond_the_buffer_is_shuffled_within_buffers_of_shuffled_blocks() -> None:
-    made = ShuffledEpoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=256)
-    batches = all_of(made)
+def test_a_large_corpus_is_shuffled_in_buffers_of_shuffled_blocks() -> None:
+    epoch = ShuffledEpoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=256)
+    batches = read_batches(epoch)
     assert len(batches) == 25 + 3 * 26  # 1,003 pairs: a buffer of 248 and three of 251 or 252
     first = np.concatenate(batches[:25])
-    blocks, sizes = np.unique(first // 4, return_counts=True)  # 62 blocks of 4 neighbours, the last of all having 3
+    # The corpus consists of blocks of 4 neighbours and a last one of 3; the first buffer has 62 of them.
+    blocks, sizes = np.unique(first // 4, return_counts=True)
     assert len(blocks) == 62
     assert set(sizes[blocks < 250]) == {4}
     assert blocks.min() < 20
     assert blocks.max() > 230
-    orders = [make(buffer=256), make(buffer=256, epoch=1), make(buffer=256, seed=2), make()]
-    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+    changes: list[dict[str, int]] = [{}, {"epoch": 1}, {"seed": 2}]
+    orders = [*(make_batches(buffer=256, **change) for change in changes), make_batches()]
+    assert all(order != other_order for order, other_order in combinations(orders, 2))
 
 
 @pytest.mark.parametrize("buffer", [256, 2000])
 @pytest.mark.parametrize("start", [0, 1, 26, 27, 70])
-def test_an_epoch_goes_on_from_any_place(buffer: int, start: int) -> None:
-    def epoch() -> ShuffledEpoch:
+def test_an_epoch_continues_from_any_position(buffer: int, start: int) -> None:
+    def make_epoch() -> ShuffledEpoch:
         return ShuffledEpoch(Pairs(), size=10, unit="sentences", seed=1, epoch=0, pool=5, buffer=buffer)
 
-    whole, again = all_of(epoch()), epoch()
-    rest = all_of(again, start=start)
-    assert [batch.tolist() for batch in rest] == [batch.tolist() for batch in whole[start:]]
-    assert again.fraction_done(len(whole)) == 1.0
-    assert all_of(again)[0].tolist() == whole[0].tolist()  # and back
-    shares = [again.fraction_done(position) for position in range(len(whole)) if again.batches(position, 1)]
-    assert shares[0] == 0
-    assert np.all(np.diff(shares) > 0)
+    expected, epoch = read_batches(make_epoch()), make_epoch()
+    remaining = read_batches(epoch, start=start)
+    assert [batch.tolist() for batch in remaining] == [batch.tolist() for batch in expected[start:]]
+    assert epoch.fraction_done(len(expected)) == 1.0
+    assert read_batches(epoch)[0].tolist() == expected[0].tolist()  # an epoch can also start again
+    fractions = [epoch.fraction_done(position) for position in range(len(expected)) if epoch.batches(position, 1)]
+    assert fractions[0] == 0
+    assert np.all(np.diff(fractions) > 0)
 
 
-class Even(Pairs):
-    """So many pairs of one length."""
+class EqualLengths(Pairs):
+    """A corpus of `count` pairs of 7 tokens."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -135,59 +139,59 @@ class Even(Pairs):
 
 @pytest.mark.parametrize("count", [255, 256, 257, 260, 300, 513, 700, 768, 1003])
 @pytest.mark.parametrize("unit", ["sentences", "tokens"])
-def test_the_share_of_an_epoch_is_counted_in_pairs(count: int, unit: str) -> None:
-    """Also where what is shuffled at once, 256 pairs, is most of the corpus, or a little less than all of it."""
+def test_the_fraction_of_an_epoch_counts_pairs(count: int, unit: str) -> None:
+    """The buffer of 256 pairs holds all, most, or a small part of the corpus."""
     epoch = ShuffledEpoch(
-        Even(count), size=16 if unit == "tokens" else 2, unit=unit, seed=1, epoch=0, pool=5, buffer=256
+        EqualLengths(count), size=16 if unit == "tokens" else 2, unit=unit, seed=1, epoch=0, pool=5, buffer=256
     )
-    batches, before, shares = all_of(epoch), 0, []
+    batches, pairs_before, fractions = read_batches(epoch), 0, []
     for position, batch in enumerate(batches):
         epoch.batches(position, 1)
-        shares.append(epoch.fraction_done(position))
-        assert abs(shares[-1] - before / count) <= 2 / count  # a batch has two pairs
-        before += len(batch)
-    assert shares[0] == 0 and np.all(np.diff(shares) > 0)
+        fractions.append(epoch.fraction_done(position))
+        assert abs(fractions[-1] - pairs_before / count) <= 2 / count  # a batch has two pairs
+        pairs_before += len(batch)
+    assert fractions[0] == 0 and np.all(np.diff(fractions) > 0)
     assert epoch.fraction_done(len(batches)) == pytest.approx(1, abs=1e-12)
     assert sorted(np.concatenate(batches).tolist()) == list(range(count))
     assert abs(len(epoch) - len(batches)) <= 0.03 * len(batches)
 
 
 @pytest.mark.parametrize("unit", ["sentences", "tokens"])
-def test_the_share_is_counted_in_pairs_whatever_the_lengths(unit: str) -> None:
+def test_the_fraction_counts_pairs_of_unequal_lengths(unit: str) -> None:
     epoch = ShuffledEpoch(
         Pairs(), size=10 if unit == "sentences" else 200, unit=unit, seed=1, epoch=0, pool=5, buffer=992
     )
-    batches, before = all_of(epoch), 0  # 1,003 pairs: a buffer and a little
+    batches, pairs_before = read_batches(epoch), 0  # 1,003 pairs are a few more than the buffer holds
     largest = max(map(len, batches))
     for position, batch in enumerate(batches):
         epoch.batches(position, 1)
-        assert abs(epoch.fraction_done(position) * len(SOURCES) - before) <= largest
-        before += len(batch)
+        assert abs(epoch.fraction_done(position) * len(SOURCE_LENGTHS) - pairs_before) <= largest
+        pairs_before += len(batch)
 
 
-def test_what_is_shuffled_at_once_is_never_a_few_neighbours() -> None:
-    """A pair more than fit: half of them and half of them, not all and one."""
-    batches = all_of(ShuffledEpoch(Even(257), size=4, unit="sentences", seed=1, epoch=0, pool=5, buffer=256))
-    last = np.concatenate(batches[-8:])
+def test_no_buffer_holds_only_a_few_neighbours() -> None:
+    """A corpus with one pair more than the buffer is split into halves, not into a full buffer and one pair."""
+    epoch = ShuffledEpoch(EqualLengths(257), size=4, unit="sentences", seed=1, epoch=0, pool=5, buffer=256)
+    last = np.concatenate(read_batches(epoch)[-8:])
     assert np.ptp(last) > 100
 
 
-def test_a_corpus_that_is_shuffled_at_once_keeps_its_order() -> None:
-    """So that a run that was begun with another version continues with the batches that it had."""
+def test_a_corpus_that_fits_into_the_buffer_keeps_its_order() -> None:
+    """A run that was begun with an earlier version continues with the same batches."""
     epoch = ShuffledEpoch(Pairs(), size=10, unit="sentences", seed=1, epoch=2, pool=5, buffer=1003)
-    assert [batch.tolist() for batch in epoch.batches(40, 2)] == ORDER
+    assert [batch.tolist() for batch in epoch.batches(40, 2)] == EXPECTED_BATCHES
     assert [epoch.fraction_done(position) for position in (0, 40, 101)] == [0, 40 / 101, 1]
 
 
-def test_nothing_makes_no_batches() -> None:
-    class Nothing(Pairs):
+def test_an_empty_corpus_has_no_batches() -> None:
+    class EmptyCorpus(Pairs):
         def __len__(self) -> int:
             return 0
 
-    assert all_of(ShuffledEpoch(Nothing(), size=4, unit="tokens", seed=1, epoch=0, pool=2)) == []
+    assert read_batches(ShuffledEpoch(EmptyCorpus(), size=4, unit="tokens", seed=1, epoch=0, pool=2)) == []
 
 
-def test_rows_are_sentences_with_their_marks_and_padding() -> None:
+def test_rows_are_sentences_with_special_tokens_and_padding() -> None:
     source = make_source([[5, 6], [], [7]])
     assert source.tokens.tolist() == [[5, 6, EOS], [EOS, PAD, PAD], [7, EOS, PAD]]
     assert source.lengths.tolist() == [3, 1, 2]
@@ -199,16 +203,16 @@ def test_rows_are_sentences_with_their_marks_and_padding() -> None:
     assert make_source([]).tokens.shape == (0, 1)
 
 
-def test_a_batch_is_its_pairs_in_order() -> None:
+def test_a_batch_holds_its_pairs_in_order() -> None:
     indices = [17, 3, 999]
     batch = Split.collate(Pairs(), indices)
     assert batch.indices.tolist() == indices
-    assert batch.source.lengths.tolist() == [SOURCES[i] + 1 for i in indices]
+    assert batch.source.lengths.tolist() == [SOURCE_LENGTHS[i] + 1 for i in indices]
     for row, i in enumerate(indices):
         source = batch.source.tokens[row]
-        assert source[source != PAD].tolist() == [10 + i] * SOURCES[i] + [EOS]
+        assert source[source != PAD].tolist() == [10 + i] * SOURCE_LENGTHS[i] + [EOS]
         target = batch.target[row]
-        assert target[target != PAD].tolist() == [BOS] + [10 + i] * TARGETS[i] + [EOS]
+        assert target[target != PAD].tolist() == [BOS] + [10 + i] * TARGET_LENGTHS[i] + [EOS]
     assert batch.target.dtype == batch.source.tokens.dtype == batch.source.lengths.dtype == torch.int64
 
 
@@ -216,10 +220,10 @@ def test_labels_are_inputs_one_position_ahead() -> None:
     batch = Split.collate(Pairs(), range(40))
     assert torch.equal(batch.inputs[:, 1:], batch.labels[:, :-1])
     assert (batch.inputs[:, 0] == BOS).all()
-    assert batch.tokens == (batch.labels != PAD).sum() == sum(TARGETS[:40] + 1)
+    assert batch.tokens == (batch.labels != PAD).sum() == sum(TARGET_LENGTHS[:40] + 1)
 
 
-def test_a_batch_moves_whole() -> None:
+def test_all_tensors_of_a_batch_move_to_a_device() -> None:
     batch = Split.collate(Pairs(), [1, 2]).to("meta")
     assert {batch.target.device.type, batch.source.tokens.device.type, batch.source.lengths.device.type} == {"meta"}
     assert batch.indices.tolist() == [1, 2]

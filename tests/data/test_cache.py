@@ -1,4 +1,4 @@
-"""The cache: what is in it is what was prepared, it is whole or not there, and it is made once."""
+"""Tests of the cache: it holds what was prepared, it is complete or absent, and it is made once."""
 
 import copy
 import json
@@ -23,18 +23,18 @@ from seqtool.data.preparation import LimitSettings, make_corpus, prepare_pairs
 from seqtool.errors import InputError
 
 Config = dict[str, Any]
-VALID = ["a cat\tein Kater", "two  cats.\t zwei Katzen .", "\tnichts", "a\u2028cat\tein\u2028Kater"]
+VALID_LINES = ["a cat\tein Kater", "two  cats.\t zwei Katzen .", "\tnichts", "a\u2028cat\tein\u2028Kater"]
 
 
 def train_lines() -> list[str]:
-    lines = [f"{size} {thing}.\t{thing} {size} !" for size in ("big", "small", "red") for thing in "abcdefgh"]
+    lines = [f"{size} {noun}.\t{noun} {size} !" for size in ("big", "small", "red") for noun in "abcdefgh"]
     return [*lines, "\tempty", "empty too\t ", "one\t" + "x " * 30, "a b c d e f\tg"]
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     (tmp_path / "train.tsv").write_text("\n".join(train_lines()) + "\n", encoding="utf-8")
-    (tmp_path / "valid.tsv").write_text("\n".join(VALID) + "\n", encoding="utf-8")
+    (tmp_path / "valid.tsv").write_text("\n".join(VALID_LINES) + "\n", encoding="utf-8")
     return {
         "_target_": "seqtool.data.corpora.parallel.ParallelFiles",
         "train": str(tmp_path / "train.tsv"),
@@ -60,8 +60,8 @@ def config(tmp_path: Path) -> Config:
     }
 
 
-def changed(config: Config, **settings: Any) -> Config:
-    """The config with `vocabulary_size=3` for `vocabulary.size`, and so on."""
+def with_settings(config: Config, **settings: Any) -> Config:
+    """Return the configuration with these changes, such as `vocabulary_size=3` for `vocabulary.size`."""
     result = copy.deepcopy(config)
     for name, value in settings.items():
         group, _, key = name.partition("_")
@@ -73,19 +73,19 @@ def changed(config: Config, **settings: Any) -> Config:
     return result
 
 
-def content(cache: Cache) -> dict[str, bytes]:
+def file_contents(cache: Cache) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in cache.directory.iterdir() if path.name != SUMMARY}
 
 
-def left_in(config: Config) -> list[str]:
-    """What is in the directory of caches besides the memory of digests."""
+def cache_entries(config: Config) -> list[str]:
+    """Return the names in the directory of caches, except that of the remembered digests."""
     return sorted(path.name for path in Path(config["cache"]).iterdir() if path.name != "digests.json")
 
 
 @pytest.mark.parametrize("kind", ["word", "char"])
-def test_ids_are_those_of_the_text(config: Config, kind: str) -> None:
-    cache = prepare_pairs(changed(config, vocabulary_kind=kind))
-    kept = [line.split("\t") for line in train_lines()[:24]]
+def test_ids_encode_the_text(config: Config, kind: str) -> None:
+    cache = prepare_pairs(with_settings(config, vocabulary_kind=kind))
+    kept = [line.split("\t") for line in train_lines()[:24]]  # the others are outside the limits
     train, valid = cache.split("train"), cache.split("valid")
     assert len(train) == 24 and len(valid) == 4
     for i, (source, target) in enumerate(kept):
@@ -93,16 +93,16 @@ def test_ids_are_those_of_the_text(config: Config, kind: str) -> None:
         assert train.target(i).tolist() == cache.target_vocabulary.encode(target)
         assert train.lengths(np.array([i])) == (len(train.source(i)), len(train.target(i)))
         assert train.lengths()[1][i] == len(train.target(i))
-    for i, line in enumerate(VALID):
+    for i, line in enumerate(VALID_LINES):
         assert valid.source(i).tolist() == cache.source_vocabulary.encode(line.split("\t")[0])
     with pytest.raises(IndexError):
         train.source(24)
 
 
-def test_validation_text_is_kept_as_it_came(config: Config) -> None:
+def test_validation_text_is_kept_unchanged(config: Config) -> None:
     valid = prepare_pairs(config).split("valid")
-    assert valid.texts("source") == [line.split("\t")[0] for line in VALID]
-    assert valid.texts("target") == [line.split("\t")[1] for line in VALID]
+    assert valid.texts("source") == [line.split("\t")[0] for line in VALID_LINES]
+    assert valid.texts("target") == [line.split("\t")[1] for line in VALID_LINES]
     assert valid.alignments() is None
 
 
@@ -114,50 +114,52 @@ def test_training_pairs_outside_the_limits_are_dropped_and_counted(config: Confi
     assert lines[0].startswith("parallel, en → de; vocabulary: en ")
     assert lines[2].split()[:2] == ["train", "24"] and lines[2].endswith("2 empty, 1 ratio, 1 too long")
     assert lines[3].split()[:2] == ["valid", "4"] and lines[3].endswith("none")
-    unlimited = prepare_pairs(changed(config, limits_maximum=None, limits_ratio=None))
+    unlimited = prepare_pairs(with_settings(config, limits_maximum=None, limits_ratio=None))
     assert unlimited.summary["splits"]["train"]["pairs"] == 26
 
 
-def test_reasons() -> None:
+def test_limits_give_a_reason_for_dropping_a_pair() -> None:
     limits = LimitSettings(minimum=2, maximum=10, ratio=2.0)
     dropped = {(0, 3): "empty", (1, 3): "too short", (5, 11): "too long", (2, 5): "ratio"}
-    for (source, target), reason in (dropped | {(5, 10): None, (2, 2): None}).items():
-        assert limits.reason(source, target) == limits.reason(target, source) == reason
+    kept = {(5, 10): None, (2, 2): None}
+    for (source_length, target_length), reason in (dropped | kept).items():
+        assert limits.reason(source_length, target_length) == reason
+        assert limits.reason(target_length, source_length) == reason
 
 
-def toy(config: Config) -> Config:
-    own = {"longest": 25} | {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
-    return {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 3, "train": 60, "valid": 9, "test": 8, **own}
+def toy_config(config: Config) -> Config:
+    common = {"longest": 25} | {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
+    return {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 3, "train": 60, "valid": 9, "test": 8, **common}
 
 
 def test_gold_alignments_are_kept(config: Config) -> None:
-    cache = prepare_pairs(toy(config))
+    cache = prepare_pairs(toy_config(config))
     assert cache.directory.name.startswith("toy-en-es-") and cache.name == "toy" and not cache.has_images
     alignments = cache.split("test").alignments()
     assert alignments is not None and len(alignments) == len(cache.split("test")) == 8
     assert cache.split("train").alignments() is None
 
 
-def test_a_joint_vocabulary_is_one(config: Config) -> None:
-    cache = prepare_pairs(changed(config, vocabulary_joint=True))
+def test_a_joint_vocabulary_serves_both_sides(config: Config) -> None:
+    cache = prepare_pairs(with_settings(config, vocabulary_joint=True))
     assert cache.source_vocabulary is cache.target_vocabulary
     assert [path.name for path in cache.vocabulary_files] == ["joint.vocabulary"]
     assert "joint" in cache.describe().splitlines()[0]
 
 
-def test_vocabularies_can_be_used_again(config: Config, tmp_path: Path) -> None:
+def test_vocabularies_can_be_reused(config: Config, tmp_path: Path) -> None:
     first = prepare_pairs(config)
     (tmp_path / "train.tsv").write_text("a new cat\tein neuer Kater\n" * 3, encoding="utf-8")
-    second = prepare_pairs(changed(config, vocabulary_reuse=str(first.directory)))
+    second = prepare_pairs(with_settings(config, vocabulary_reuse=str(first.directory)))
     assert second.directory != first.directory
     assert second.source_vocabulary.fingerprint == first.source_vocabulary.fingerprint
     assert second.summary["splits"]["train"]["source"]["unknown"] > 0
 
 
-def test_many_tokens_take_four_bytes(config: Config, tmp_path: Path) -> None:
+def test_ids_of_a_large_vocabulary_take_four_bytes(config: Config, tmp_path: Path) -> None:
     text = "".join(f"s{i}\tt{i} t{i + 70_000}\n" for i in range(70_000))
     (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
-    cache = prepare_pairs(changed(config, vocabulary_size=300_000))
+    cache = prepare_pairs(with_settings(config, vocabulary_size=300_000))
     assert len(cache.target_vocabulary) == 140_004
     train = cache.split("train")
     assert train.target(69_999).tolist() == cache.target_vocabulary.encode("t69999 t139999")
@@ -165,65 +167,65 @@ def test_many_tokens_take_four_bytes(config: Config, tmp_path: Path) -> None:
     assert train.source(0).dtype == np.uint32
 
 
-def test_settings_and_text_name_the_cache(config: Config, tmp_path: Path) -> None:
+def test_the_name_of_a_cache_depends_on_settings_and_text(config: Config, tmp_path: Path) -> None:
     first = prepare_pairs(config).directory
     assert prepare_pairs(config).directory == first
-    assert prepare_pairs(changed(config, processes=2)).directory == first
-    assert prepare_pairs(changed(config, vocabulary_size=99)).directory != first
-    assert prepare_pairs(changed(config, limits_maximum=19)).directory != first
-    hostile = prepare_pairs(changed(config, target_language="Köln (1)/x")).directory
-    assert hostile.name.startswith("parallel-en-Köln_1_x-") and hostile.parent == first.parent
+    assert prepare_pairs(with_settings(config, processes=2)).directory == first
+    assert prepare_pairs(with_settings(config, vocabulary_size=99)).directory != first
+    assert prepare_pairs(with_settings(config, limits_maximum=19)).directory != first
+    unusual = prepare_pairs(with_settings(config, target_language="Köln (1)/x")).directory
+    assert unusual.name.startswith("parallel-en-Köln_1_x-") and unusual.parent == first.parent
     moved = tmp_path / "moved.tsv"
     (tmp_path / "train.tsv").rename(moved)
-    assert prepare_pairs(changed(config, train=str(moved))).directory == first
+    assert prepare_pairs(with_settings(config, train=str(moved))).directory == first
     with moved.open("a") as file:
         file.write("one more\tnoch eins\n")
-    assert prepare_pairs(changed(config, train=str(moved))).directory != first
+    assert prepare_pairs(with_settings(config, train=str(moved))).directory != first
 
 
-def test_a_cache_that_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_cache_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare_pairs(config)
     monkeypatch.setattr(preparation, "_fill", None)
     prepare_pairs(config)
 
 
-def test_processes_change_nothing(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_change_nothing(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "CHUNK", 3)
-    alone = prepare_pairs(config)
+    single_process = prepare_pairs(config)
     monkeypatch.setattr(preparation, "MIN_PARALLEL", 0)
-    together = prepare_pairs(changed(config, processes=2, cache=str(tmp_path / "other")))
-    assert content(alone) == content(together)
-    assert alone.summary == together.summary
+    two_processes = prepare_pairs(with_settings(config, processes=2, cache=str(tmp_path / "other")))
+    assert file_contents(single_process) == file_contents(two_processes)
+    assert single_process.summary == two_processes.summary
 
 
-def test_a_sample_is_enough_to_learn_from(config: Config) -> None:
-    cache = prepare_pairs(changed(config, vocabulary_kind="char", vocabulary_sample=1))
+def test_a_vocabulary_is_learnt_from_a_sample(config: Config) -> None:
+    cache = prepare_pairs(with_settings(config, vocabulary_kind="char", vocabulary_sample=1))
     assert len(cache.source_vocabulary) < 4 + 20
-    assert len(prepare_pairs(changed(config, vocabulary_kind="char")).source_vocabulary) > 4 + 12
+    assert len(prepare_pairs(with_settings(config, vocabulary_kind="char")).source_vocabulary) > 4 + 12
 
 
-def fail(*_: object, **__: object) -> None:
+def raise_disk_full(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize(
-    ("module", "function", "left"),
+    ("module", "function", "partial_count"),
     [(preparation, "write_lines", 1), (preparation, "_write_split", 1), (preparation, "train", 0)],
 )
-def test_what_fails_leaves_what_can_be_gone_on_from(
-    config: Config, module: Any, function: str, left: int, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_preparation_can_be_resumed(
+    config: Config, module: Any, function: str, partial_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which is nothing before there are vocabularies."""
+    """A preparation that fails before it has vocabularies leaves no partial cache."""
     with monkeypatch.context() as patch:
-        patch.setattr(module, function, fail)
+        patch.setattr(module, function, raise_disk_full)
         with pytest.raises(OSError, match="No space left on device"):
-            prepare_pairs(toy(config))
-    assert [name.rpartition(".")[2] for name in left_in(config)] == ["partial"] * left
-    cache = prepare_pairs(toy(config))
-    assert left_in(config) == [cache.directory.name]
+            prepare_pairs(toy_config(config))
+    assert [name.rpartition(".")[2] for name in cache_entries(config)] == ["partial"] * partial_count
+    cache = prepare_pairs(toy_config(config))
+    assert cache_entries(config) == [cache.directory.name]
 
 
-KILLED = """
+KILLED_SCRIPT = """
 import json, os, signal, sys
 from seqtool.data import preparation
 from seqtool.data.preparation import prepare_pairs
@@ -239,18 +241,18 @@ prepare_pairs(json.loads(sys.argv[1]))
 """
 
 
-def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
-    result = subprocess.run([sys.executable, "-c", KILLED, json.dumps(config)], check=False)
+def test_a_partial_cache_of_a_killed_process_is_not_used(config: Config) -> None:
+    result = subprocess.run([sys.executable, "-c", KILLED_SCRIPT, json.dumps(config)], check=False)
     assert result.returncode == -9
-    left = left_in(config)
-    assert [name.rpartition(".")[2] for name in left] == ["lock", "partial"]
-    assert not is_cache(Path(config["cache"]) / left[1])
+    entries = cache_entries(config)
+    assert [name.rpartition(".")[2] for name in entries] == ["lock", "partial"]
+    assert not is_cache(Path(config["cache"]) / entries[1])
     cache = prepare_pairs(config)
     assert len(cache.split("valid")) == 4
-    assert left_in(config) == [cache.directory.name]
+    assert cache_entries(config) == [cache.directory.name]
 
 
-KILLED_WHILE_ENCODING = """
+KILLED_WHILE_ENCODING_SCRIPT = """
 import json, os, signal, sys
 from seqtool.data import directories, preparation
 from seqtool.data.preparation import prepare_pairs
@@ -267,66 +269,66 @@ prepare_pairs(json.loads(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize(("writes", "done"), [(3, 0), (6, 3), (10, 6), (18, 12), (19, 12), (36, 24), (42, 28)])
-def test_a_preparation_goes_on_with_what_a_killed_one_left(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int, done: int
+@pytest.mark.parametrize(("writes", "pairs_done"), [(3, 0), (6, 3), (10, 6), (18, 12), (19, 12), (36, 24), (42, 28)])
+def test_a_killed_preparation_is_resumed(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int, pairs_done: int
 ) -> None:
-    """Four writes a chunk of three pairs; progress is noted after every chunk of 28 pairs."""
-    whole = prepare_pairs(changed(config, cache=str(tmp_path / "whole")))
-    command = [sys.executable, "-c", KILLED_WHILE_ENCODING, json.dumps(config), str(writes)]
+    """Each chunk of three of the 28 pairs takes four writes, and progress is recorded after each chunk."""
+    uninterrupted = prepare_pairs(with_settings(config, cache=str(tmp_path / "whole")))
+    command = [sys.executable, "-c", KILLED_WHILE_ENCODING_SCRIPT, json.dumps(config), str(writes)]
     assert subprocess.run(command, check=False).returncode == -9
-    encoded: list[int] = []
+    chunk_sizes: list[int] = []
     encode = preparation.encode_chunk
 
-    def counted(pairs: Any, **settings: Any) -> Any:
-        encoded.append(len(pairs))
+    def encode_and_count(pairs: Any, **settings: Any) -> Any:
+        chunk_sizes.append(len(pairs))
         return encode(pairs, **settings)
 
-    monkeypatch.setattr(preparation, "encode_chunk", counted)
-    monkeypatch.setattr(preparation, "_vocabularies", None)  # they are there
+    monkeypatch.setattr(preparation, "encode_chunk", encode_and_count)
+    monkeypatch.setattr(preparation, "_vocabularies", None)  # they are not learnt again
     cache = prepare_pairs(config)
-    assert sum(encoded) == 28 - done + len(VALID)
-    assert content(cache) == content(whole)
-    assert cache.summary == whole.summary
-    assert left_in(config) == [cache.directory.name]
+    assert sum(chunk_sizes) == 28 - pairs_done + len(VALID_LINES)
+    assert file_contents(cache) == file_contents(uninterrupted)
+    assert cache.summary == uninterrupted.summary
+    assert cache_entries(config) == [cache.directory.name]
 
 
 def test_a_second_process_waits_for_the_first(
     config: Config, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[Path] = []
+    made_directories: list[Path] = []
     fill: Callable[..., dict[str, Any]] = preparation._fill
     waiting = threading.Event()
 
     def fill_slowly(unfinished: Path, *arguments: Any) -> dict[str, Any]:
-        made.append(unfinished.with_suffix(""))
+        made_directories.append(unfinished.with_suffix(""))
         assert waiting.wait(timeout=10)
         return fill(unfinished, *arguments)
 
-    def announce(*text: str, file: Any) -> None:
-        print(*text, file=file)
+    def print_and_release(*values: str, file: Any) -> None:
+        print(*values, file=file)
         waiting.set()
 
     monkeypatch.setattr(preparation, "_fill", fill_slowly)
-    monkeypatch.setattr(directories, "print", announce, raising=False)
+    monkeypatch.setattr(directories, "print", print_and_release, raising=False)
     threads = [threading.Thread(target=prepare_pairs, args=(config,)) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(made) == 1 and left_in(config) == [made[0].name]
+    assert len(made_directories) == 1 and cache_entries(config) == [made_directories[0].name]
     lines = {line for line in capsys.readouterr().err.splitlines() if line and "Encoding" not in line}
-    assert lines == {f"Waiting for another process that is preparing {made[0]}."}
+    assert lines == {f"Waiting for another process that is preparing {made_directories[0]}."}
 
 
 def test_a_damaged_cache_is_refused(config: Config, tmp_path: Path) -> None:
     directory = prepare_pairs(config).directory
     tokens = directory / "train.source.tokens.bin"
-    whole = tokens.read_bytes()
-    tokens.write_bytes(whole[:-2])
+    intact = tokens.read_bytes()
+    tokens.write_bytes(intact[:-2])
     with pytest.raises(InputError) as error:
         Cache(directory)
-    size = len(whole)
+    size = len(intact)
     assert str(error.value) == (
         f"{tokens} has {size - 2:,} bytes instead of {size:,}: remove {directory} and prepare again."
     )
@@ -348,7 +350,7 @@ def test_a_damaged_cache_is_refused(config: Config, tmp_path: Path) -> None:
     assert str(error.value) == f"{tmp_path} is not a cache: seqtool prepare makes them."
 
 
-def test_a_split_that_is_not_there(config: Config) -> None:
+def test_a_missing_split_is_refused(config: Config) -> None:
     cache = prepare_pairs(config)
     with pytest.raises(InputError) as error:
         cache.split("test")
@@ -376,39 +378,39 @@ def test_a_split_that_is_not_there(config: Config) -> None:
         ({"vocabulary_reuse": "/nowhere"}, "/nowhere has no vocabularies: expected source.vocabulary and "),
     ],
 )
-def test_unusable_settings_leave_nothing(config: Config, settings: Config, message: str) -> None:
+def test_unusable_settings_leave_no_cache(config: Config, settings: Config, message: str) -> None:
     with pytest.raises(InputError) as error:
-        prepare_pairs(changed(config, **settings))
+        prepare_pairs(with_settings(config, **settings))
     assert str(error.value).startswith(message)
-    assert not Path(config["cache"]).exists() or left_in(config) == []
+    assert not Path(config["cache"]).exists() or cache_entries(config) == []
 
 
-def test_wrong_settings_are_named_in_full(config: Config) -> None:
+def test_unknown_settings_are_named_in_full(config: Config) -> None:
     config["vocabulary"]["sise"] = config["vocabulary"].pop("size")
     with pytest.raises(InputError) as error:
         prepare_pairs(OmegaConf.create({"data": config}).data)
     assert "nknown setting 'data.vocabulary.sise' (did you mean 'data.vocabulary.size'?)" in str(error.value)
     with pytest.raises(InputError, match=r"[Uu]nknown setting 'data\.tset'"):
-        make_corpus(OmegaConf.create({"data": changed(config, tset="x")}).data, TextCorpus, trusted=True)
+        make_corpus(OmegaConf.create({"data": with_settings(config, tset="x")}).data, TextCorpus, trusted=True)
 
 
-def test_a_configuration_from_a_checkpoint_names_only_our_corpora(config: Config) -> None:
+def test_an_untrusted_configuration_names_only_built_in_corpora(config: Config) -> None:
     with pytest.raises(InputError, match=r"^The configuration names 'os\.system'"):
-        make_corpus(changed(config, _target_="os.system"), TextCorpus, trusted=False)
+        make_corpus(with_settings(config, _target_="os.system"), TextCorpus, trusted=False)
 
 
 def test_digests_are_remembered_until_size_or_time_change(tmp_path: Path) -> None:
     path, memory = tmp_path / "text", tmp_path / "digests.json"
     path.write_text("one")
-    fresh = Digests(memory)(path)
-    assert not memory.exists()  # too young to trust its time
-    old = time.time_ns() - 10**11
+    digest = Digests(memory)(path)
+    assert not memory.exists()  # the file is so new that it may change without a new time
+    old = time.time_ns() - 10**11  # 100 seconds ago
     os.utime(path, ns=(old, old))
-    assert Digests(memory)(path) == fresh
+    assert Digests(memory)(path) == digest
     path.write_text("two")
     os.utime(path, ns=(old, old))
-    assert Digests(memory)(path) == fresh  # from memory
+    assert Digests(memory)(path) == digest  # the remembered digest
     os.utime(path, ns=(old + 1, old + 1))
-    assert Digests(memory)(path) != fresh
+    assert Digests(memory)(path) != digest
     memory.write_text("{")
-    assert Digests(memory)(path) != fresh
+    assert Digests(memory)(path) != digest

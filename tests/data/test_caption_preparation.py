@@ -1,4 +1,4 @@
-"""Prepared captions: what is in the cache is what the corpus has, bad images harm nothing else, it is made once."""
+"""Tests of prepared captions: the cache holds the corpus, bad images harm nothing else, and it is made once."""
 
 import copy
 import json
@@ -33,15 +33,15 @@ from seqtool.runtime.files import config_directory
 Config = dict[str, Any]
 
 CPU = torch.device("cpu")
-FROZEN = EncoderSettings(
+FROZEN_ENCODER = EncoderSettings(
     backbone="small", layer=None, weights=None, size=32, fit="squash", fine_tune_from=None, lr=0.001, augment=False
 )
 CAPTIONS = ("A red cat .", "a RED cat sits.", "A cat", "The cat, red", "A red thing sits on a mat...")
-BAD = {"missing.png": None, "empty.png": b"", "text.png": b"no image"}
+BAD_FILES = {"missing.png": None, "empty.png": b"", "text.png": b"no image"}  # their content; None: no such file
 
 
 class Album(ImageCorpus):
-    """Pictures of one colour; which, and their captions, are in a JSON file."""
+    """A corpus of pictures of one colour; a JSON file lists them with their captions."""
 
     name = "album"
 
@@ -59,33 +59,36 @@ class Album(ImageCorpus):
         return {"file": digest(self.file)}
 
 
-def album(directory: Path, **splits: dict[str, list[str]]) -> None:
-    """Write the corpus, drawing each picture that is not in BAD and not there."""
+def write_album(directory: Path, **splits: dict[str, list[str]]) -> None:
+    """Write the corpus, and draw each picture that is not in BAD_FILES and does not exist yet."""
     for images in splits.values():
         for name in images:
-            if name in BAD and BAD[name] is not None:
-                (directory / name).write_bytes(BAD[name] or b"")
-            elif name not in BAD and not (directory / name).exists():
+            if name in BAD_FILES and BAD_FILES[name] is not None:
+                (directory / name).write_bytes(BAD_FILES[name] or b"")
+            elif name not in BAD_FILES and not (directory / name).exists():
                 Image.new("RGB", (20, 30), (sum(name.encode()) * 7 % 256, len(name), 3)).save(directory / name)
     (directory / "album.json").write_text(json.dumps(splits))
 
 
-TRAIN = {f"{letter}.png": list(CAPTIONS) for letter in "abcdef"}
-VALID = {"v.png": ["An  odd\u2028cat .", ""], "a.png": ["Cat."]}
+TRAIN_CAPTIONS = {f"{letter}.png": list(CAPTIONS) for letter in "abcdef"}
+VALID_CAPTIONS = {"v.png": ["An  odd\u2028cat .", ""], "a.png": ["Cat."]}
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setattr("seqtool.data.corpora.corpus.Album", Album, raising=False)
     (tmp_path / "pictures").mkdir()
-    album(tmp_path / "pictures", train=TRAIN, valid=VALID)
+    write_album(tmp_path / "pictures", train=TRAIN_CAPTIONS, valid=VALID_CAPTIONS)
     defaults: Any = OmegaConf.to_container(OmegaConf.load(config_directory() / "caption_preparation.yaml"))
-    own = {"_target_": "seqtool.data.corpora.corpus.Album", "file": str(tmp_path / "pictures" / "album.json")}
-    return {**own, **defaults, "cache": str(tmp_path / "cache"), "processes": 1}
+    corpus_settings = {
+        "_target_": "seqtool.data.corpora.corpus.Album",
+        "file": str(tmp_path / "pictures" / "album.json"),
+    }
+    return {**corpus_settings, **defaults, "cache": str(tmp_path / "cache"), "processes": 1}
 
 
-def changed(config: Config, **settings: Any) -> Config:
-    """The config with `vocabulary_size=3` for `vocabulary.size`, and so on."""
+def with_settings(config: Config, **settings: Any) -> Config:
+    """Return the configuration with these changes, such as `vocabulary_size=3` for `vocabulary.size`."""
     result = copy.deepcopy(config)
     for name, value in settings.items():
         group, _, key = name.partition("_")
@@ -97,31 +100,31 @@ def changed(config: Config, **settings: Any) -> Config:
     return result
 
 
-def prepare(config: Config, encoder: EncoderSettings = FROZEN) -> Cache:
+def prepare(config: Config, encoder: EncoderSettings = FROZEN_ENCODER) -> Cache:
     return prepare_captions(config, encoder, device=CPU)
 
 
-def left_in(config: Config) -> list[str]:
+def cache_entries(config: Config) -> list[str]:
     return sorted(path.name for path in Path(config["cache"]).iterdir() if path.name != "digests.json")
 
 
-def caches(config: Config) -> list[str]:
-    return [name for name in left_in(config) if name.startswith("album")]
+def caption_caches(config: Config) -> list[str]:
+    return [name for name in cache_entries(config) if name.startswith("album")]
 
 
-def test_the_defaults_are_all_settings(config: Config) -> None:
+def test_the_defaults_cover_all_settings(config: Config) -> None:
     assert set(config) - {"_target_", "file"} == {"vocabulary", "limits", "cache", "processes"}
     assert asdict(cache_settings(config)).keys() == CacheSettings.__dataclass_fields__.keys()
 
 
-def test_ids_are_those_of_the_captions_without_final_stops(config: Config) -> None:
+def test_ids_encode_the_captions_without_final_stops(config: Config) -> None:
     cache = prepare(config)
     vocabulary, train, valid = cache.target_vocabulary, cache.split("train"), cache.split("valid")
     assert cache.name == "album" and cache.splits == ("train", "valid")
     assert cache.has_images and list(cache.vocabularies) == ["target"]
     assert vocabulary.form.lowercase and [path.name for path in cache.vocabulary_files] == ["target.vocabulary"]
-    written = ["a red cat", "a red cat sits", "a cat", "the cat, red", "a red thing sits on a mat"]
-    assert [vocabulary.decode(train.target(i)) for i in range(len(train))] == 6 * written
+    expected = ["a red cat", "a red cat sits", "a cat", "the cat, red", "a red thing sits on a mat"]
+    assert [vocabulary.decode(train.target(i)) for i in range(len(train))] == 6 * expected
     assert vocabulary.decode(valid.target(0)).endswith(" cat") and valid.target(1).tolist() == []
     for split in (train, valid):
         assert split.lengths()[1].tolist() == [len(split.target(i)) for i in range(len(split))]
@@ -138,13 +141,13 @@ def test_captions_know_their_image(config: Config, tmp_path: Path) -> None:
     assert train.image_of.tolist() == [image for image in range(6) for _ in range(5)]
     assert valid.image_of.tolist() == [0, 0, 1]
     assert valid.files == [str(tmp_path / "pictures" / name) for name in ("v.png", "a.png")]
-    assert valid.references() == list(VALID.values()) and train.references() == list(TRAIN.values())
+    assert valid.references() == list(VALID_CAPTIONS.values()) and train.references() == list(TRAIN_CAPTIONS.values())
 
 
 def test_a_batch_has_each_caption_with_its_image(config: Config) -> None:
     cache = prepare(config)
     train = cache.split("train")
-    backbone = make_backbone(FROZEN, pretrained=True)
+    backbone = make_backbone(FROZEN_ENCODER, pretrained=True)
     indices = [29, 0, 1, 27]
     batch = train.collate(indices)
     assert isinstance(batch.source, Annotations)
@@ -160,12 +163,12 @@ def test_a_batch_has_each_caption_with_its_image(config: Config) -> None:
     assert torch.equal(pictures.values, values[:2])
     assert torch.equal(cache.split("valid").pictures([1]).values, values[1:2])  # a.png is in both splits
     assert len(cache.store) == 7 and train.collate([]).source.values.shape[0] == 0
-    tuned = prepare(config, replace(FROZEN, fine_tune_from=3)).split("train").collate(indices)
-    assert isinstance(tuned.source, Pixels) and tuned.source.values.shape == (4, 3, 32, 32)
-    assert torch.equal(tuned.target, batch.target)
+    pixel_batch = prepare(config, replace(FROZEN_ENCODER, fine_tune_from=3)).split("train").collate(indices)
+    assert isinstance(pixel_batch.source, Pixels) and pixel_batch.source.values.shape == (4, 3, 32, 32)
+    assert torch.equal(pixel_batch.target, batch.target)
 
 
-def test_batches_hold_captions_of_like_length(config: Config) -> None:
+def test_batches_hold_captions_of_equal_length(config: Config) -> None:
     train = prepare(config).split("train")
     epoch = ShuffledEpoch(train, size=6, unit="sentences", seed=1, epoch=0, pool=50)
     batches = epoch.batches(0, len(epoch))
@@ -174,7 +177,7 @@ def test_batches_hold_captions_of_like_length(config: Config) -> None:
 
 
 def test_training_captions_outside_the_limits_are_dropped_and_counted(config: Config) -> None:
-    cache = prepare(changed(config, limits_minimum=3, limits_maximum=6, vocabulary_minimum_count=1))
+    cache = prepare(with_settings(config, limits_minimum=3, limits_maximum=6, vocabulary_minimum_count=1))
     train, valid = cache.split("train"), cache.split("valid")
     assert len(train) == 18 and len(valid) == 3
     assert train.image_of.tolist() == [image for image in range(6) for _ in range(3)]
@@ -187,28 +190,31 @@ def test_training_captions_outside_the_limits_are_dropped_and_counted(config: Co
     assert len(lines) == 5
 
 
-def test_bad_images_are_reported_and_the_rest_is_unharmed(
+def test_bad_images_are_reported_and_harm_nothing_else(
     config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pictures = tmp_path / "pictures"
     clean = prepare(config)
-    album(
+    write_album(
         pictures,
-        train={"missing.png": ["One", "Two"], **TRAIN, "empty.png": ["Three"]},
-        valid={"text.png": ["Four."], **VALID, "missing.png": ["Five"]},
+        train={"missing.png": ["One", "Two"], **TRAIN_CAPTIONS, "empty.png": ["Three"]},
+        valid={"text.png": ["Four."], **VALID_CAPTIONS, "missing.png": ["Five"]},
     )
     caplog.clear()
     cache = prepare(config)
-    assert [one for one in caplog.messages if "bytes" not in one] == [
+    assert [message for message in caplog.messages if "bytes" not in message] == [
         f"3 images cannot be used: {cache.directory / 'refused.txt'} has the reasons"
     ]
     assert cache.directory != clean.directory and cache.store.directory != clean.store.directory
     for split in ("train", "valid"):
-        ours, theirs = cache.split(split), clean.split(split)
-        batch, same = ours.collate(range(len(ours))), theirs.collate(range(len(theirs)))
-        assert torch.equal(batch.target, same.target)
-        assert torch.allclose(batch.source.values.float(), same.source.values.float(), rtol=2**-10, atol=1e-5)
-        assert ours.references() == theirs.references() and ours.files == theirs.files
+        actual_split, clean_split = cache.split(split), clean.split(split)
+        batch, clean_batch = (
+            actual_split.collate(range(len(actual_split))),
+            clean_split.collate(range(len(clean_split))),
+        )
+        assert torch.equal(batch.target, clean_batch.target)
+        assert torch.allclose(batch.source.values.float(), clean_batch.source.values.float(), rtol=2**-10, atol=1e-5)
+        assert actual_split.references() == clean_split.references() and actual_split.files == clean_split.files
     lines = (cache.directory / "refused.txt").read_text().splitlines()
     assert lines[:3] == [
         f"train\t{pictures / 'missing.png'} does not exist.",
@@ -226,59 +232,60 @@ def test_bad_images_are_reported_and_the_rest_is_unharmed(
     assert len(prepare(config).split("train")) == 32
 
 
-def test_a_refused_name_of_any_kind_is_a_line(config: Config, tmp_path: Path) -> None:
+def test_an_unusual_refused_name_takes_one_line(config: Config, tmp_path: Path) -> None:
     name = os.fsdecode(b"K\xf6ln\nx.png")
-    images = {**TRAIN, name: ["A cat"]}
+    images = {**TRAIN_CAPTIONS, name: ["A cat"]}
     (tmp_path / "pictures" / "album.json").write_text(json.dumps({"train": images}))
     lines = (prepare(config).directory / "refused.txt").read_text().splitlines()
     assert lines == [f"train\t{tmp_path / 'pictures'}/K\\udcf6ln x.png does not exist."]
 
 
 def test_a_split_without_images_is_refused(config: Config, tmp_path: Path) -> None:
-    album(tmp_path / "pictures", train=TRAIN, valid={"text.png": ["Four."], "missing.png": ["Five"]})
+    write_album(tmp_path / "pictures", train=TRAIN_CAPTIONS, valid={"text.png": ["Four."], "missing.png": ["Five"]})
     with pytest.raises(InputError) as error:
         prepare(config)
     assert str(error.value).startswith(
         f"None of the 2 images of the split 'valid' can be used; {tmp_path / 'pictures' / 'text.png'} is not an image "
     )
-    (tmp_path / "pictures" / "album.json").write_text(json.dumps({"train": TRAIN, "valid": {}}))
+    (tmp_path / "pictures" / "album.json").write_text(json.dumps({"train": TRAIN_CAPTIONS, "valid": {}}))
     with pytest.raises(InputError) as error:
         prepare(config)
     assert str(error.value) == "None of the 0 images of the split 'valid' can be used."
-    assert caches(config) == []
+    assert caption_caches(config) == []
 
 
-def test_settings_captions_and_images_name_the_cache(config: Config, tmp_path: Path) -> None:
+def test_settings_captions_and_images_decide_the_cache(config: Config, tmp_path: Path) -> None:
     first = prepare(config)
     assert first.directory.name.startswith("album-") and is_cache(first.directory)
     assert first.has_images and not image_store.is_store(first.directory)
     assert prepare(config).directory == first.directory
-    assert prepare(changed(config, processes=2)).directory == first.directory
-    other = prepare(changed(config, vocabulary_minimum_count=1))
-    assert other.directory != first.directory and other.store.directory == first.store.directory
-    assert prepare(changed(config, limits_maximum=5)).store.directory == first.store.directory
-    crop = prepare(config, replace(FROZEN, fit="crop"))
+    assert prepare(with_settings(config, processes=2)).directory == first.directory
+    all_words = prepare(with_settings(config, vocabulary_minimum_count=1))
+    assert all_words.directory != first.directory and all_words.store.directory == first.store.directory
+    assert prepare(with_settings(config, limits_maximum=5)).store.directory == first.store.directory
+    crop = prepare(config, replace(FROZEN_ENCODER, fit="crop"))
     assert crop.directory == first.directory and crop.store.directory != first.store.directory
-    album(tmp_path / "pictures", train=TRAIN, valid={**VALID, "b.png": ["Another word"]})
-    more = prepare(config)
-    assert more.directory not in (first.directory, other.directory) and more.store.directory == first.store.directory
+    write_album(tmp_path / "pictures", train=TRAIN_CAPTIONS, valid={**VALID_CAPTIONS, "b.png": ["Another word"]})
+    larger = prepare(config)
+    assert larger.directory not in (first.directory, all_words.directory)
+    assert larger.store.directory == first.store.directory
     (tmp_path / "pictures").rename(tmp_path / "moved")
-    moved = prepare(changed(config, file=str(tmp_path / "moved" / "album.json")))
+    moved = prepare(with_settings(config, file=str(tmp_path / "moved" / "album.json")))
     assert moved.split("train").files[0] == str(tmp_path / "moved" / "a.png")
     assert moved.store.directory == first.store.directory
 
 
-def test_the_command_runs_the_backbone_on_so_many_threads(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", seen.append)
-    model = {"_target_": "seqtool.models.show_tell.ShowTell", "encoder": asdict(FROZEN)}
+def test_preparing_uses_the_number_of_threads(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread_counts: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", thread_counts.append)
+    model = {"_target_": "seqtool.models.show_tell.ShowTell", "encoder": asdict(FROZEN_ENCODER)}
     settings = OmegaConf.create({"data": config, "model": model, "device": "cpu", "threads": 3})
-    assert len(tasks.task_of_data(settings).prepare(settings).split("valid")) == 3 and seen == [3]
+    assert len(tasks.task_of_data(settings).prepare(settings).split("valid")) == 3 and thread_counts == [3]
     with pytest.raises(InputError, match=r"^threads must be at least 1, not 0\.$"):
         tasks.task_of_data(settings).prepare(OmegaConf.create({**settings, "threads": 0}))
 
 
-def test_what_is_there_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_cache_is_not_made_again(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = prepare(config).directory
     monkeypatch.setattr(preparation, "_fill", None)
     monkeypatch.setattr(image_store, "_fill", None)
@@ -292,24 +299,24 @@ def test_what_is_there_is_not_made_again(config: Config, monkeypatch: pytest.Mon
         opened.split("train")
 
 
-def test_a_vocabulary_can_be_used_again(config: Config, tmp_path: Path) -> None:
+def test_a_vocabulary_can_be_reused(config: Config, tmp_path: Path) -> None:
     first = prepare(config)
-    album(tmp_path / "pictures", train={"a.png": ["One new caption"]})
-    second = prepare(changed(config, vocabulary_reuse=str(first.directory)))
+    write_album(tmp_path / "pictures", train={"a.png": ["One new caption"]})
+    second = prepare(with_settings(config, vocabulary_reuse=str(first.directory)))
     assert second.target_vocabulary.fingerprint == first.target_vocabulary.fingerprint
     assert second.summary["splits"]["train"]["unknown"] == 3
     with pytest.raises(InputError) as error:
-        prepare(changed(config, vocabulary_reuse="/nowhere"))
+        prepare(with_settings(config, vocabulary_reuse="/nowhere"))
     assert str(error.value) == "/nowhere has no vocabulary: expected target.vocabulary."
     with pytest.raises(InputError, match=r"^/nowhere has no vocabulary"):
-        prepare(changed(config, vocabulary_reuse="/nowhere", cache=str(tmp_path / "empty")))
+        prepare(with_settings(config, vocabulary_reuse="/nowhere", cache=str(tmp_path / "empty")))
     assert not (tmp_path / "empty").exists()
 
 
 def test_pieces_may_be_learnt_from_a_sample(config: Config) -> None:
     pieces = {"vocabulary_kind": "char", "vocabulary_size": 100}
-    sampled = prepare(changed(config, vocabulary_sample=1, **pieces))
-    assert len(sampled.target_vocabulary) < len(prepare(changed(config, **pieces)).target_vocabulary)
+    sampled = prepare(with_settings(config, vocabulary_sample=1, **pieces))
+    assert len(sampled.target_vocabulary) < len(prepare(with_settings(config, **pieces)).target_vocabulary)
 
 
 @pytest.mark.parametrize(
@@ -323,16 +330,16 @@ def test_pieces_may_be_learnt_from_a_sample(config: Config) -> None:
         ({"vocabulary_minimum_count": 99}, "No word occurs data.vocabulary.minimum_count=99 times in the training "),
     ],
 )
-def test_unusable_settings_leave_nothing(config: Config, settings: Config, message: str) -> None:
+def test_unusable_settings_leave_no_cache(config: Config, settings: Config, message: str) -> None:
     with pytest.raises(InputError) as error:
-        prepare(changed(config, **settings))
+        prepare(with_settings(config, **settings))
     assert str(error.value).startswith(message)
-    assert not Path(config["cache"]).exists() or caches(config) == []
+    assert not Path(config["cache"]).exists() or caption_caches(config) == []
 
 
 def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None:
-    own = {"longest": 25} | {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
-    toy = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 9, "valid": 1, "test": 1, **own}
+    common = {"longest": 25} | {key: config[key] for key in ("vocabulary", "limits", "cache", "processes")}
+    toy = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, "train": 9, "valid": 1, "test": 1, **common}
     with pytest.raises(InputError) as error:
         prepare(toy)
     assert str(error.value) == (
@@ -342,10 +349,10 @@ def test_text_and_images_are_not_mistaken_for_each_other(config: Config) -> None
         prepare_pairs(config)
     assert str(error.value) == ("Album has images with captions, but sentence pairs are needed here, such as data=toy.")
     with pytest.raises(InputError, match=r"^The configuration names 'os\.system'"):
-        make_corpus(changed(config, _target_="os.system"), ImageCorpus, trusted=False)
+        make_corpus(with_settings(config, _target_="os.system"), ImageCorpus, trusted=False)
 
 
-def test_what_is_no_cache_of_captions_is_refused(config: Config, tmp_path: Path) -> None:
+def test_an_unusable_caption_cache_is_refused(config: Config, tmp_path: Path) -> None:
     directory = prepare(config).directory
     with pytest.raises(InputError) as error:
         Cache(tmp_path)
@@ -360,7 +367,7 @@ def test_what_is_no_cache_of_captions_is_refused(config: Config, tmp_path: Path)
     assert str(error.value) == f"{rows} has 40 bytes instead of 48: remove {directory} and prepare again."
 
 
-KILLED = """
+KILLED_SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 import torch
@@ -380,43 +387,43 @@ tests.prepare(__import__("json").loads(sys.argv[2]))
 """
 
 
-def test_a_killed_process_leaves_nothing_that_is_used(config: Config) -> None:
-    command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), json.dumps(config)]
+def test_a_partial_cache_of_a_killed_process_is_not_used(config: Config) -> None:
+    command = [sys.executable, "-c", KILLED_SCRIPT, str(Path(__file__).parent), json.dumps(config)]
     assert subprocess.run(command, check=False).returncode == -9
-    left = caches(config)
-    assert [name.rpartition(".")[2] for name in left] == ["lock", "partial"]
-    assert not (Path(config["cache"]) / left[1] / "summary.json").exists()
+    entries = caption_caches(config)
+    assert [name.rpartition(".")[2] for name in entries] == ["lock", "partial"]
+    assert not (Path(config["cache"]) / entries[1] / "summary.json").exists()
     cache = prepare(config)
-    assert len(cache.split("valid")) == 3 and caches(config) == [cache.directory.name]
+    assert len(cache.split("valid")) == 3 and caption_caches(config) == [cache.directory.name]
 
 
-def test_a_preparation_goes_on_with_what_another_one_left(
+def test_an_interrupted_preparation_is_resumed(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Captions that are left out before and after the place do not shift which image another one describes."""
-    config = changed(config, limits_minimum=3, limits_maximum=6, vocabulary_minimum_count=1)
-    whole = prepare(changed(config, cache=str(tmp_path / "whole")))
+    """Captions dropped before and after the interruption do not change which images the other captions describe."""
+    config = with_settings(config, limits_minimum=3, limits_maximum=6, vocabulary_minimum_count=1)
+    uninterrupted = prepare(with_settings(config, cache=str(tmp_path / "whole")))
     monkeypatch.setattr(preparation, "CHUNK", 4)
-    write, written = ColumnsWriter.write, []
+    write, chunk_sizes = ColumnsWriter.write, []
 
-    def interrupted(self: ColumnsWriter, chunk: preparation.Encoded) -> None:
+    def write_or_interrupt(self: ColumnsWriter, chunk: preparation.Encoded) -> None:
         write(self, chunk)
-        written.append(len(chunk.kept))
-        if len(written) == 4:
+        chunk_sizes.append(len(chunk.kept))
+        if len(chunk_sizes) == 4:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(ColumnsWriter, "write", interrupted)
+        patch.setattr(ColumnsWriter, "write", write_or_interrupt)
         with pytest.raises(KeyboardInterrupt):
             prepare(config)
     caplog.set_level(logging.INFO)
     cache = prepare(config)
     assert any("Resuming after 12 captions of the split 'train'" in message for message in caplog.messages)
-    assert cache.summary == whole.summary
+    assert cache.summary == uninterrupted.summary
     for name in cache.summary["files"]:
-        assert (cache.directory / name).read_bytes() == (whole.directory / name).read_bytes()
+        assert (cache.directory / name).read_bytes() == (uninterrupted.directory / name).read_bytes()
 
 
-def test_memory_is_mapped(config: Config) -> None:
+def test_the_cache_is_memory_mapped(config: Config) -> None:
     split = prepare(config).split("train")
     assert isinstance(split.image_of, np.memmap) and isinstance(split.store._values, np.memmap)

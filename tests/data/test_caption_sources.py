@@ -1,4 +1,4 @@
-"""Captioned images: each data set as it is published, and a sentence with file and line where a file is wrong."""
+"""Tests of captioned images: data sets are read as they are published, and errors name the file and line."""
 
 import hashlib
 import json
@@ -31,11 +31,11 @@ def write_json(path: Path, content: object) -> Path:
     return write(path, json.dumps(content))
 
 
-def tokens(*images: str, captions: int = 2) -> str:
+def token_lines(*images: str, captions: int = 2) -> str:
     return "".join(f"{image}#{n}\tCaption {n}  of {image} .\n" for image in images for n in range(captions))
 
 
-def names(images: Sequence[Captioned]) -> list[str]:
+def image_names(images: Sequence[Captioned]) -> list[str]:
     return [image.identifier for image in images]
 
 
@@ -44,9 +44,9 @@ def fingerprint(corpus: ImageCorpus) -> dict[str, Any]:
 
 
 def refusal(action: Any, *arguments: Any) -> str:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         action(*arguments)
-    return str(caught.value)
+    return str(error.value)
 
 
 @pytest.mark.parametrize("name", ["flickr8k", "flickr30k", "coco", "karpathy", "photos"])
@@ -62,14 +62,14 @@ def test_configurations_build_their_source(name: str) -> None:
 
 @pytest.fixture
 def flickr8k(tmp_path: Path) -> Path:
-    write(tmp_path / "Flickr8k.token.txt", tokens("a.jpg", "b.jpg", "c.jpg", "odd.jpg.1"))
+    write(tmp_path / "Flickr8k.token.txt", token_lines("a.jpg", "b.jpg", "c.jpg", "odd.jpg.1"))
     write(tmp_path / "Flickr_8k.trainImages.txt", "c.jpg\na.jpg\n")
     write(tmp_path / "Flickr_8k.devImages.txt", "b.jpg")
     (tmp_path / "Flicker8k_Dataset").mkdir()
     return tmp_path
 
 
-def test_flickr8k(flickr8k: Path) -> None:
+def test_flickr8k_is_read(flickr8k: Path) -> None:
     corpus = Flickr8k(directory=str(flickr8k))
     corpus.fetch()
     assert corpus.splits() == ("train", "valid")
@@ -77,17 +77,17 @@ def test_flickr8k(flickr8k: Path) -> None:
     assert images[1] == Captioned(
         flickr8k / "Flicker8k_Dataset" / "a.jpg", "a.jpg", ("Caption 0 of a.jpg .", "Caption 1 of a.jpg .")
     )
-    assert (names(images), names(corpus.images("valid"))) == (["c.jpg", "a.jpg"], ["b.jpg"])
+    assert (image_names(images), image_names(corpus.images("valid"))) == (["c.jpg", "a.jpg"], ["b.jpg"])
     before = fingerprint(corpus)
     write(flickr8k / "Flickr_8k.testImages.txt", "odd.jpg.1\n")
     assert corpus.splits() == ("train", "valid", "test")
-    assert names(corpus.images("test")) == ["odd.jpg.1"]
+    assert image_names(corpus.images("test")) == ["odd.jpg.1"]
     assert fingerprint(corpus) != before
     (flickr8k / "Images").mkdir()
     assert corpus.images("train")[0].file == flickr8k / "Images" / "c.jpg"
 
 
-def test_flickr8k_with_files_missing(flickr8k: Path) -> None:
+def test_missing_files_of_flickr8k_are_named(flickr8k: Path) -> None:
     corpus = Flickr8k(directory=str(flickr8k))
     (flickr8k / "Flicker8k_Dataset").rmdir()
     assert refusal(corpus.fetch) == (
@@ -103,7 +103,7 @@ def test_flickr8k_with_files_missing(flickr8k: Path) -> None:
     )
 
 
-def test_flickr8k_with_lists_that_do_not_fit(flickr8k: Path) -> None:
+def test_lists_of_flickr8k_must_match_its_captions(flickr8k: Path) -> None:
     path = write(flickr8k / "Flickr_8k.devImages.txt", "b.jpg\nz.jpg\n")
     corpus = Flickr8k(directory=str(flickr8k))
     assert refusal(corpus.images, "valid") == (
@@ -113,12 +113,12 @@ def test_flickr8k_with_lists_that_do_not_fit(flickr8k: Path) -> None:
     assert refusal(corpus.images, "valid") == f"{path} line 3 names b.jpg again."
 
 
-def test_flickr8k_itself(shared: Path) -> None:
+def test_the_published_flickr8k_is_read(shared: Path) -> None:
     corpus = Flickr8k(directory=str(shared / "data" / "flickr8k"))
     corpus.fetch()
-    images = {split: corpus.images(split) for split in corpus.splits()}
-    assert {split: len(found) for split, found in images.items()} == {"train": 6_000, "valid": 1_000}
-    everything = [image for found in images.values() for image in found]
+    splits = {split: corpus.images(split) for split in corpus.splits()}
+    assert {split: len(images) for split, images in splits.items()} == {"train": 6_000, "valid": 1_000}
+    everything = [image for images in splits.values() for image in images]
     assert {len(image.captions) for image in everything} == {5}
     assert len({image.identifier for image in everything}) == 7_000
     assert all(image.file.is_file() for image in everything)
@@ -132,23 +132,23 @@ def test_flickr8k_itself(shared: Path) -> None:
         (b"a#0\tx\na#1\tcaf\xe9\n", "line 2 is not valid UTF-8 (byte 8 of the line): convert the file to UTF-8."),
     ],
 )
-def test_token_files_that_are_wrong(content: str | bytes, message: str, tmp_path: Path) -> None:
+def test_malformed_token_files_are_refused(content: str | bytes, message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "tokens", content)
     assert refusal(read_captions, path) == f"{path} {message}"
     assert refusal(read_captions, write(path, "")) == f"{path} is empty."
 
 
 @pytest.mark.parametrize("caption", ["", "  ", "\u00a0\t"])
-def test_an_empty_caption_counts_where_its_image_is_used(caption: str, flickr8k: Path) -> None:
-    path = write(flickr8k / "Flickr8k.token.txt", f"{tokens('a.jpg', 'c.jpg')}b.jpg#0\t{caption}\n")
+def test_an_empty_caption_is_refused_where_its_image_is_used(caption: str, flickr8k: Path) -> None:
+    path = write(flickr8k / "Flickr8k.token.txt", f"{token_lines('a.jpg', 'c.jpg')}b.jpg#0\t{caption}\n")
     corpus = Flickr8k(directory=str(flickr8k))
-    assert names(corpus.images("train")) == ["c.jpg", "a.jpg"]
+    assert image_names(corpus.images("train")) == ["c.jpg", "a.jpg"]
     assert refusal(corpus.images, "valid") == f"{path} line 5 has an empty caption of b.jpg."
 
 
 @pytest.mark.parametrize("name", ["../a.jpg", "/etc/passwd", "a/../../b", "..", ".", "a\0b"])
-def test_names_that_lead_out_of_the_directory(name: str, tmp_path: Path) -> None:
-    write(tmp_path / "Flickr8k.token.txt", tokens(name))
+def test_names_outside_the_directory_are_refused(name: str, tmp_path: Path) -> None:
+    write(tmp_path / "Flickr8k.token.txt", token_lines(name))
     write(tmp_path / "Flickr_8k.trainImages.txt", name)
     (tmp_path / "Images").mkdir()
     assert refusal(Flickr8k(directory=str(tmp_path)).images, "train") == (
@@ -157,7 +157,7 @@ def test_names_that_lead_out_of_the_directory(name: str, tmp_path: Path) -> None
     )
 
 
-def karpathy(split: str, name: str, *captions: str, **more: object) -> dict[str, object]:
+def karpathy_entry(split: str, name: str, *captions: str, **more: object) -> dict[str, object]:
     return {"split": split, "filename": name, "sentences": [{"raw": text, "tokens": []} for text in captions], **more}
 
 
@@ -166,25 +166,25 @@ def make_karpathy(directory: Path, content: object) -> Karpathy:
     return Karpathy(directory=str(directory), annotations=str(path))
 
 
-def test_karpathys_splits_of_flickr(tmp_path: Path) -> None:
+def test_karpathys_splits_of_flickr_are_read(tmp_path: Path) -> None:
     images = [
-        karpathy("test", "c.jpg", "x"),
-        karpathy("train", "a.jpg", " A  dog .\n", "z"),
-        karpathy("val", "b.jpg", "y"),
+        karpathy_entry("test", "c.jpg", "x"),
+        karpathy_entry("train", "a.jpg", " A  dog .\n", "z"),
+        karpathy_entry("val", "b.jpg", "y"),
     ]
     corpus = make_karpathy(tmp_path, {"images": images, "dataset": "flickr8k"})
     corpus.fetch()
     assert corpus.splits() == ("train", "valid", "test")
     assert corpus.images("train") == [Captioned(tmp_path / "a.jpg", "a.jpg", ("A dog .", "z"))]
-    assert (names(corpus.images("valid")), names(corpus.images("test"))) == (["b.jpg"], ["c.jpg"])
+    assert (image_names(corpus.images("valid")), image_names(corpus.images("test"))) == (["b.jpg"], ["c.jpg"])
     assert make_karpathy(tmp_path, {"images": images[1:]}).splits() == ("train", "valid")
 
 
-def test_karpathys_splits_of_coco(tmp_path: Path) -> None:
+def test_karpathys_splits_of_coco_are_read(tmp_path: Path) -> None:
     images = [
-        karpathy("restval", "v1.jpg", "x", filepath="val2014", cocoid=7),
-        karpathy("train", "t1.jpg", "y", filepath="train2014", cocoid=9),
-        karpathy("test", "v2.jpg", "z", filepath="val2014", cocoid=8),
+        karpathy_entry("restval", "v1.jpg", "x", filepath="val2014", cocoid=7),
+        karpathy_entry("train", "t1.jpg", "y", filepath="train2014", cocoid=9),
+        karpathy_entry("test", "v2.jpg", "z", filepath="val2014", cocoid=8),
     ]
     corpus = make_karpathy(tmp_path, {"images": images})
     assert corpus.splits() == ("train", "test")
@@ -207,34 +207,34 @@ def test_karpathys_splits_of_coco(tmp_path: Path) -> None:
             "{} images[0] has no split: it must be one of train, restval, val, test.",
         ),
         (
-            {"images": [karpathy("trian", "a", "x")]},
+            {"images": [karpathy_entry("trian", "a", "x")]},
             "{} images[0] has the split 'trian': it must be one of train, restval, val, test.",
         ),
         (
-            {"images": [karpathy("train", "a")]},
+            {"images": [karpathy_entry("train", "a")]},
             "{} images[0] has no caption of a: it has the keys 'split', 'filename', 'sentences'.",
         ),
-        ({"images": [karpathy("train", "a", " ")]}, "{} images[0] has an empty caption of a."),
+        ({"images": [karpathy_entry("train", "a", " ")]}, "{} images[0] has an empty caption of a."),
         (
-            {"images": [karpathy("train", "a", "x"), karpathy("val", "a", "y")]},
+            {"images": [karpathy_entry("train", "a", "x"), karpathy_entry("val", "a", "y")]},
             "{} images[1] is a second entry of image a: remove one.",
         ),
         (
-            {"images": [karpathy("train", "a", "\ud800")]},
+            {"images": [karpathy_entry("train", "a", "\ud800")]},
             "{} images[0] has a caption of a that is not valid text: '\\ud800'.",
         ),
-        ({"images": [karpathy("val", "a", "x")]}, "{} has no image in the split 'train'."),
+        ({"images": [karpathy_entry("val", "a", "x")]}, "{} has no image in the split 'train'."),
         ({"images": []}, "{} has no captions."),
     ],
 )
-def test_karpathys_files_that_are_wrong(content: object, message: str, tmp_path: Path) -> None:
+def test_malformed_files_of_karpathy_are_refused(content: object, message: str, tmp_path: Path) -> None:
     corpus = make_karpathy(tmp_path, content)
     assert refusal(corpus.splits) == message.format(tmp_path / "dataset.json")
 
 
-def test_karpathys_names_stay_in_the_directory(tmp_path: Path) -> None:
+def test_karpathys_names_outside_the_directory_are_refused(tmp_path: Path) -> None:
     for name, folder in (("../a.jpg", ""), ("a.jpg", "../val2014"), ("a.jpg", "/etc")):
-        corpus = make_karpathy(tmp_path, {"images": [karpathy("train", name, "x", filepath=folder)]})
+        corpus = make_karpathy(tmp_path, {"images": [karpathy_entry("train", name, "x", filepath=folder)]})
         message = refusal(corpus.splits)
         assert message.startswith(f"{tmp_path}/dataset.json images[0] names the image ")
         assert message.endswith(f": it must be the name of a file in {tmp_path}.")
@@ -251,12 +251,12 @@ def test_karpathys_names_stay_in_the_directory(tmp_path: Path) -> None:
         (b"null", "holds no captions: expected {}."),
     ],
 )
-def test_files_that_are_no_json(content: bytes, message: str, tmp_path: Path) -> None:
+def test_files_that_are_not_json_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", content)
     assert re.fullmatch(re.escape(f"{path} {message}").replace(r"\{\}", ".+"), refusal(read_captions, path))
 
 
-def test_json_files_that_are_none(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored_and_a_missing_file_named(tmp_path: Path) -> None:
     assert list(read_captions(write(tmp_path / "a.json", b'\xef\xbb\xbf{"a": "x"}'))) == ["a"]
     assert refusal(read_captions, tmp_path / "b.json") == f"{tmp_path}/b.json does not exist."
     corpus = Karpathy(directory=str(tmp_path), annotations=str(tmp_path / "b.json"))
@@ -266,12 +266,14 @@ def test_json_files_that_are_none(tmp_path: Path) -> None:
     )
 
 
-FLICKR30K = "image_name| comment_number| comment\na.jpg| 0| A dog , a | and a cat .\na.jpg| 1   A dog .\nb.jpg| 0| x\n"
+FLICKR30K_CSV = (
+    "image_name| comment_number| comment\na.jpg| 0| A dog , a | and a cat .\na.jpg| 1   A dog .\nb.jpg| 0| x\n"
+)
 
 
 @pytest.fixture
 def flickr30k(tmp_path: Path) -> Path:
-    images = [karpathy("train", "a.jpg", "not this one"), karpathy("test", "b.jpg", "nor this")]
+    images = [karpathy_entry("train", "a.jpg", "not this one"), karpathy_entry("test", "b.jpg", "nor this")]
     write_json(tmp_path / "dataset_flickr30k.json", {"images": images})
     (tmp_path / "flickr30k-images").mkdir()
     return tmp_path
@@ -281,29 +283,29 @@ def make_flickr30k(directory: Path) -> Flickr30k:
     return Flickr30k(directory=str(directory), split_file=str(directory / "dataset_flickr30k.json"))
 
 
-def test_flickr30k(flickr30k: Path) -> None:
+def test_flickr30k_is_read(flickr30k: Path) -> None:
     corpus = make_flickr30k(flickr30k)
-    write(flickr30k / "results.csv", FLICKR30K)
+    write(flickr30k / "results.csv", FLICKR30K_CSV)
     corpus.fetch()
     assert corpus.splits() == ("train", "test")
     captions = "A dog , a | and a cat .", "A dog ."
     assert corpus.images("train") == [Captioned(flickr30k / "flickr30k-images" / "a.jpg", "a.jpg", captions)]
-    write(flickr30k / "results_20130124.token", tokens("a.jpg", "b.jpg"))
+    write(flickr30k / "results_20130124.token", token_lines("a.jpg", "b.jpg"))
     corpus = make_flickr30k(flickr30k)
     assert corpus.images("test")[0].captions == ("Caption 0 of b.jpg .", "Caption 1 of b.jpg .")
 
 
-def test_flickr30k_with_files_missing_or_wrong(flickr30k: Path) -> None:
+def test_missing_and_malformed_files_of_flickr30k_are_named(flickr30k: Path) -> None:
     corpus = make_flickr30k(flickr30k)
     assert refusal(corpus.fetch) == (
         f"{flickr30k}/results_20130124.token does not exist: "
         "it or results.csv has Flickr30k's captions; set data.directory to where it is."
     )
-    path = write(flickr30k / "results.csv", f"{FLICKR30K}nothing\n")
+    path = write(flickr30k / "results.csv", f"{FLICKR30K_CSV}nothing\n")
     assert refusal(corpus.images, "train") == f"{path} line 5 must be a file name | a number | a caption."
-    write(path, f"{FLICKR30K}a.jpg| 1| again\n")
+    write(path, f"{FLICKR30K_CSV}a.jpg| 1| again\n")
     assert refusal(read_captions, path) == f"{path} line 5 has caption 1 of a.jpg again."
-    write(path, FLICKR30K.replace("b.jpg", "c.jpg"))
+    write(path, FLICKR30K_CSV.replace("b.jpg", "c.jpg"))
     splits = flickr30k / "dataset_flickr30k.json"
     assert refusal(make_flickr30k(flickr30k).images, "test") == (
         f"{splits} names b.jpg, which has no caption in {path}."
@@ -322,16 +324,16 @@ def make_coco(directory: Path, content: object) -> Coco:
     return Coco(directory=str(directory), year=2014)
 
 
-IMAGES = [{"id": 9, "file_name": "COCO_9.jpg"}, {"id": 7, "file_name": "COCO_7.jpg"}]
+COCO_IMAGES = [{"id": 9, "file_name": "COCO_9.jpg"}, {"id": 7, "file_name": "COCO_7.jpg"}]
 
 
-def caption(image: object, text: object) -> dict[str, object]:
-    return {"id": 1, "image_id": image, "caption": text}
+def annotation(image: object, caption: object) -> dict[str, object]:
+    return {"id": 1, "image_id": image, "caption": caption}
 
 
-def test_coco(tmp_path: Path) -> None:
-    captions = [caption(7, "A cat."), caption(9, "A dog.\n"), caption(7, " Cats ")]
-    corpus = make_coco(tmp_path, {"images": IMAGES, "annotations": captions})
+def test_coco_is_read(tmp_path: Path) -> None:
+    annotations = [annotation(7, "A cat."), annotation(9, "A dog.\n"), annotation(7, " Cats ")]
+    corpus = make_coco(tmp_path, {"images": COCO_IMAGES, "annotations": annotations})
     corpus.fetch()
     assert corpus.splits() == ("train", "valid")
     assert corpus.images("valid") == [
@@ -347,38 +349,44 @@ def test_coco(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ({"annotations": []}, "{} has no captions."),
-        ({"images": IMAGES}, "{} has no 'annotations'."),
-        ({"images": [IMAGES[0], {**IMAGES[1], "id": 9}], "annotations": []}, "{} images[1] has the id 9 again."),
+        ({"images": COCO_IMAGES}, "{} has no 'annotations'."),
+        (
+            {"images": [COCO_IMAGES[0], {**COCO_IMAGES[1], "id": 9}], "annotations": []},
+            "{} images[1] has the id 9 again.",
+        ),
         (
             {"images": [{"id": True, "file_name": "a"}], "annotations": []},
             "{} images[0]: 'id' must be a whole number or text, not true.",
         ),
         (
-            {"images": IMAGES, "annotations": [caption(8, "x")]},
+            {"images": COCO_IMAGES, "annotations": [annotation(8, "x")]},
             "{} annotations[0] is a caption of image 8, which is not among the images.",
         ),
-        ({"images": IMAGES, "annotations": [caption(9, "x")]}, "{} has no caption of image 7."),
+        ({"images": COCO_IMAGES, "annotations": [annotation(9, "x")]}, "{} has no caption of image 7."),
         (
-            {"images": IMAGES[:1], "annotations": [caption(9, "\n")]},
+            {"images": COCO_IMAGES[:1], "annotations": [annotation(9, "\n")]},
             "{} annotations[0] has an empty caption of COCO_9.jpg.",
         ),
-        ({"images": IMAGES[:1], "annotations": [caption(9, 3)]}, "{} annotations[0]: 'caption' must be text, not 3."),
+        (
+            {"images": COCO_IMAGES[:1], "annotations": [annotation(9, 3)]},
+            "{} annotations[0]: 'caption' must be text, not 3.",
+        ),
         ({"images": [], "annotations": []}, "{} has no captions."),
     ],
 )
-def test_coco_files_that_are_wrong(content: object, message: str, tmp_path: Path) -> None:
+def test_malformed_coco_files_are_refused(content: object, message: str, tmp_path: Path) -> None:
     corpus = make_coco(tmp_path, content)
     path = tmp_path / "annotations" / "captions_train2014.json"
     assert refusal(corpus.images, "train") == message.format(path)
 
 
-def test_cocos_tools_know_images_by_their_numbers() -> None:
+def test_names_of_coco_images_become_numbers() -> None:
     assert image_id("COCO_val2014_000000000042.jpg") == image_id("000000000042.jpg") == image_id("42") == 42
     for name in ("042", "a.jpg", "²", "42.jpg", "x/b.jpg"):
         assert image_id(name) == name
 
 
-def test_coco_with_files_missing(tmp_path: Path) -> None:
+def test_missing_files_of_coco_are_named(tmp_path: Path) -> None:
     corpus = make_coco(tmp_path, {})
     (tmp_path / "val2014").rmdir()
     assert refusal(corpus.fetch) == f"{tmp_path} has no folder val2014: put the images there."
@@ -394,13 +402,12 @@ def test_coco_with_files_missing(tmp_path: Path) -> None:
 def make_photos(
     directory: Path, train: str, valid: str | None = None, test: str | None = None, shares: tuple[float, float] = (0, 0)
 ) -> Photos:
-    train, valid, test = (name and str(directory / name) for name in (train, valid, test))  # type: ignore[assignment]
-    return Photos(
-        directory=str(directory), train=train, valid=valid, test=test, valid_share=shares[0], test_share=shares[1]
-    )
+    names = {"train": train, "valid": valid, "test": test}
+    files: dict[str, Any] = {split: name and str(directory / name) for split, name in names.items()}
+    return Photos(directory=str(directory), **files, valid_share=shares[0], test_share=shares[1])
 
 
-def test_photos_with_jsonl_and_csv_are_the_same(tmp_path: Path) -> None:
+def test_jsonl_and_csv_files_give_the_same_photos(tmp_path: Path) -> None:
     lines = [
         {"file": "a b.jpg", "caption": "A dog, and\na cat ."},
         {"file": "./x/b.jpg", "captions": [" One ", 'Two "2"']},
@@ -420,7 +427,7 @@ def test_photos_with_jsonl_and_csv_are_the_same(tmp_path: Path) -> None:
     assert corpus.images("train") == corpus.images("valid") == expected
 
 
-def test_photos_divided_by_shares(tmp_path: Path) -> None:
+def test_photos_are_divided_by_shares(tmp_path: Path) -> None:
     lines = [json.dumps({"file": f"{n}.jpg", "caption": str(n)}) for n in range(40)]
     write(tmp_path / "a.jsonl", "\n".join(lines))
     write(tmp_path / "b.jsonl", "\n".join(reversed(lines)))
@@ -428,19 +435,20 @@ def test_photos_divided_by_shares(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         corpus = make_photos(tmp_path, name, shares=(0.1, 0.2))
         assert corpus.splits() == ("train", "valid", "test")
-        splits[name] = {split: names(corpus.images(split)) for split in corpus.splits()}
+        splits[name] = {split: image_names(corpus.images(split)) for split in corpus.splits()}
     first, second = splits.values()
-    assert {split: len(found) for split, found in first.items()} == {"train": 28, "valid": 4, "test": 8}
-    assert sorted(name for found in first.values() for name in found) == sorted(f"{n}.jpg" for n in range(40))
-    assert {split: found[::-1] for split, found in first.items()} == second
+    assert {split: len(split_names) for split, split_names in first.items()} == {"train": 28, "valid": 4, "test": 8}
+    all_names = [name for split_names in first.values() for name in split_names]
+    assert sorted(all_names) == sorted(f"{n}.jpg" for n in range(40))
+    assert {split: split_names[::-1] for split, split_names in first.items()} == second
     assert first["train"] == [f"{n}.jpg" for n in range(40) if f"{n}.jpg" in first["train"]]
-    few = make_photos(tmp_path, "a.jsonl", shares=(0.001, 0))
-    assert few.splits() == ("train", "valid") and len(few.images("valid")) == 1
+    small_share = make_photos(tmp_path, "a.jsonl", shares=(0.001, 0))
+    assert small_share.splits() == ("train", "valid") and len(small_share.images("valid")) == 1
     assert make_photos(tmp_path, "a.jsonl").splits() == ("train",)
-    assert fingerprint(few) != fingerprint(make_photos(tmp_path, "a.jsonl"))
+    assert fingerprint(small_share) != fingerprint(make_photos(tmp_path, "a.jsonl"))
 
 
-def test_photos_too_few_to_divide(tmp_path: Path) -> None:
+def test_too_few_photos_cannot_be_divided(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "file,caption\na,x\nb,y\n")
     corpus = make_photos(tmp_path, "a.csv", shares=(0.1, 0.1))
     assert refusal(corpus.images, "train") == f"{path} has captions of 2 images: too few to divide into splits."
@@ -451,7 +459,7 @@ def test_photos_too_few_to_divide(tmp_path: Path) -> None:
         )
 
 
-def test_photos_with_files_missing(tmp_path: Path) -> None:
+def test_missing_files_of_photos_are_named(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "file,caption\na,x\n")
     assert refusal(make_photos(tmp_path, "a.csv", "b.csv").fetch) == (
         f"{tmp_path}/b.csv does not exist: set data.valid to a file of captions."
@@ -482,43 +490,43 @@ def test_photos_with_files_missing(tmp_path: Path) -> None:
         (b'{"file": "\xff"}', "{} is not valid UTF-8 (byte 11 of the line): convert the file to UTF-8."),
     ],
 )
-def test_jsonl_lines_that_are_wrong(line: str | bytes, message: str, tmp_path: Path) -> None:
-    good = b'{"file": "b", "caption": "y"}\n'
-    path = write(tmp_path / "a.jsonl", good + (line.encode() if isinstance(line, str) else line))
+def test_malformed_jsonl_lines_are_refused(line: str | bytes, message: str, tmp_path: Path) -> None:
+    valid_line = b'{"file": "b", "caption": "y"}\n'
+    path = write(tmp_path / "a.jsonl", valid_line + (line.encode() if isinstance(line, str) else line))
     expected = message.replace("{}", f"{path} line 2").replace("DIRECTORY", str(tmp_path))
     assert refusal(make_photos(tmp_path, "a.jsonl").images, "train") == expected
 
 
-OPEN = (
+UNCLOSED_QUOTE = (
     'opens a quote (") that does not close at the end of a column: close it or leave it out; within quotes a quote is '
     'written "".'
 )
-COLUMNS = "columns but the header has 2: a caption that has a comma must be in double quotes."
+WRONG_COLUMNS = "columns but the header has 2: a caption that has a comma must be in double quotes."
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("file,caption\na,x\nb,A dog, running\n", f"line 3 has 3 {COLUMNS}"),
-        ("file,caption\na\n", f"line 2 has 1 {COLUMNS}"),
-        ('file,caption\na,"x" y\n', f"line 2 {OPEN}"),
-        ('file,caption\na,"x\n', f"line 2 {OPEN}"),
+        ("file,caption\na,x\nb,A dog, running\n", f"line 3 has 3 {WRONG_COLUMNS}"),
+        ("file,caption\na\n", f"line 2 has 1 {WRONG_COLUMNS}"),
+        ('file,caption\na,"x" y\n', f"line 2 {UNCLOSED_QUOTE}"),
+        ('file,caption\na,"x\n', f"line 2 {UNCLOSED_QUOTE}"),
         ("file,caption\na,\n", "line 2 has an empty caption of a."),
         ("file,caption\n", "has no captions."),
         ("", "is empty."),
     ],
 )
-def test_csv_files_that_are_wrong(content: str, message: str, tmp_path: Path) -> None:
+def test_malformed_csv_files_are_refused(content: str, message: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", content)
     assert refusal(make_photos(tmp_path, "a.csv").images, "train") == f"{path} {message}"
 
 
-def test_caption_files_of_other_kinds(tmp_path: Path) -> None:
+def test_unknown_kinds_of_caption_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a x\n")
     assert refusal(read_captions, path).startswith(
         f"{path} line 1 is 'a x': a file of captions has a header that names"
     )
 
 
-def test_lists_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_the_byte_order_mark_of_a_list_is_ignored(tmp_path: Path) -> None:
     assert list(read_list(write(tmp_path / "list", b"\xef\xbb\xbfa.jpg\r\n b.jpg \n"))) == ["a.jpg", "b.jpg"]

@@ -1,4 +1,4 @@
-"""Pretrained word vectors, read from the files that others write."""
+"""Tests of pretrained word vectors, which are read from text files."""
 
 from pathlib import Path
 
@@ -8,23 +8,24 @@ from seqtool.data.text.embeddings import pretrained
 from seqtool.data.text.vocabulary import Form, WordVocabulary
 from seqtool.errors import InputError
 
-WORDS = WordVocabulary(["▁the", "▁cat"], Form("word", "nfc", lowercase=False))
+VOCABULARY = WordVocabulary(["▁the", "▁cat"], Form("word", "nfc", lowercase=False))
 
 
-@pytest.mark.parametrize("between", [" ", "\t"])
-def test_values_have_spaces_or_tabs_between_them(between: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("separator", [" ", "\t"])
+def test_values_are_separated_by_spaces_or_tabs(separator: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
-    path.write_text("2 3\n\n" + "\n".join(f"{between.join(line.split())}\n" for line in ("the 4 5 6", "cat 1 2 3")))
-    rows, vectors = pretrained(path, WORDS, 3)
-    assert dict(zip(map(WORDS.piece, rows), vectors.tolist(), strict=True)) == {"▁the": [4, 5, 6], "▁cat": [1, 2, 3]}
-    path.write_text(f"the 4 5\ncat{between}1\n")
+    path.write_text("2 3\n\n" + "\n".join(f"{separator.join(line.split())}\n" for line in ("the 4 5 6", "cat 1 2 3")))
+    rows, vectors = pretrained(path, VOCABULARY, 3)
+    pieces = [VOCABULARY.piece(row) for row in rows]
+    assert dict(zip(pieces, vectors.tolist(), strict=True)) == {"▁the": [4, 5, 6], "▁cat": [1, 2, 3]}
+    path.write_text(f"the 4 5\ncat{separator}1\n")
     with pytest.raises(InputError, match=r"vectors\.txt line 2 has a vector of 1 values, but .* have 2: set .*=1 or"):
-        pretrained(path, WORDS, 2)
+        pretrained(path, VOCABULARY, 2)
 
 
 @pytest.mark.parametrize("value", ["x", "nan", "inf", "-Infinity"])
-def test_what_is_no_number_is_refused(value: str, tmp_path: Path) -> None:
+def test_values_that_are_not_numbers_are_refused(value: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text(f"the 1 2\ncat 1 {value}\n")
     with pytest.raises(InputError, match=r"vectors\.txt line 2 has values that are not numbers\.$"):
-        pretrained(path, WORDS, 2)
+        pretrained(path, VOCABULARY, 2)

@@ -1,4 +1,4 @@
-"""The image store: what it holds is what the live backbone gives, once an image; it is whole or not there."""
+"""Tests of the image store: it holds what the backbone gives, once for each image, and is complete or absent."""
 
 import dataclasses
 import errno
@@ -29,7 +29,7 @@ from seqtool.models.inputs import Annotations, Pixels
 from seqtool.runtime import workers
 
 CPU = torch.device("cpu")
-FROZEN = EncoderSettings(
+FROZEN_ENCODER = EncoderSettings(
     backbone="small",
     layer=None,
     weights=None,
@@ -39,11 +39,11 @@ FROZEN = EncoderSettings(
     lr=0.001,
     augment=False,
 )
-TUNED = dataclasses.replace(FROZEN, fine_tune_from=0)
+TRAINED_ENCODER = dataclasses.replace(FROZEN_ENCODER, fine_tune_from=0)
 
 
-def draw(path: Path, seed: int) -> Path:
-    """A small picture of noise, whose content the seed decides."""
+def draw_noise(path: Path, seed: int) -> Path:
+    """Draw a small picture of noise, which depends on the seed."""
     values = np.random.default_rng(seed).integers(0, 256, (40, 50, 3), dtype=np.uint8)
     Image.fromarray(values).save(path)
     return path
@@ -52,56 +52,56 @@ def draw(path: Path, seed: int) -> Path:
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
     (tmp_path / "album").mkdir()
-    return [draw(tmp_path / "album" / f"{seed}.png", seed) for seed in range(7)]
+    return [draw_noise(tmp_path / "album" / f"{seed}.png", seed) for seed in range(7)]
 
 
 @pytest.fixture
 def prepare(tmp_path: Path) -> Callable[..., ImageStore]:
-    def run(files: list[Path], encoder: EncoderSettings = FROZEN, **others: Any) -> ImageStore:
+    def prepare_images(files: list[Path], encoder: EncoderSettings = FROZEN_ENCODER, **changes: Any) -> ImageStore:
         arguments: dict[str, Any] = {"root": tmp_path / "cache", "processes": 1, "device": CPU}
-        return prepare_store(files, encoder, **arguments | others)
+        return prepare_store(files, encoder, **arguments | changes)
 
-    return run
+    return prepare_images
 
 
 Prepare = Callable[..., ImageStore]
 
 
-def pixels(files: list[Path], mode: str = "squash", size: int = 64) -> NDArray[np.uint8]:
-    """What a backbone reads of them."""
+def read_pixels(files: list[Path], mode: str = "squash", size: int = 64) -> NDArray[np.uint8]:
+    """Return the pixels that a backbone reads of these images."""
     images = (open_image(file, name=str(file)) for file in files)
     return np.ascontiguousarray(np.stack([fit(image, size=size, mode=mode) for image in images]).transpose(0, 3, 1, 2))
 
 
-def left_in(root: Path) -> list[str]:
+def store_entries(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if path.name != "digests.json")
 
 
-def test_the_stored_vectors_are_the_live_ones_rounded(prepare: Prepare, files: list[Path]) -> None:
+def test_stored_vectors_are_rounded_outputs_of_the_backbone(prepare: Prepare, files: list[Path]) -> None:
     store = prepare(files)
-    backbone = make_backbone(FROZEN, pretrained=True).eval()
+    backbone = make_backbone(FROZEN_ENCODER, pretrained=True).eval()
     assert (
         len(store) == 7 and store.locations == backbone.locations and store.summary["dimension"] == backbone.dimension
     )
     source = store.source(store.rows)
     assert isinstance(source, Annotations) and source.values.dtype == torch.float16
-    by_content = np.argsort(store.rows)  # the batch that it was made in
+    by_content = np.argsort(store.rows)  # the order in which the backbone read the images
     with torch.no_grad():
-        live = backbone(torch.from_numpy(pixels([files[i] for i in by_content])))
-        alone = torch.cat([backbone(torch.from_numpy(pixels([file]))) for file in files])
+        live = backbone(torch.from_numpy(read_pixels([files[i] for i in by_content])))
+        one_by_one = torch.cat([backbone(torch.from_numpy(read_pixels([file]))) for file in files])
     assert torch.equal(store.source(range(7)).values, live.half())
-    # In batches of another size a convolution's sums end in other digits, by up to 3e-6 here, which rounds about one
-    # value in 700 to the next number of float16.
-    assert torch.allclose(source.values.float(), alone, rtol=2**-10, atol=1e-5)
-    assert (source.values != alone.half()).float().mean() < 0.01
+    # A convolution adds up in another order in batches of another size. The outputs differ by up to 3e-6 here, so that
+    # about one value in 700 is rounded to the neighbouring number of float16.
+    assert torch.allclose(source.values.float(), one_by_one, rtol=2**-10, atol=1e-5)
+    assert (source.values != one_by_one.half()).float().mean() < 0.01
 
 
-def test_pixels_are_stored_where_the_backbone_is_trained(prepare: Prepare, files: list[Path]) -> None:
+def test_pixels_are_stored_for_a_trained_backbone(prepare: Prepare, files: list[Path]) -> None:
     for mode in ("squash", "crop"):
-        store = prepare(files, dataclasses.replace(TUNED, fit=mode, size=32))
+        store = prepare(files, dataclasses.replace(TRAINED_ENCODER, fit=mode, size=32))
         source = store.source(store.rows[[4, 0, 4]])
         assert isinstance(source, Pixels) and store.locations is None and store.summary["dimension"] is None
-        assert np.array_equal(source.values.numpy(), pixels([files[4], files[0], files[4]], mode, 32))
+        assert np.array_equal(source.values.numpy(), read_pixels([files[4], files[0], files[4]], mode, 32))
         assert store.describe() == f"pixels 32×32 ({mode}): 7 images, 0.0 MB"
         assert store.directory.name.startswith("images-pixels-")
 
@@ -112,24 +112,25 @@ def test_equal_images_share_a_row(prepare: Prepare, files: list[Path], tmp_path:
     store = prepare([*files, copy, files[0]])
     assert len(store) == 7
     assert store.rows[7] == store.rows[2] and store.rows[8] == store.rows[0]
-    assert (store.directory / "values.bin").stat().st_size == 7 * 64 * 96 * 2
+    assert (store.directory / "values.bin").stat().st_size == 7 * 64 * 96 * 2  # images, locations, dimensions and bytes
 
 
-def test_content_and_backbone_name_the_store(prepare: Prepare, files: list[Path], tmp_path: Path) -> None:
+def test_content_and_backbone_decide_the_store(prepare: Prepare, files: list[Path], tmp_path: Path) -> None:
     first = prepare(files)
     assert first.directory.name.startswith("images-small-")
     assert first.describe() == "annotation vectors 8×8×96 (small): 7 images, 0.1 MB"
     renamed = [file.rename(tmp_path / f"moved-{file.name}") for file in files]
     again = prepare(renamed[::-1])
     assert again.directory == first.directory and again.rows.tolist() == first.rows[::-1].tolist()
-    assert prepare(renamed, dataclasses.replace(FROZEN, lr=1.0)).directory == first.directory
-    assert prepare(renamed, dataclasses.replace(FROZEN, fit="crop")).directory != first.directory
-    assert prepare(renamed, dataclasses.replace(TUNED, lr=1.0)).directory == prepare(renamed, TUNED).directory
-    draw(renamed[0], 99)
+    assert prepare(renamed, dataclasses.replace(FROZEN_ENCODER, lr=1.0)).directory == first.directory
+    assert prepare(renamed, dataclasses.replace(FROZEN_ENCODER, fit="crop")).directory != first.directory
+    faster = dataclasses.replace(TRAINED_ENCODER, lr=1.0)
+    assert prepare(renamed, faster).directory == prepare(renamed, TRAINED_ENCODER).directory
+    draw_noise(renamed[0], 99)
     assert prepare(renamed).directory != first.directory
 
 
-def test_a_store_that_is_there_is_not_made_again(
+def test_an_existing_store_is_not_made_again(
     prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(files)
@@ -137,92 +138,93 @@ def test_a_store_that_is_there_is_not_made_again(
     prepare(files)
 
 
-def test_processes_change_nothing(prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_change_nothing(prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_decoding, "CHUNK", 2)
-    alone = prepare(files)
+    single_process = prepare(files)
     monkeypatch.setattr(image_decoding, "MIN_PARALLEL", 0)
-    together = prepare(files, processes=2, root=alone.directory.parent / "other")
-    assert torch.equal(alone.source(range(7)).values, together.source(range(7)).values)
-    assert alone.summary == together.summary
+    two_processes = prepare(files, processes=2, root=single_process.directory.parent / "other")
+    assert torch.equal(single_process.source(range(7)).values, two_processes.source(range(7)).values)
+    assert single_process.summary == two_processes.summary
 
 
 def test_images_that_cannot_be_read_are_left_out(
     prepare: Prepare, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_decoding, "CHUNK", 3)
-    bad = [tmp_path / name for name in ("empty.jpg", "text.jpg", "cut.png", "missing.jpg")]
-    bad[0].touch()
-    bad[1].write_text("no image")
-    bad[2].write_bytes(files[0].read_bytes()[:-700])
-    store = prepare([bad[0], files[0], bad[1], *files[1:], bad[2], bad[3], tmp_path])
+    empty, text, cut, missing = (tmp_path / name for name in ("empty.jpg", "text.jpg", "cut.png", "missing.jpg"))
+    empty.touch()
+    text.write_text("no image")
+    cut.write_bytes(files[0].read_bytes()[:-700])
+    store = prepare([empty, files[0], text, *files[1:], cut, missing, tmp_path])
     assert len(store) == 7 and np.flatnonzero(store.rows < 0).tolist() == [0, 2, 9, 10, 11]
-    good = store.rows[store.rows >= 0]
-    whole = prepare(files)
-    assert torch.allclose(store.source(good).values, whole.source(whole.rows).values, rtol=2**-10, atol=1e-5)
+    rows = store.rows[store.rows >= 0]
+    clean = prepare(files)
+    assert torch.allclose(store.source(rows).values, clean.source(clean.rows).values, rtol=2**-10, atol=1e-5)
     reasons = [store.refused[i] for i in (0, 2, 9, 10, 11)]
-    assert reasons[0] == f"{bad[0]} is empty."
-    assert reasons[1].startswith(f"{bad[1]} is not an image of a known format")
-    assert reasons[2].startswith(f"{bad[2]} is a damaged image")
-    assert reasons[3] == f"{bad[3]} does not exist."
+    assert reasons[0] == f"{empty} is empty."
+    assert reasons[1].startswith(f"{text} is not an image of a known format")
+    assert reasons[2].startswith(f"{cut} is a damaged image")
+    assert reasons[3] == f"{missing} does not exist."
     assert reasons[4] == f"{tmp_path} is a directory, not an image."
-    renamed = bad[0].rename(tmp_path / "new name.jpg")
-    assert prepare([renamed, bad[1], *files, bad[2]]).refused[0] == f"{renamed} is empty."
+    renamed = empty.rename(tmp_path / "new name.jpg")
+    assert prepare([renamed, text, *files, cut]).refused[0] == f"{renamed} is empty."
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_what_fails_for_a_moment_is_not_kept(
+def test_temporary_failures_are_not_recorded(
     prepare: Prepare, files: list[Path], tmp_path: Path, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reason is kept with the content of an image, so a file that was there and is gone ends the preparation."""
-    damaged = draw(tmp_path / "cut.png", 9)
+    """Reasons are recorded by an image's content, so a file that vanishes or changes ends the preparation."""
+    damaged = draw_noise(tmp_path / "cut.png", 9)
     damaged.write_bytes(damaged.read_bytes()[:-700])
     content = files[3].read_bytes()
-    happens: list[Callable[[], object]] = [files[3].unlink, lambda: files[3].write_bytes(content[:-700])]
+    events: list[Callable[[], object]] = [files[3].unlink, lambda: files[3].write_bytes(content[:-700])]
     messages = [
         f"{files[3]} can no longer be read (No such file or directory): prepare again once it can.",
         f"{files[3]} changed while it was read: prepare again.",
     ]
     monkeypatch.setattr(image_decoding, "MIN_PARALLEL", 0)
-    for happen, message in zip(happens, messages, strict=True):
+    for event, message in zip(events, messages, strict=True):
         with monkeypatch.context() as patch:
-            patch.setattr(image_store, "load", after(happen))
+            patch.setattr(image_store, "load", make_load_after(event))
             with pytest.raises(InputError) as error:
                 prepare([damaged, *files], processes=processes)
         assert str(error.value) == message
-        assert left_in(tmp_path / "cache") == []
+        assert store_entries(tmp_path / "cache") == []
         files[3].write_bytes(content)
     store = prepare([damaged, *files])
     assert len(store) == 7 and list(store.refused) == [0]
     assert store.refused[0].startswith(f"{damaged} is a damaged image")
 
 
-def after(happens: Callable[[], object]) -> Any:
-    """Loading, once something has happened."""
+def make_load_after(event: Callable[[], object]) -> Any:
+    """Return a function that loads images after an event."""
 
-    def load(*arguments: Any, **settings: Any) -> Any:
-        happens()
+    def load_after_event(*arguments: Any, **settings: Any) -> Any:
+        event()
         return image_decoding.load(*arguments, **settings)
 
-    return load
+    return load_after_event
 
 
-def test_vectors_are_those_of_their_backbone_alone(prepare: Prepare, files: list[Path]) -> None:
-    frozen, pixels = prepare(files), prepare(files, TUNED)
-    backbone = make_backbone(FROZEN, pretrained=True)
-    assert frozen.fits(backbone) and frozen.fits(make_backbone(FROZEN, pretrained=False)) and pixels.fits(backbone)
+def test_vectors_fit_only_the_backbone_that_made_them(prepare: Prepare, files: list[Path]) -> None:
+    vector_store, pixel_store = prepare(files), prepare(files, TRAINED_ENCODER)
+    backbone = make_backbone(FROZEN_ENCODER, pretrained=True)
+    assert vector_store.fits(backbone) and pixel_store.fits(backbone)
+    assert vector_store.fits(make_backbone(FROZEN_ENCODER, pretrained=False))
     for tensor in (backbone.network.place.bias, backbone.mean):
         before = tensor.detach().clone()
         with torch.no_grad():
             tensor[-1] += 1e-6 if tensor is not backbone.mean else 1e-4
-        assert not frozen.fits(backbone) and pixels.fits(backbone)
+        assert not vector_store.fits(backbone) and pixel_store.fits(backbone)
         with torch.no_grad():
             tensor.copy_(before)
-        assert frozen.fits(backbone)
+        assert vector_store.fits(backbone)
     flat, square = (weights_digest(nn.ParameterDict({"a": torch.zeros(shape)})) for shape in ((4,), (2, 2)))
     assert flat != square != weights_digest(nn.ParameterDict({"b": torch.zeros(2, 2)}))
 
 
-def test_a_store_without_images_is_none(prepare: Prepare, tmp_path: Path) -> None:
+def test_a_store_without_images_is_refused(prepare: Prepare, tmp_path: Path) -> None:
     missing, empty = tmp_path / "missing.png", tmp_path / "empty.png"
     empty.touch()
     with pytest.raises(InputError) as error:
@@ -233,11 +235,11 @@ def test_a_store_without_images_is_none(prepare: Prepare, tmp_path: Path) -> Non
     with pytest.raises(InputError) as error:
         prepare([empty, missing])
     assert str(error.value) == f"None of the 1 images can be used; {empty} is empty."
-    assert left_in(tmp_path / "cache") == []
+    assert store_entries(tmp_path / "cache") == []
 
 
-class Loud(nn.Module):
-    """A backbone with vectors of one value."""
+class ConstantBackbone(nn.Module):
+    """A backbone whose vectors consist of one value."""
 
     locations, dimension, mean = (2, 3), 4, torch.zeros(3, 1, 1)
 
@@ -249,27 +251,27 @@ class Loud(nn.Module):
         return torch.full((len(pixels), 6, 4), self.value)
 
 
-@pytest.mark.parametrize(("layer", "place"), [(None, "the last layer"), ("features.35", "layer features.35")])
-def test_vectors_that_float16_cannot_hold_are_refused(
-    prepare: Prepare, files: list[Path], layer: str | None, place: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("layer", "layer_name"), [(None, "the last layer"), ("features.35", "layer features.35")])
+def test_vectors_too_large_for_float16_are_refused(
+    prepare: Prepare, files: list[Path], layer: str | None, layer_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder = dataclasses.replace(FROZEN, layer=layer, backbone="torchvision/vgg19")
+    encoder = dataclasses.replace(FROZEN_ENCODER, layer=layer, backbone="torchvision/vgg19")
     monkeypatch.setattr(image_store, "backbone_fingerprint", lambda *_: {})
     for value in (65_505.0, float("inf"), float("nan")):
-        monkeypatch.setattr(image_store, "make_backbone", lambda *_, value=value, **__: Loud(value))
+        monkeypatch.setattr(image_store, "make_backbone", lambda *_, value=value, **__: ConstantBackbone(value))
         with pytest.raises(InputError) as error:
             prepare(files, encoder)
         assert str(error.value) == (
-            f"The annotation vectors of torchvision/vgg19, {place}, reach {value:,.0f}, but float16 has at most "
+            f"The annotation vectors of torchvision/vgg19, {layer_name}, reach {value:,.0f}, but float16 has at most "
             "65,504: choose another model.encoder.layer."
         )
-    monkeypatch.setattr(image_store, "make_backbone", lambda *_, **__: Loud(-65_504.0))
+    monkeypatch.setattr(image_store, "make_backbone", lambda *_, **__: ConstantBackbone(-65_504.0))
     store = prepare(files, encoder)
     assert store.describe().startswith("annotation vectors 2×3×4 (torchvision/vgg19")
     assert (store.source([0]).values == -65_504).all()
 
 
-def test_the_room_is_stated_and_looked_for_first(
+def test_disk_space_is_logged_and_checked_first(
     prepare: Prepare,
     files: list[Path],
     tmp_path: Path,
@@ -281,29 +283,29 @@ def test_the_room_is_stated_and_looked_for_first(
     assert caplog.messages == [f"{store.directory}: 86,016 bytes (0.1 MB) for 7 images"]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 2000))  # type: ignore[attr-defined]
     with pytest.raises(InputError) as error:
-        prepare(files, TUNED)
+        prepare(files, TRAINED_ENCODER)
     assert str(error.value) == (
         f"The image store needs 0.1 MB and {tmp_path / 'cache'} has 0.0 MB free: "
         "set data.cache to a directory on a larger disk."
     )
-    assert left_in(tmp_path / "cache") == [store.directory.name]
+    assert store_entries(tmp_path / "cache") == [store.directory.name]
 
 
-def test_a_full_disk_leaves_nothing(
+def test_a_full_disk_leaves_no_files(
     prepare: Prepare, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: int) -> None:
+    def fail_to_sync(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "fsync", fail_to_sync)
         with pytest.raises(OSError, match="No space left on device"):
             prepare(files)
-    assert left_in(tmp_path / "cache") == []
+    assert store_entries(tmp_path / "cache") == []
     prepare(files)
 
 
-SCRIPT = """
+PREPARING_SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
 import torch
@@ -312,31 +314,31 @@ from seqtool.data.images import image_store
 from seqtool.models.backbone import EncoderSettings
 
 image_decoding.CHUNK = 2
-encode, seen = image_store._encoded, []
-def act(*arguments):
-    seen.append(1)
-    if sys.argv[1] == "kill" and len(seen) == 2:
+encode, calls = image_store._encoded, []
+def kill_or_wait(*arguments):
+    calls.append(1)
+    if sys.argv[1] == "kill" and len(calls) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if sys.argv[1] == "slow":
         print("working", flush=True)
         sys.stdin.readline()
     return encode(*arguments)
-image_store._encoded = act
+image_store._encoded = kill_or_wait
 encoder = EncoderSettings("small", None, None, 64, "squash", None, 0.001, False)
 files = [Path(name) for name in sys.argv[3:]]
 image_store.prepare_store(files, encoder, root=Path(sys.argv[2]), processes=1, device=torch.device("cpu"))
 """
 
 
-def test_a_killed_process_leaves_nothing_that_is_used(prepare: Prepare, files: list[Path], tmp_path: Path) -> None:
+def test_a_partial_store_of_a_killed_process_is_not_used(prepare: Prepare, files: list[Path], tmp_path: Path) -> None:
     root = tmp_path / "cache"
-    command = [sys.executable, "-c", SCRIPT, "kill", str(root), *map(str, files)]
+    command = [sys.executable, "-c", PREPARING_SCRIPT, "kill", str(root), *map(str, files)]
     assert subprocess.run(command, check=False).returncode == -9
-    left = left_in(root)
-    assert [name.rpartition(".")[2] for name in left] == ["lock", "partial"]
-    assert (root / left[1] / "values.bin").exists() and not is_store(root / left[1])
+    entries = store_entries(root)
+    assert [name.rpartition(".")[2] for name in entries] == ["lock", "partial"]
+    assert (root / entries[1] / "values.bin").exists() and not is_store(root / entries[1])
     store = prepare(files)
-    assert len(store) == 7 and is_store(store.directory) and left_in(root) == [store.directory.name]
+    assert len(store) == 7 and is_store(store.directory) and store_entries(root) == [store.directory.name]
 
 
 def test_two_processes_make_one_store(
@@ -345,19 +347,19 @@ def test_two_processes_make_one_store(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    command = [sys.executable, "-c", SCRIPT, "slow", str(tmp_path / "cache"), *map(str, files)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdin is not None and other.stdout is not None
-        assert other.stdout.readline() == "working\n"
+    command = [sys.executable, "-c", PREPARING_SCRIPT, "slow", str(tmp_path / "cache"), *map(str, files)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "working\n"
         monkeypatch.setattr(image_store, "_fill", None)  # the store is not made here
-        monkeypatch.setattr(sys, "stderr", waiting := Waiting(other.stdin))
+        monkeypatch.setattr(sys, "stderr", errors := ReleasingErrors(process.stdin))
         store = prepare(files)
-    assert len(store) == 7 and left_in(tmp_path / "cache") == [store.directory.name]
-    assert f"Waiting for another process that is preparing {store.directory}." in waiting.written
+    assert len(store) == 7 and store_entries(tmp_path / "cache") == [store.directory.name]
+    assert f"Waiting for another process that is preparing {store.directory}." in errors.written
 
 
-class Waiting:
-    """Standard error that lets the other process go on once this one says that it waits."""
+class ReleasingErrors:
+    """A standard error that lets the other process continue when this one reports that it is waiting."""
 
     def __init__(self, release: Any) -> None:
         self.release = release
@@ -373,7 +375,7 @@ class Waiting:
         return False
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing, since nothing is buffered."""
 
 
 def test_an_incomplete_store_is_refused(prepare: Prepare, files: list[Path], tmp_path: Path) -> None:
@@ -400,14 +402,15 @@ def test_digests_are_remembered_until_size_or_time_change(
     read: list[str] = []
     digest = directories._read
     monkeypatch.setattr(directories, "_read", lambda name: read.append(name) or digest(name))
-    again = Digests(memory)
-    assert again.of(files) == first[:7] and read == [str(files[0])]  # too young to trust its time
-    assert again(files[3]) == first[3]  # the same memory as any file's
-    draw(files[3], 50)
+    digests = Digests(memory)
+    assert digests.of(files) == first[:7]
+    assert read == [str(files[0])]  # the only file that is so new that it may change without a new time
+    assert digests(files[3]) == first[3]  # single files use the same memory
+    draw_noise(files[3], 50)
     assert Digests(memory).of(files[3:4]) != first[3:4]
 
 
-def test_a_worker_that_dies_is_a_sentence() -> None:
+def test_a_worker_that_dies_is_reported() -> None:
     with pytest.raises(InputError) as error:
         list(workers.in_order(os._exit, [1, 1], processes=2))
     assert str(error.value).startswith(

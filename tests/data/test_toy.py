@@ -1,4 +1,4 @@
-"""The built-in corpus, held against a small Spanish grammar that shares nothing with the one that made it."""
+"""Tests of the built-in corpus against a small Spanish grammar that is independent of the corpus's grammar."""
 
 import os
 import subprocess
@@ -29,15 +29,15 @@ from seqtool.data.text.alignment import parse_pharaoh
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 
-DIGEST = """
+DIGEST_SCRIPT = """
 import hashlib
 from seqtool.data.corpora.toy import generate
 splits = generate(seed=1, train=300, valid=20, test=20)
 rows = [(name, pair.source, pair.target, pair.alignment) for name, split in splits.items() for pair in split]
 print(hashlib.sha256("\\n".join(map("\\t".join, rows)).encode()).hexdigest())
 """
-# What DIGEST prints (Python 3.11); it changes with the grammar only, and toy.GRAMMAR with it.
-GOLDEN = "acb0660a6d97ec7725d2fbdd567bb778e4937ca09cff49c13f18adc268753610"
+# What DIGEST_SCRIPT prints (Python 3.11). It may change only with the grammar, and toy.GRAMMAR must then change, too.
+GOLDEN_DIGEST = "acb0660a6d97ec7725d2fbdd567bb778e4937ca09cff49c13f18adc268753610"
 
 MASCULINE = """
     hombre niño estudiante hermano amigo hijo primo vecino padre gato perro caballo pájaro libro poema coche
@@ -49,7 +49,7 @@ FEMININE = """
     ventana semana
 """
 NUMERALS = "dos tres cuatro cinco seis siete ocho"
-BEFORE = {  # what may stand between the start of a noun phrase and its noun
+PRENOMINAL = {  # words between the start of a noun phrase and its noun
     "ms": "el al del un este nuestro otro buen mal gran primer último mejor próximo mi tu su",
     "fs": "la una esta nuestra otra buena mala gran primera última mejor próxima mi tu su",
     "mp": f"""los unos estos nuestros otros muchos todos buenos malos grandes primeros últimos mejores
@@ -57,12 +57,12 @@ BEFORE = {  # what may stand between the start of a noun phrase and its noun
     "fp": f"""las unas estas nuestras otras muchas todas buenas malas grandes primeras últimas mejores
         mis tus sus {NUMERALS}""",
 }
-FOUR_FORMS = """
+FOUR_FORM_ADJECTIVES = """
     pequeño nuevo viejo rojo negro blanco caro barato hermoso famoso largo alto delicioso fresco moderno
     cansado contento enfermo ocupado preocupado sucio limpio roto frío vacío cerrado abierto pasado
 """
-TWO_FORMS = "grande interesante importante fuerte inteligente dulce caliente triste verde"
-OTHERS = {
+TWO_FORM_ADJECTIVES = "grande interesante importante fuerte inteligente dulce caliente triste verde"
+IRREGULAR_ADJECTIVES = {
     "ms": "azul fácil difícil joven español",
     "fs": "azul fácil difícil joven española",
     "mp": "azules fáciles difíciles jóvenes españoles",
@@ -70,14 +70,14 @@ OTHERS = {
 }
 ADJECTIVES = {
     form: {
-        *(a[:-1] + four for a in FOUR_FORMS.split()),
-        *(a + two for a in TWO_FORMS.split()),
-        *OTHERS[form].split(),
+        *(adjective[:-1] + ending for adjective in FOUR_FORM_ADJECTIVES.split()),
+        *(adjective + suffix for adjective in TWO_FORM_ADJECTIVES.split()),
+        *IRREGULAR_ADJECTIVES[form].split(),
     }
-    for form, four, two in (("ms", "o", ""), ("fs", "a", ""), ("mp", "os", "s"), ("fp", "as", "s"))
+    for form, ending, suffix in (("ms", "o", ""), ("fs", "a", ""), ("mp", "os", "s"), ("fp", "as", "s"))
 }
 COPULAS = "es era será está estaba estará son eran serán están estaban estarán"
-VERBS = {  # by the English verb, the Spanish for I, you, he or she, we, they
+VERBS = {  # English and Spanish forms for I, you, he or she, we, they
     "am are is are are": ("soy eres es somos son", "estoy estás está estamos están"),
     "was were was were were": ("era eras era éramos eran", "estaba estabas estaba estábamos estaban"),
     "have have has have have": ("tengo tienes tiene tenemos tienen",),
@@ -103,7 +103,7 @@ DICTIONARY = """
     médica:doctor profesores:teachers
 """
 ARTICLES = {"el", "la", "los", "las"}
-NO_COUNTERPART = {"¿", "a", "de", *ARTICLES}  # the only words that may stand without a sure link
+NO_COUNTERPART = {"¿", "a", "de", *ARTICLES}  # the only words that may have no sure link
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def pairs(corpus: dict[str, list[Pair]]) -> list["Aligned"]:
 
 
 class Aligned:
-    """A pair as words, its links by target position."""
+    """The words of a pair, and its links by target position."""
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -130,7 +130,7 @@ class Aligned:
         self.possible = parse_pharaoh(pair.alignment)[1]
 
     def sources(self, j: int) -> set[int]:
-        """All that the target word is linked to, surely or possibly."""
+        """Return the positions of all source words to which the target word has a sure or possible link."""
         return {i for i, target in {*self.links, *self.possible} if target == j}
 
 
@@ -138,45 +138,46 @@ def plural(noun: str) -> str:
     return noun + "s" if noun[-1] in "aeo" else noun.replace("í", "i").replace("ó", "o") + "es"
 
 
+# Each noun with its gender and number, the keys of PRENOMINAL and ADJECTIVES
 LEXICON = dict.fromkeys(MASCULINE.split(), "ms") | dict.fromkeys(FEMININE.split(), "fs")
 LEXICON |= {plural(noun): form[0] + "p" for noun, form in LEXICON.items()}
-LEFT = {word for form in BEFORE for word in BEFORE[form].split()}
-RIGHT = set().union(*ADJECTIVES.values())
+PRENOMINAL_WORDS = {word for form in PRENOMINAL for word in PRENOMINAL[form].split()}
+ALL_ADJECTIVES = set().union(*ADJECTIVES.values())
 
 
 def dependents(pair: Aligned, j: int) -> Iterator[tuple[int, set[str]]]:
-    """Positions of the articles and adjectives of the noun at j, each with the words that would agree."""
+    """Yield the position of each article and adjective of the noun at j, with the words that would agree there."""
     target, form = pair.target, LEXICON[pair.target[j]]
     left, right = j - 1, j + 1
-    while left >= 0 and target[left] in LEFT:
-        yield left, set(BEFORE[form].split())
-        left = -1 if target[left] in ARTICLES else left - 1  # not on to the adjective of another noun
-    attributive = {k for k, i in pair.sure.items() if i < pair.sure[j]}  # limpia: clean, or (she) cleans
-    while target[right] == "muy" or (target[right] in RIGHT and right in attributive):
+    while left >= 0 and target[left] in PRENOMINAL_WORDS:
+        yield left, set(PRENOMINAL[form].split())
+        left = -1 if target[left] in ARTICLES else left - 1  # an article begins the phrase
+    attributive = {k for k, i in pair.sure.items() if i < pair.sure[j]}  # excludes verbs: limpia is clean, or cleans
+    while target[right] == "muy" or (target[right] in ALL_ADJECTIVES and right in attributive):
         if target[right] != "muy":
             yield right, ADJECTIVES[form]
-        right += 2 if target[right + 1] in ("y", "e") and target[right + 2] in RIGHT else 1
+        right += 2 if target[right + 1] in ("y", "e") and target[right + 2] in ALL_ADJECTIVES else 1
 
 
-def test_same_seed_same_corpus_whatever_the_hash_seed() -> None:
+def test_the_corpus_does_not_depend_on_the_hash_seed() -> None:
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-c", DIGEST]
+        command = [sys.executable, "-c", DIGEST_SCRIPT]
         output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-        assert output.strip() == GOLDEN
+        assert output.strip() == GOLDEN_DIGEST
 
 
-def test_another_seed_another_corpus() -> None:
+def test_another_seed_gives_another_corpus() -> None:
     assert generate(seed=1, train=9, valid=0, test=0) != generate(seed=2, train=9, valid=0, test=0)
 
 
-def test_test_set_does_not_depend_on_the_size_of_train() -> None:
+def test_the_test_set_does_not_depend_on_the_size_of_train() -> None:
     small, large = (generate(seed=5, train=size, valid=30, test=30) for size in (10, 100))
     assert small["test"] == large["test"]
     assert small["valid"] == large["valid"]
 
 
-def test_sizes_and_splits_without_a_sentence_in_common(corpus: dict[str, list[Pair]]) -> None:
+def test_splits_have_their_sizes_and_no_common_sentence(corpus: dict[str, list[Pair]]) -> None:
     assert {name: len(split) for name, split in corpus.items()} == {
         "train": 20_000,
         "valid": 1_000,
@@ -186,7 +187,7 @@ def test_sizes_and_splits_without_a_sentence_in_common(corpus: dict[str, list[Pa
     assert len({pair.source for pair in everything}) == len({pair.target for pair in everything}) == 22_000
 
 
-def test_lengths_and_word_types(pairs: list[Aligned]) -> None:
+def test_lengths_and_words_vary(pairs: list[Aligned]) -> None:
     for side in ("source", "target"):
         lengths = [len(getattr(pair.pair, side).split()) for pair in pairs]
         assert min(lengths) == 3
@@ -196,14 +197,14 @@ def test_lengths_and_word_types(pairs: list[Aligned]) -> None:
 
 
 def test_english_determines_spanish() -> None:
-    rng, known = StableRandom(9), dict[str, str]()
-    made = [pair for pair in (surface(sentence(rng)) for _ in range(30_000)) if pair]
-    for pair in made:
-        assert known.setdefault(pair.source, pair.target) == pair.target
-    assert len(known) < len(made)  # some did come twice
+    rng, translations = StableRandom(9), dict[str, str]()
+    pairs = [pair for pair in (surface(sentence(rng)) for _ in range(30_000)) if pair]
+    for pair in pairs:
+        assert translations.setdefault(pair.source, pair.target) == pair.target
+    assert len(translations) < len(pairs)  # some sentences are drawn twice
 
 
-def test_spelling(pairs: list[Aligned]) -> None:
+def test_spelling_and_punctuation_are_correct(pairs: list[Aligned]) -> None:
     for pair in pairs:
         source, target = pair.pair.source, pair.pair.target
         assert source[0].isupper()
@@ -235,24 +236,25 @@ def test_every_noun_and_adjective_is_checked(pairs: list[Aligned]) -> None:
     nouns = {form for kind in toy_words.NOUNS.values() for noun in kind for form in noun.spanish}
     assert nouns - set(LEXICON) == set()
     adjectives = [*toy_words.AFTER.values(), *toy_words.STATE.values()]
-    assert {form for kind in adjectives for group in kind for _, forms in group for form in forms} <= RIGHT
+    assert {form for kind in adjectives for group in kind for _, forms in group for form in forms} <= ALL_ADJECTIVES
 
 
 def test_predicates_agree(pairs: list[Aligned]) -> None:
     checked = 0
     for pair in pairs:
         first, second, copula, adjective, *_ = [word for word in pair.target if word not in ("muy", "no")] + [""]
-        if first in LEFT and second in LEXICON and copula in COPULAS.split() and adjective in RIGHT:
+        is_noun_phrase = first in PRENOMINAL_WORDS and second in LEXICON
+        if is_noun_phrase and copula in COPULAS.split() and adjective in ALL_ADJECTIVES:
             assert adjective in ADJECTIVES[LEXICON[second]], pair.pair
             checked += 1
         pronoun = {"She": "fs", "He": "ms", "We": "mp", "They": "mp"}.get(pair.source[0])
-        if pronoun and pair.source[1] in ("is", "was", "are", "were") and pair.target[1] in RIGHT:
+        if pronoun and pair.source[1] in ("is", "was", "are", "were") and pair.target[1] in ALL_ADJECTIVES:
             assert pair.target[1] in ADJECTIVES[pronoun], pair.pair
             checked += 1
     assert checked > 500
 
 
-def test_verbs_agree_with_pronouns_that_are_dropped(pairs: list[Aligned]) -> None:
+def test_verbs_agree_with_dropped_pronouns(pairs: list[Aligned]) -> None:
     table: dict[tuple[str, str], set[str]] = {}
     for english, spanish in VERBS.items():
         for person, verb in enumerate(english.split()):
@@ -262,34 +264,34 @@ def test_verbs_agree_with_pronouns_that_are_dropped(pairs: list[Aligned]) -> Non
     for pair in pairs:
         for j, i in pair.sure.items():
             pronoun, auxiliary = pair.source[i - 1].lower(), pair.source[i - 2].lower()
-            known = table.get((pronoun, pair.source[i])) if i and auxiliary not in ("did", "will") else None
-            if known:
-                assert pair.target[j] in known, pair.pair
+            agreeing = table.get((pronoun, pair.source[i])) if i and auxiliary not in ("did", "will") else None
+            if agreeing:
+                assert pair.target[j] in agreeing, pair.pair
                 checked += 1
     assert checked > 1_500
 
 
-def test_one_sure_link_for_every_word_with_a_counterpart(pairs: list[Aligned]) -> None:
+def test_every_word_with_a_counterpart_has_one_sure_link(pairs: list[Aligned]) -> None:
     for pair in pairs:
         assert len(pair.links) == len(pair.sure)
-        without = {pair.target[j] for j in range(len(pair.target)) if j not in pair.sure}
-        assert without <= NO_COUNTERPART, pair.pair
+        unlinked = {pair.target[j] for j in range(len(pair.target)) if j not in pair.sure}
+        assert unlinked <= NO_COUNTERPART, pair.pair
         assert all(0 <= i < len(pair.source) and 0 <= j < len(pair.target) for i, j in (*pair.links, *pair.possible))
         assert pair.sure[len(pair.target) - 1] == len(pair.source) - 1
-        assert all(pair.sources(j) for j in range(len(pair.target)))  # without a sure link, a possible one
+        assert all(pair.sources(j) for j in range(len(pair.target)))  # words without a sure link have a possible one
 
 
 def test_sure_links_are_translations(pairs: list[Aligned]) -> None:
     entries = (entry.split(":") for entry in DICTIONARY.split())
     dictionary = {spanish: set(english.split(",")) for spanish, english in entries}
-    unseen = set(dictionary)
+    unused_entries = set(dictionary)
     for pair in pairs:
         for j, i in pair.sure.items():
             if pair.target[j] in dictionary:
                 english = pair.source[i] if pair.source[i] in ("I", "Spanish") else pair.source[i].lower()
                 assert english in dictionary[pair.target[j]], pair.pair
-                unseen.discard(pair.target[j])
-    assert not unseen
+                unused_entries.discard(pair.target[j])
+    assert not unused_entries
 
 
 def test_verbs_do_not_link_to_the_dropped_pronoun(pairs: list[Aligned]) -> None:
@@ -299,7 +301,7 @@ def test_verbs_do_not_link_to_the_dropped_pronoun(pairs: list[Aligned]) -> None:
             assert pair.source[i].lower() not in ("i", "he", "she", "we", "they") or pair.target[j] in datives
 
 
-def test_noun_that_decides_a_gender_is_a_possible_link(pairs: list[Aligned]) -> None:
+def test_a_noun_that_decides_a_gender_is_a_possible_link(pairs: list[Aligned]) -> None:
     checked = 0
     for pair in pairs:
         for j, word in enumerate(pair.target):
@@ -312,25 +314,25 @@ def test_noun_that_decides_a_gender_is_a_possible_link(pairs: list[Aligned]) -> 
 
 
 def test_adjective_and_noun_swap_often(pairs: list[Aligned]) -> None:
-    def swaps(pair: Aligned) -> bool:
+    def has_swap(pair: Aligned) -> bool:
         return any(
-            pair.target[j] in LEXICON and pair.target[j + 1] in RIGHT and pair.sure.get(j, -1) == i + 1
-            for i, j in ((i, j - 1) for i, j in pair.links)
+            pair.target[j - 1] in LEXICON and pair.target[j] in ALL_ADJECTIVES and pair.sure.get(j - 1, -1) == i + 1
+            for i, j in pair.links
         )
 
-    assert sum(map(swaps, pairs)) / len(pairs) > 0.4
+    assert sum(map(has_swap, pairs)) / len(pairs) > 0.4
 
 
-def test_the_sentence_of_the_lecture() -> None:
+def test_the_grammar_makes_the_sentence_of_the_lecture() -> None:
     def draw_until(text: str, make: Callable[[], Nominal]) -> Nominal:
-        return next(made for made in iter(make, None) if " ".join(w.text for w in made.source) == text)
+        return next(nominal for nominal in iter(make, None) if " ".join(word.text for word in nominal.source) == text)
 
     rng = StableRandom(0)
     owned = toy_words.HAVE.objects
     cat = draw_until("a big cat", lambda: noun_phrase(rng, owned, toy_words.INDEFINITE))
     house = draw_until("a small house", lambda: noun_phrase(rng, owned, toy_words.INDEFINITE))
-    who = Nominal((Word("I"),), person=0)
-    have = assemble(who, toy_words.HAVE, "present", cat + phrase("but", "pero:0") + house)
+    subject = Nominal((Word("I"),), person=0)
+    have = assemble(subject, toy_words.HAVE, "present", cat + phrase("but", "pero:0") + house)
     assert surface(statement(have)) == Pair(
         "I have a big cat but a small house.",
         "Tengo un gato grande pero una casa pequeña.",
@@ -338,18 +340,18 @@ def test_the_sentence_of_the_lecture() -> None:
     )
 
 
-def test_a_subject_of_which_all_has_been_said() -> None:
-    """By an adjective of every group: a clause says one of them again."""
+def test_a_clause_can_repeat_an_adjective_of_its_subject() -> None:
+    """If the subject already has an adjective of every group, the clause repeats one of them."""
     rng = StableRandom(1)
     for kind, groups in toy_words.AFTER.items():
-        thing = noun_phrase(rng, (kind,), ("the",))
-        said = tuple(Word(group[0][0]) for group in (*groups, *toy_words.STATE.get(kind, ())))
-        who = replace(thing, source=thing.source + said)
-        assert all(being(rng, who, "present", asked=False).target for _ in range(30))
+        nominal = noun_phrase(rng, (kind,), ("the",))
+        adjectives = tuple(Word(group[0][0]) for group in (*groups, *toy_words.STATE.get(kind, ())))
+        subject = replace(nominal, source=nominal.source + adjectives)
+        assert all(being(rng, subject, "present", asked=False).target for _ in range(30))
 
 
-def test_long_sentences_are_clauses_of_the_same_language() -> None:
-    """Up to the length asked for, spread over all lengths, and the usual corpus stays what it was."""
+def test_long_sentences_consist_of_clauses() -> None:
+    """Lengths are spread up to the chosen maximum, and the usual corpus stays the same."""
     pairs = generate(seed=3, train=1, valid=1, test=600, longest=100)["test"]
     lengths = [len(words_and_punctuation(pair.source)) for pair in pairs]
     assert max(lengths) <= 100 and max(len(words_and_punctuation(pair.target)) for pair in pairs) <= 100

@@ -1,4 +1,4 @@
-"""Parallel text: what is read is what was written, and what cannot be read is said with file and line."""
+"""Tests of parallel text: it is read as it was written, and errors name the file and line."""
 
 import gzip
 import hashlib
@@ -16,8 +16,6 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import read_lines, read_tsv, read_two_files
 from seqtool.settings.classes import build
 
-CONVERT = "of the line): convert the file to UTF-8."
-
 
 def write(path: Path, content: str | bytes) -> Path:
     data = content.encode() if isinstance(content, str) else content
@@ -25,7 +23,7 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def parallel(train: str | list[str], test: str | list[str] | None = None) -> ParallelFiles:
+def make_corpus(train: str | list[str], test: str | list[str] | None = None) -> ParallelFiles:
     return ParallelFiles(train=train, valid=None, test=test, source_language="en", target_language="de")
 
 
@@ -36,7 +34,7 @@ def test_lines_end_at_line_feeds_only(name: str, tmp_path: Path) -> None:
     assert list(read_lines(path)) == ["a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\rh", "", " i ", "last"]
 
 
-def test_a_last_line_needs_no_end_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_final_line_feed_and_a_byte_order_mark_are_not_text(tmp_path: Path) -> None:
     assert list(read_lines(write(tmp_path / "a", b"\xef\xbb\xbfone\ntwo"))) == ["one", "two"]
     assert list(read_lines(write(tmp_path / "b", "one\ntwo\n"))) == ["one", "two"]
     assert list(read_lines(write(tmp_path / "c", "\n"))) == [""]
@@ -48,11 +46,11 @@ def test_two_files_and_a_tsv_give_the_same_pairs(tmp_path: Path) -> None:
     tsv = write(tmp_path / "a.tsv", "one\teins\ntwo\tzwei\n")
     expected = [("one", "eins"), ("two", "zwei")]
     files = [str(tmp_path / "a.en.gz"), str(tmp_path / "a.de")]
-    for corpus in (parallel(files), parallel(str(tsv)), parallel([str(tsv)])):
+    for corpus in (make_corpus(files), make_corpus(str(tsv)), make_corpus([str(tsv)])):
         assert list(corpus.pairs("train")) == expected
         assert corpus.splits() == ("train",)
         assert corpus.alignments("train") is None
-    assert parallel(files, test=str(tsv)).splits() == ("train", "test")
+    assert make_corpus(files, test=str(tsv)).splits() == ("train", "test")
 
 
 @pytest.mark.parametrize(
@@ -73,14 +71,14 @@ def test_two_files_and_a_tsv_give_the_same_pairs(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_files_that_are_not_parallel_text(english: str, german: str | bytes, message: str, tmp_path: Path) -> None:
+def test_files_must_be_parallel(english: str, german: str | bytes, message: str, tmp_path: Path) -> None:
     source, target = write(tmp_path / "a.en", english), write(tmp_path / "a.de", german)
     with pytest.raises(InputError) as error:
         list(read_two_files(source, target))
     assert str(error.value) == f"{tmp_path}/{message}"
 
 
-def test_files_in_two_directories_are_both_named_in_full(tmp_path: Path) -> None:
+def test_files_in_two_directories_are_named_in_full(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     source, target = write(tmp_path / "a", "x\n"), write(tmp_path / "other" / "a", "x\ny\n")
     with pytest.raises(InputError) as error:
@@ -88,7 +86,7 @@ def test_files_in_two_directories_are_both_named_in_full(tmp_path: Path) -> None
     assert str(error.value) == f"{target} has 2 lines but {source} has 1: the files must be parallel."
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_names_without_a_text_file_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, problem in (
         ("missing.txt", "does not exist."),
@@ -100,15 +98,15 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         assert str(error.value) == f"{tmp_path / name} {problem}"
 
 
-def test_damaged_gzip(tmp_path: Path) -> None:
+def test_damaged_gzip_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.gz", "".join(f"line {i}\n" for i in range(5000)))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
+    intact = path.read_bytes()
+    path.write_bytes(intact[:-20])
     with pytest.raises(InputError) as error:
         list(read_lines(path))
     assert str(error.value).startswith(f"{path} is cut short after line ")
     assert str(error.value).endswith(": copy or download it again.")
-    path.write_bytes(whole[:60] + bytes(40) + whole[100:])
+    path.write_bytes(intact[:60] + bytes(40) + intact[100:])
     with pytest.raises(InputError, match=r"a\.gz is not an intact gzip file \(after line \d+\): copy or download"):
         list(read_lines(path))
     path.write_bytes(b"plain text\n")
@@ -125,22 +123,22 @@ def test_tsv_lines_have_one_tab(line: str, tabs: int, tmp_path: Path) -> None:
     assert str(error.value) == expected
 
 
-def test_numbers_of_files() -> None:
+def test_a_wrong_number_of_files_is_refused() -> None:
     with pytest.raises(InputError) as error:
-        parallel(["a", "b", "c"])
+        make_corpus(["a", "b", "c"])
     assert str(error.value) == "data.train names 3 files: it takes a source and a target file, or one TSV file."
     with pytest.raises(InputError, match=r"^data\.train names no files: it takes"):
-        parallel([])
+        make_corpus([])
 
 
-def test_text_is_read_as_it_is_asked_for(tmp_path: Path) -> None:
+def test_text_is_read_lazily(tmp_path: Path) -> None:
     write(tmp_path / "a.en", b"good\n\xff\n")
     write(tmp_path / "a.de", "gut\nschlecht\n")
-    pairs = parallel([str(tmp_path / "a.en"), str(tmp_path / "a.de")]).pairs("train")
+    pairs = make_corpus([str(tmp_path / "a.en"), str(tmp_path / "a.de")]).pairs("train")
     assert next(pairs) == ("good", "gut")
 
 
-def test_the_toy_corpus_is_the_grammars() -> None:
+def test_the_toy_corpus_has_the_chosen_sizes() -> None:
     sizes = {"train": 50, "valid": "5", "test": 7, "longest": 25}
     settings = {"_target_": "seqtool.data.corpora.parallel.Toy", "seed": 1, **sizes}
     corpus: Toy = build(settings, trusted=False)
@@ -152,10 +150,10 @@ def test_the_toy_corpus_is_the_grammars() -> None:
         Toy(seed=1, train=5, valid=5, test=0, longest=25)
 
 
-def test_fingerprints_follow_the_text_and_not_its_place(tmp_path: Path) -> None:
+def test_fingerprints_depend_on_the_text_but_not_its_path(tmp_path: Path) -> None:
     def fingerprint(name: str, content: str) -> object:
         path = write(tmp_path / name, content)
-        return parallel(str(path)).fingerprint(lambda path: hashlib.sha256(path.read_bytes()).hexdigest())
+        return make_corpus(str(path)).fingerprint(lambda path: hashlib.sha256(path.read_bytes()).hexdigest())
 
     assert fingerprint("a.tsv", "a\tb\n") == fingerprint("b.tsv", "a\tb\n") != fingerprint("c.tsv", "a\tc\n")
 
@@ -172,69 +170,69 @@ def make_multi30k(directory: Path, *, test_set: str = "test_2016_flickr", downlo
 
 @pytest.fixture
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A small stand-in for the published files, with their sizes and checksums as the known ones, on a server."""
+    """A server with small stand-ins for the published files, whose sizes and checksums become the expected ones."""
     directory = tmp_path / "published"
     directory.mkdir()
-    known = dict(multi30k.PUBLISHED)
+    expected_files = dict(multi30k.PUBLISHED)
     for stem in ("train", "val", "test_2016_flickr"):
         for language in ("en", "de"):
             path = write(directory / f"{stem}.{language}.gz", f"{stem} in {language}\n")
             content = path.read_bytes()
-            known[path.name] = len(content), hashlib.sha256(content).hexdigest()
-    monkeypatch.setattr(multi30k, "PUBLISHED", known)
+            expected_files[path.name] = len(content), hashlib.sha256(content).hexdigest()
+    monkeypatch.setattr(multi30k, "PUBLISHED", expected_files)
     with serving(directory) as server:
         monkeypatch.setattr(multi30k, "URL", server.address)
         yield directory
 
 
-def test_missing_files_are_downloaded_when_that_is_wanted(published: Path, tmp_path: Path) -> None:
-    place = tmp_path / "data" / "multi30k"
+def test_missing_files_are_downloaded_on_request(published: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "data" / "multi30k"
     with pytest.raises(InputError) as error:
-        make_multi30k(place).fetch()
+        make_multi30k(directory).fetch()
     assert str(error.value) == (
-        f"{place}/train.en.gz does not exist: set data.directory to the directory of Multi30k's files, "
+        f"{directory}/train.en.gz does not exist: set data.directory to the directory of Multi30k's files, "
         "or data.download=true to download them into it."
     )
-    assert not place.exists()
-    corpus = make_multi30k(place, download=True)
+    assert not directory.exists()
+    corpus = make_multi30k(directory, download=True)
     corpus.fetch()
     assert list(corpus.pairs("valid")) == [("val in en", "val in de")]
-    assert sorted(path.name for path in place.iterdir()) == sorted(path.name for path in published.iterdir())
-    make_multi30k(place).fetch()
+    assert sorted(path.name for path in directory.iterdir()) == sorted(path.name for path in published.iterdir())
+    make_multi30k(directory).fetch()
 
 
-def test_files_that_differ_from_the_published_ones(published: Path, tmp_path: Path) -> None:
+def test_files_that_differ_from_the_published_ones_are_refused(published: Path, tmp_path: Path) -> None:
     path = published / "val.de.gz"
-    right = path.read_bytes()
-    path.write_bytes(right[:-1])
+    intact = path.read_bytes()
+    path.write_bytes(intact[:-1])
     with pytest.raises(InputError) as error:
         make_multi30k(published).fetch()
     assert str(error.value) == (
-        f"{path} is not the file of Multi30k: it has {len(right) - 1} bytes instead of {len(right)}. "
+        f"{path} is not the file of Multi30k: it has {len(intact) - 1} bytes instead of {len(intact)}. "
         "Remove it and set data.download=true."
     )
-    path.write_bytes(right[:-1] + b"x")
+    path.write_bytes(intact[:-1] + b"x")
     with pytest.raises(
         InputError, match=r"val\.de\.gz is not the file of Multi30k: its SHA-256 is [0-9a-f]{64} instead of"
     ):
         make_multi30k(published).fetch()
-    place = tmp_path / "place"
+    directory = tmp_path / "downloads"
     with pytest.raises(InputError, match=r"val\.de\.gz is not the expected file: its SHA-256 is"):
-        make_multi30k(place, download=True).fetch()
-    assert not (place / "val.de.gz").exists()
+        make_multi30k(directory, download=True).fetch()
+    assert not (directory / "val.de.gz").exists()
 
 
-def test_a_download_that_fails(published: Path, tmp_path: Path) -> None:
+def test_a_failed_download_is_reported(published: Path, tmp_path: Path) -> None:
     (published / "train.en.gz").unlink()
-    place = tmp_path / "place"
+    directory = tmp_path / "downloads"
     with pytest.raises(InputError) as error:
-        make_multi30k(place, download=True).fetch()
+        make_multi30k(directory, download=True).fetch()
     assert str(error.value) == (
-        f"{multi30k.URL}train.en.gz answers with status 404 (Not Found): put train.en.gz into {place} by hand."
+        f"{multi30k.URL}train.en.gz answers with status 404 (Not Found): put train.en.gz into {directory} by hand."
     )
 
 
-def test_what_multi30k_does_not_have() -> None:
+def test_languages_and_test_sets_outside_multi30k_are_refused() -> None:
     with pytest.raises(InputError, match=r"^Unknown data\.target_language 'es'; choose from en, de, fr, cs\.$"):
         Multi30k(
             directory="x",
@@ -259,7 +257,7 @@ def test_what_multi30k_does_not_have() -> None:
     )
 
 
-def test_multi30k_itself(shared: Path) -> None:
+def test_the_published_multi30k_is_read(shared: Path) -> None:
     corpus = make_multi30k(shared / "data" / "multi30k")
     corpus.fetch()
     counts = {split: sum(1 for _ in corpus.pairs(split)) for split in corpus.splits()}

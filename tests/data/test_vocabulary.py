@@ -1,4 +1,4 @@
-"""Vocabularies: what is encoded can be decoded, kinds and files agree, and errors say what to set."""
+"""Tests of vocabularies: they encode and decode, can be saved and loaded, and errors name the setting to change."""
 
 import json
 import unicodedata
@@ -25,7 +25,7 @@ SETTINGS = VocabularySettings(
     lowercase=False,
     reuse=None,
 )
-PAIR = ("source", "target")
+SIDES = ("source", "target")
 SIZES = {"unigram": 60, "bpe": 90, "char": 60, "word": 60}
 NOUNS = ["gato", "perro", "árbol", "casa", "niña", "señor", "pingüino", "coche", "libro", "mesa"]
 ADJECTIVES = ["grande", "pequeño", "rojo", "azul", "viejo", "nuevo", "lento", "rápido"]
@@ -47,7 +47,7 @@ def learn(kind: str) -> Vocabulary:
     return train(lines(), replace(SETTINGS, kind=kind, size=SIZES[kind]))
 
 
-def test_what_is_encoded_decodes_to_the_text(kind: str) -> None:
+def test_decoding_restores_the_text(kind: str) -> None:
     vocabulary = learn(kind)
     for line in lines():
         ids = vocabulary.encode(line)
@@ -55,7 +55,7 @@ def test_what_is_encoded_decodes_to_the_text(kind: str) -> None:
         assert UNK not in ids
 
 
-def test_pieces_join_to_the_text_and_match_the_ids_one_to_one(kind: str) -> None:
+def test_pieces_join_to_the_text_and_match_the_ids(kind: str) -> None:
     vocabulary = learn(kind)
     for line in (*lines(), "Хорошо 漢字 gato", "", "  ", "gato漢字 «x»"):
         pieces = vocabulary.pieces(line)
@@ -66,7 +66,7 @@ def test_pieces_join_to_the_text_and_match_the_ids_one_to_one(kind: str) -> None
             assert index == UNK or vocabulary.piece(index) == piece
 
 
-def test_a_batch_is_its_sentences(kind: str) -> None:
+def test_a_batch_is_encoded_like_its_sentences(kind: str) -> None:
     vocabulary = learn(kind)
     texts = [*lines(), "", "漢字"]
     assert vocabulary.encode_batch(texts) == [vocabulary.encode(text) for text in texts]
@@ -77,14 +77,14 @@ def test_the_same_text_gives_the_same_vocabulary(kind: str) -> None:
     assert learn(kind).fingerprint == learn(kind).fingerprint
 
 
-def test_saved_and_loaded_it_is_the_same(kind: str, tmp_path: Path) -> None:
+def test_a_saved_vocabulary_is_loaded_unchanged(kind: str, tmp_path: Path) -> None:
     vocabulary = train(lines(), replace(SETTINGS, kind=kind, size=SIZES[kind], lowercase=True))
     vocabulary.save(tmp_path / "v")
-    again = load(tmp_path / "v")
-    assert again.fingerprint == vocabulary.fingerprint
-    assert again.form == Form(kind, "nfc", lowercase=True)
-    assert [again.piece(i) for i in range(len(again))] == [vocabulary.piece(i) for i in range(len(vocabulary))]
-    assert again.encode("¿TIENES un Pingüino?") == vocabulary.encode("¿tienes un pingüino?")
+    loaded = load(tmp_path / "v")
+    assert loaded.fingerprint == vocabulary.fingerprint
+    assert loaded.form == Form(kind, "nfc", lowercase=True)
+    assert [loaded.piece(i) for i in range(len(loaded))] == [vocabulary.piece(i) for i in range(len(vocabulary))]
+    assert loaded.encode("¿TIENES un Pingüino?") == vocabulary.encode("¿tienes un pingüino?")
     assert not list(tmp_path.glob("v?*"))
 
 
@@ -95,21 +95,21 @@ def test_special_ids_are_the_same_in_every_kind(kind: str) -> None:
     assert not {PAD, BOS, EOS} & set(vocabulary.encode("<pad> <s> </s> <unk>"))
 
 
-def test_size_is_exact_or_a_limit() -> None:
+def test_the_size_is_exact_or_a_maximum() -> None:
     assert len(learn("unigram")) == SIZES["unigram"]
     assert len(learn("bpe")) == SIZES["bpe"]
     assert len(train(lines(), replace(SETTINGS, kind="word", size=10))) == 10
     assert len(train(lines(), replace(SETTINGS, kind="word", size=10_000))) < 100
 
 
-def test_words_are_those_of_alignments_and_keep_their_spaces() -> None:
+def test_words_are_split_as_for_alignments_and_keep_spaces() -> None:
     vocabulary = learn("word")
     text = '¿Tienes "un gato" rojo (o no)?'
     assert [piece.removeprefix("▁") for piece in vocabulary.pieces(text)] == words_and_punctuation(text)
     assert vocabulary.pieces("¿Tienes un gato?") == ["▁¿", "Tienes", "▁un", "▁gato", "?"]
 
 
-def test_words_are_known_by_count() -> None:
+def test_rare_words_are_unknown() -> None:
     text = ["a a a b b c", "a b d"]
     vocabulary = train(text, replace(SETTINGS, kind="word", minimum_count=2, size=100))
     assert [vocabulary.piece(i) for i in range(4, len(vocabulary))] == ["▁a", "▁b"]
@@ -118,7 +118,7 @@ def test_words_are_known_by_count() -> None:
 
 @pytest.mark.parametrize("normalization", ["none", "nfc", "nfkc"])
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_normalisation_changes_nothing_the_second_time(normalization: str, lowercase: bool) -> None:
+def test_normalisation_is_idempotent(normalization: str, lowercase: bool) -> None:
     form = Form("word", normalization, lowercase)
     for text in ("e\u0301 É ﬁn ㎒ Ⓐ İstanbul", "a\u2028b\u00a0c\t d ▁e", "ẞ ſ Å ΑΣ", " \r ", "…½ ´"):
         once = form.normalize(text)
@@ -134,16 +134,16 @@ def test_normal_forms_are_encoded_alike() -> None:
         assert vocabulary.encode(unicodedata.normalize("NFD", line)) == vocabulary.encode(line)
 
 
-def test_of_a_large_alphabet_rare_characters_are_unknown() -> None:
+def test_rare_characters_of_a_large_alphabet_are_unknown() -> None:
     rare = [chr(0x4E00 + i) for i in range(20)]
     text = [*lines()] * 30 + rare
     assert train(text, replace(SETTINGS, kind="bpe", size=120)).encode(rare[0])[-1] == UNK
     for settings in (replace(SETTINGS, kind="bpe", size=300), replace(SETTINGS, kind="char", size=120)):
-        assert UNK not in [i for one in train(text, settings).encode_batch(rare) for i in one]
+        assert not any(UNK in ids for ids in train(text, settings).encode_batch(rare))
 
 
 @pytest.mark.parametrize(("kind", "size"), [("unigram", 60), ("bpe", 150)])
-def test_a_size_that_the_text_cannot_fill_names_the_largest(kind: str, size: int) -> None:
+def test_the_error_for_a_too_large_size_names_the_largest(kind: str, size: int) -> None:
     settings = replace(SETTINGS, kind=kind, size=5000)
     with pytest.raises(InputError) as error:
         train(lines(), settings)
@@ -161,7 +161,7 @@ def test_the_setting_of_a_side_is_named() -> None:
     assert len(train(lines(), settings, side="target")) == SETTINGS.size
 
 
-def test_a_size_without_room_for_the_characters_names_the_smallest() -> None:
+def test_the_error_for_a_too_small_size_names_the_smallest() -> None:
     with pytest.raises(InputError) as error:
         train(lines(), replace(SETTINGS, size=20, kind="bpe"))
     message = str(error.value)
@@ -189,13 +189,13 @@ def test_a_size_without_room_for_the_characters_names_the_smallest() -> None:
         ),
     ],
 )
-def test_settings_that_no_vocabulary_can_have(change: dict[str, object], message: str) -> None:
+def test_impossible_settings_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as error:
         train(lines(), replace(SETTINGS, **change))  # type: ignore[arg-type]
     assert str(error.value) == message
 
 
-def test_text_to_learn_nothing_from() -> None:
+def test_text_without_usable_words_is_refused() -> None:
     with pytest.raises(InputError, match=r"^The training text has no words: nothing can be learnt from it\.$"):
         train(["", "  "], SETTINGS)
     with pytest.raises(InputError, match=r"No word occurs data\.vocabulary\.minimum_count=3 times"):
@@ -207,26 +207,26 @@ def test_learning_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_pair_is_saved_once_when_joint(tmp_path: Path) -> None:
-    one, two = learn("word"), learn("bpe")
-    save_all(tmp_path, {"source": one, "target": two})
+def test_a_joint_vocabulary_is_saved_once(tmp_path: Path) -> None:
+    words, pieces = learn("word"), learn("bpe")
+    save_all(tmp_path, {"source": words, "target": pieces})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.vocabulary", "target.vocabulary"]
-    assert [vocabulary.form.kind for vocabulary in load_all(tmp_path, PAIR).values()] == ["word", "bpe"]
+    assert [vocabulary.form.kind for vocabulary in load_all(tmp_path, SIDES).values()] == ["word", "bpe"]
     joint = tmp_path / "joint"
     joint.mkdir()
-    save_all(joint, {"source": one, "target": one})
+    save_all(joint, {"source": words, "target": words})
     assert [path.name for path in joint.iterdir()] == ["joint.vocabulary"]
-    source, target = load_all(joint, PAIR).values()
+    source, target = load_all(joint, SIDES).values()
     assert source is target
     with pytest.raises(InputError, match=r"has no vocabularies: expected source\.vocabulary and"):
-        load_all(tmp_path / "elsewhere", PAIR)
+        load_all(tmp_path / "elsewhere", SIDES)
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"nonsense", b"[1]\n", b'{"kind": "unigram"}\n', b"\x80\x02pickle\n"],
 )
-def test_other_files_are_no_vocabularies(content: bytes, tmp_path: Path) -> None:
+def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "v"
     path.write_bytes(content)
     with pytest.raises(InputError) as error:
@@ -234,7 +234,7 @@ def test_other_files_are_no_vocabularies(content: bytes, tmp_path: Path) -> None
     assert str(error.value) == f"{path} is not a vocabulary file of seqtool."
 
 
-def test_pieces_that_are_not_utf_8(tmp_path: Path) -> None:
+def test_pieces_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "v"
     learn("bpe").save(path)
     path.write_bytes(path.read_bytes().replace("▁".encode(), b"\xe2(\x81"))
@@ -242,7 +242,7 @@ def test_pieces_that_are_not_utf_8(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_file_that_was_cut_short(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "v"
     learn("word").save(path)
     content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""The wheel, installed in an environment of its own, works from another directory with its configurations."""
+"""Tests of the wheel: installed in a new environment, it works from any directory and with its configurations."""
 
 import os
 import subprocess
@@ -14,14 +14,14 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel; what it depends on is borrowed from the one that runs the tests."""
+    """An environment with the wheel, whose dependencies are those of the environment that runs the tests."""
     pytest.importorskip("hatchling", reason="hatchling builds the wheel")
     pytest.importorskip("pip", reason="pip installs the wheel")
-    folder = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder), cwd=ROOT)
-    (wheel,) = folder.glob("seqtool-*.whl")
-    venv.create(folder / "environment", with_pip=False, symlinks=True)
-    python = folder / "environment" / "bin" / "python"
+    directory = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory), cwd=ROOT)
+    (wheel,) = directory.glob("seqtool-*.whl")
+    venv.create(directory / "environment", with_pip=False, symlinks=True)
+    python = directory / "environment" / "bin" / "python"
     run(
         sys.executable,
         "-m",
@@ -32,11 +32,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-deps",
         "--no-index",
         str(wheel),
-        cwd=folder,
+        cwd=directory,
     )
-    (site,) = (folder / "environment").glob("lib/python*/site-packages")
+    (site,) = (directory / "environment").glob("lib/python*/site-packages")
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder / "environment"
+    return directory / "environment"
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -53,16 +53,16 @@ def test_the_command_runs_from_another_directory(environment: Path, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_configurations_are_those_of_the_checkout(environment: Path, tmp_path: Path) -> None:
+def test_the_configurations_equal_those_of_the_checkout(environment: Path, tmp_path: Path) -> None:
     code = "from seqtool.runtime.files import config_directory; print(config_directory())"
     installed = Path(run(str(environment / "bin" / "python"), "-c", code, cwd=tmp_path).strip())
     assert installed.is_relative_to(environment)
 
-    def texts(folder: Path) -> dict[str, str]:
-        return {str(file.relative_to(folder)): file.read_text("utf-8") for file in folder.rglob("*.yaml")}
+    def read_configurations(directory: Path) -> dict[str, str]:
+        return {str(file.relative_to(directory)): file.read_text("utf-8") for file in directory.rglob("*.yaml")}
 
-    assert texts(installed) == texts(ROOT / "configs")
+    assert read_configurations(installed) == read_configurations(ROOT / "configs")
 
 
-def test_the_wheel_says_that_it_is_typed(environment: Path) -> None:
+def test_the_wheel_is_marked_as_typed(environment: Path) -> None:
     assert len(list(environment.glob("lib/python*/site-packages/seqtool/py.typed"))) == 1

@@ -1,3 +1,5 @@
+"""Tests of caption metrics, against pycocoevalcap's scores and against laws."""
+
 import json
 from collections import Counter
 from pathlib import Path
@@ -22,8 +24,8 @@ from seqtool.metrics.captions import (
 from seqtool.metrics.scores import System, scorers
 from seqtool.runtime.files import config_directory
 
-CLOSE = 1e-9
-OTHERS = {  # our names → pycocoevalcap's; the last is vrama91/cider's
+TOLERANCE = 1e-9
+REFERENCE_NAMES = {  # our name: pycocoevalcap's, or vrama91/cider's in the case of plain_cider
     "bleu1": "Bleu_1",
     "bleu2": "Bleu_2",
     "bleu3": "Bleu_3",
@@ -35,8 +37,8 @@ OTHERS = {  # our names → pycocoevalcap's; the last is vrama91/cider's
 Corpus = tuple[dict[str, str], dict[str, list[str]]]
 
 
-def corpus(images: int = 30, seed: int = 0) -> Corpus:
-    """Captions of random words, some empty, one to five references an image."""
+def make_corpus(images: int = 30, seed: int = 0) -> Corpus:
+    """Make captions of random words, some of them empty, and one to five references for each image."""
     generator = np.random.default_rng(seed)
 
     def caption(shortest: int) -> str:
@@ -53,16 +55,17 @@ def score(
     tokenize: str,
     document_frequencies: DocumentFrequencies | None = None,
 ) -> System:
-    found = scorers(NAMES, list(references.values()), tokenize=tokenize, document_frequencies=document_frequencies)
-    return System([hypotheses[image] for image in references], found)
+    texts = list(references.values())
+    caption_scorers = scorers(NAMES, texts, tokenize=tokenize, document_frequencies=document_frequencies)
+    return System([hypotheses[image] for image in references], caption_scorers)
 
 
-def per_image(system: System) -> list[dict[str, float]]:
+def scores_per_image(system: System) -> list[dict[str, float]]:
     (scorer,), (statistics,) = system.scorers, system.statistics
     return scorer.each(statistics)
 
 
-def golden(shared: Path) -> tuple[System, list[str], dict[str, Any]]:
+def load_golden_scores(shared: Path) -> tuple[System, list[str], dict[str, Any]]:
     directory = shared / "golden"
     results = json.loads((directory / "fakecap_hyps_raw.json").read_text("utf-8"))
     hypotheses = {str(result["image_id"]): result["caption"] for result in results}
@@ -71,59 +74,61 @@ def golden(shared: Path) -> tuple[System, list[str], dict[str, Any]]:
     return score(hypotheses, references, tokenize="none"), list(references), expected
 
 
-def test_golden_scores(shared: Path) -> None:
-    """Corpus and per-image scores are those of pycocoevalcap 1.2 with Java, and of vrama91/cider."""
-    scores, images, expected = golden(shared)
-    for name, other in OTHERS.items():
-        assert scores.values[name] == pytest.approx(expected["corpus"][other], abs=CLOSE, rel=0)
-        found = [values[name] for values in per_image(scores)]
-        assert found == pytest.approx([expected["per_image"][other][image] for image in images], abs=CLOSE, rel=0)
+def test_scores_match_pycocoevalcap(shared: Path) -> None:
+    """Corpus and per-image scores equal those of pycocoevalcap 1.2 with Java, and of vrama91/cider."""
+    scores, images, expected = load_golden_scores(shared)
+    for name, reference_name in REFERENCE_NAMES.items():
+        assert scores.values[name] == pytest.approx(expected["corpus"][reference_name], abs=TOLERANCE, rel=0)
+        image_scores = [values[name] for values in scores_per_image(scores)]
+        expected_scores = [expected["per_image"][reference_name][image] for image in images]
+        assert image_scores == pytest.approx(expected_scores, abs=TOLERANCE, rel=0)
     assert scores.signature("bleu4") == "nrefs:5-6|tok:none|bp:closest|df:corpus|sigma:6|version:seqtool-0.1.0"
 
 
-def test_edge_cases(shared: Path) -> None:
+def test_edge_cases_match_pycocoevalcap(shared: Path) -> None:
     cases = json.loads((shared / "golden" / "edge_cases.json").read_text("utf-8"))
     assert len(cases) == 7
     for case in cases.values():
         scores = score({image: texts[0] for image, texts in case["res"].items()}, case["gts"], tokenize="none")
-        wanted = {f"bleu{n}": (case["Bleu"][n - 1], case["Bleu_per"][n - 1]) for n in ORDERS}
-        wanted |= {"rouge_l": (case["ROUGE_L"], case["ROUGE_L_per"]), "cider_d": (case["CIDEr"], case["CIDEr_per"])}
-        for name, (whole, each) in wanted.items():
-            assert scores.values[name] == pytest.approx(whole, abs=CLOSE, rel=0)
-            assert [values[name] for values in per_image(scores)] == pytest.approx(each, abs=CLOSE, rel=0)
+        expected = {f"bleu{n}": (case["Bleu"][n - 1], case["Bleu_per"][n - 1]) for n in ORDERS}
+        expected |= {"rouge_l": (case["ROUGE_L"], case["ROUGE_L_per"]), "cider_d": (case["CIDEr"], case["CIDEr_per"])}
+        for name, (corpus_score, image_scores) in expected.items():
+            assert scores.values[name] == pytest.approx(corpus_score, abs=TOLERANCE, rel=0)
+            values = [image[name] for image in scores_per_image(scores)]
+            assert values == pytest.approx(image_scores, abs=TOLERANCE, rel=0)
 
 
-def test_bleu4_without_brevity_penalty() -> None:
-    """exp(1 − reference length / length) is all that lies between the two, on short captions."""
+def test_bleu4_without_the_brevity_penalty() -> None:
+    """On short captions the two scores differ only by the factor exp(1 − reference length / length)."""
     scores = score({"1": "a b c d e"}, {"1": ["a b c d e f g"]}, tokenize="none")
     assert scores.values["bleu4_no_bp"] == pytest.approx(1, abs=1e-8)
     assert scores.values["bleu4"] == pytest.approx(scores.values["bleu4_no_bp"] * np.exp(1 - 7 / 5), rel=1e-8)
 
 
 def test_order_of_images_and_references_changes_nothing() -> None:
-    hypotheses, references = corpus()
+    hypotheses, references = make_corpus()
     scores = score(hypotheses, references, tokenize="none")
-    turned = {image: references[image][::-1] for image in reversed(references)}
-    again = score(hypotheses, turned, tokenize="none")
-    assert again.values == pytest.approx(scores.values, abs=1e-12)
-    assert per_image(again)[::-1][3] == pytest.approx(per_image(scores)[3], abs=1e-12)
+    reversed_references = {image: references[image][::-1] for image in reversed(references)}
+    reversed_scores = score(hypotheses, reversed_references, tokenize="none")
+    assert reversed_scores.values == pytest.approx(scores.values, abs=1e-12)
+    assert scores_per_image(reversed_scores)[::-1][3] == pytest.approx(scores_per_image(scores)[3], abs=1e-12)
 
 
-def test_corpus_means_are_the_means_of_the_images() -> None:
-    scores = score(*corpus(), tokenize="none")
+def test_corpus_scores_are_means_over_images() -> None:
+    scores = score(*make_corpus(), tokenize="none")
     for name in ("rouge_l", "cider_d", "plain_cider"):
-        values = [image[name] for image in per_image(scores)]
+        values = [image[name] for image in scores_per_image(scores)]
         assert scores.values[name] == pytest.approx(np.mean(values), abs=1e-12)
 
 
-def test_a_caption_that_is_its_only_reference_is_perfect() -> None:
+def test_a_caption_equal_to_its_only_reference_is_perfect() -> None:
     references = {"1": ["a dog runs on grass"], "2": ["two men sit there quietly"]}
     scores = score({image: captions[0] for image, captions in references.items()}, references, tokenize="none")
     perfect = dict.fromkeys((*NAMES[:6], "brevity_penalty", "length_ratio"), 1) | {"cider_d": 10, "plain_cider": 10}
     assert scores.values | brevity(scores.statistics[0]) == pytest.approx(perfect, abs=1e-8)
 
 
-def test_ptb_tokenising_is_the_default_of_coco_caption() -> None:
+def test_ptb_tokenisation_equals_that_of_coco_caption() -> None:
     raw = ({"1": 'A man\'s "dog".', "2": "Two cats!"}, {"1": ["The man's dog."], "2": ["two cats", "Cats, two."]})
     plain = ({"1": "a man 's dog", "2": "two cats"}, {"1": ["the man 's dog"], "2": ["two cats", "cats two"]})
     ptb, none = score(*raw, tokenize="ptb"), score(*plain, tokenize="none")
@@ -135,28 +140,28 @@ def test_one_image_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str], cap
     (tmp_path / "one.json").write_text('{"1": "a dog"}')
     files = [f"{name}={tmp_path / 'one.json'}" for name in ("hypotheses", "references")]
     assert cli.run(["eval", "task=captioning", *files, "tokenize=none"], config_directory()) == 0
-    found = capsys.readouterr().out
-    assert "cider_d      0.0000 [0.0000, 0.0000]\ncider        0.0000 [" in found
+    output = capsys.readouterr().out
+    assert "cider_d      0.0000 [0.0000, 0.0000]\ncider        0.0000 [" in output
     assert caplog.messages == [
         "CIDEr is 0 with document frequencies from a single image, as every n-gram then has the weight ln 1 = 0: "
         "score more images or give document_frequencies=FILE.",
     ]
-    assert found.endswith(f"Warning: {caplog.messages[0]}\n")
+    assert output.endswith(f"Warning: {caplog.messages[0]}\n")
 
 
 def test_document_frequencies_of_the_scored_references_change_nothing(tmp_path: Path) -> None:
-    hypotheses, references = corpus()
+    hypotheses, references = make_corpus()
     counted = DocumentFrequencies.count(list(references.values()), tokenize="none", name="mine")
     counted.save(tmp_path / "mine.json")
     loaded = DocumentFrequencies.load(tmp_path / "mine.json")
     assert loaded == counted
     scores = score(hypotheses, references, tokenize="none", document_frequencies=loaded)
-    assert per_image(scores) == per_image(score(hypotheses, references, tokenize="none"))
+    assert scores_per_image(scores) == scores_per_image(score(hypotheses, references, tokenize="none"))
     assert scores.signature("bleu4") == "nrefs:1-5|tok:none|bp:closest|df:mine(30)|sigma:6|version:seqtool-0.1.0"
 
 
-def test_document_frequencies_of_another_corpus_weigh_its_words() -> None:
-    """CIDEr of one image, written out: words of 10 documents of which 10 hold 'a', 2 hold 'dog' and none 'runs'."""
+def test_document_frequencies_of_another_corpus_weight_words() -> None:
+    """CIDEr of one image is computed by hand: of 10 documents 10 contain 'a', 2 contain 'dog' and none 'runs'."""
     frequencies = DocumentFrequencies(10, {"a": 10, "dog": 2, "x y": 5}, "none", "other")
     scores = score({"1": "a dog"}, {"1": ["dog runs"]}, tokenize="none", document_frequencies=frequencies)
     dog, runs = np.log(10) - np.log(2), np.log(10)
@@ -184,7 +189,7 @@ def test_document_frequencies_must_be_tokenised_alike() -> None:
         ),
     ],
 )
-def test_files_that_hold_no_document_frequencies(tmp_path: Path, content: str) -> None:
+def test_files_without_document_frequencies_are_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "df.json"
     file.write_text(content)
     with pytest.raises(InputError, match=r"df\.json holds no document frequencies: expected a JSON object with images"):
@@ -193,23 +198,23 @@ def test_files_that_hold_no_document_frequencies(tmp_path: Path, content: str) -
         DocumentFrequencies.load(tmp_path / "no.json")
 
 
-def test_validation_scores_are_the_scores() -> None:
-    hypotheses, references = corpus()
-    """Made once for all of them, without ROUGE-L."""
+def test_validation_scores_equal_evaluation_scores() -> None:
+    """Validation makes one scorer for all its scores, without ROUGE-L."""
+    hypotheses, references = make_corpus()
     scorer = CaptionScorer(list(references.values()), tokenize="none", rouge=False)
     for seed in (1, 2):
         generator = np.random.default_rng(seed)
         mixed = {image: hypotheses[str(i)] for image, i in zip(references, generator.permutation(30), strict=True)}
         expected = score(mixed, references, tokenize="none")
-        found = scorer.scores(scorer.statistics(list(mixed.values())))
-        assert np.isnan(found.pop("rouge_l"))
-        assert found == {name: value for name, value in expected.values.items() if name != "rouge_l"}
+        scores = scorer.scores(scorer.statistics(list(mixed.values())))
+        assert np.isnan(scores.pop("rouge_l"))
+        assert scores == {name: value for name, value in expected.values.items() if name != "rouge_l"}
 
 
-def test_rouge_l_is_the_table_of_the_textbook() -> None:
-    hypotheses, references = corpus(60, seed=4)
+def test_rouge_l_matches_the_table_of_the_textbook() -> None:
+    hypotheses, references = make_corpus(60, seed=4)
 
-    def common(a: list[str], b: list[str]) -> int:
+    def common_length(a: list[str], b: list[str]) -> int:
         table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
         for i, x in enumerate(a):
             for j, y in enumerate(b):
@@ -218,27 +223,30 @@ def test_rouge_l_is_the_table_of_the_textbook() -> None:
 
     for image, hypothesis in hypotheses.items():
         words = hypothesis.split(" ")
-        pairs = [(common(words, other.split(" ")), len(other.split(" "))) for other in references[image]]
-        precision, recall = max(n for n, _ in pairs) / len(words), max(n / size for n, size in pairs)
+        split_references = [reference.split(" ") for reference in references[image]]
+        counts = [common_length(words, reference_words) for reference_words in split_references]
+        precision = max(counts) / len(words)
+        recall = max(count / len(reference) for count, reference in zip(counts, split_references, strict=True))
+        # The F-measure with beta = 1.2, as in coco-caption: 1 + beta² = 2.44
         expected = 2.44 * precision * recall / (recall + 1.44 * precision) if precision else 0
         assert rouge_l(hypothesis, references[image]) == pytest.approx(expected, abs=1e-12)
 
 
-def test_ngrams_are_counted() -> None:
-    captions = [caption.split() for captions in corpus()[1].values() for caption in captions]
+def test_ngrams_are_counted_for_each_caption() -> None:
+    captions = [caption.split() for captions in make_corpus()[1].values() for caption in captions]
     flat = [word for words in captions for word in words]
     for n, counts in zip(ORDERS, count_ngrams(flat, np.array([len(words) for words in captions])), strict=True):
-        texts = [tuple(flat[i : i + n]) for i in counts.example_start.tolist()]
-        assert len(set(texts)) == len(texts)
-        found: list[dict[Any, int]] = [{} for _ in captions]
-        entries = zip(*(one.tolist() for one in (counts.caption, counts.ngram, counts.count)), strict=True)
+        ngrams = [tuple(flat[i : i + n]) for i in counts.example_start.tolist()]
+        assert len(set(ngrams)) == len(ngrams)
+        actual: list[dict[Any, int]] = [{} for _ in captions]
+        entries = zip(counts.caption.tolist(), counts.ngram.tolist(), counts.count.tolist(), strict=True)
         for caption, ngram, count in entries:
-            found[caption][texts[ngram]] = count
+            actual[caption][ngrams[ngram]] = count
         for i, words in enumerate(captions):
-            assert found[i] == Counter(tuple(words[j : j + n]) for j in range(len(words) - n + 1))
+            assert actual[i] == Counter(tuple(words[j : j + n]) for j in range(len(words) - n + 1))
 
 
-def test_images_must_be_the_same() -> None:
+def test_hypotheses_and_references_need_the_same_images() -> None:
     with pytest.raises(InputError, match=r"^the references has no images: there is nothing to score\.$"):
         check_images({}, {})
     with pytest.raises(InputError, match=r"^r\.json has no caption for image 2: every image needs at least one\.$"):
@@ -251,6 +259,6 @@ def test_images_must_be_the_same() -> None:
         check_images({"1": "a", "9": "b"}, {"1": ["a"]}, hypotheses_name="h", references_name="r")
 
 
-def test_unknown_tokenize() -> None:
+def test_an_unknown_tokenisation_is_refused() -> None:
     with pytest.raises(InputError, match=r"^Unknown tokenize '13a'; choose from ptb, char, none\.$"):
         tokenize_captions(["a"], "13a")

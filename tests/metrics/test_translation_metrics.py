@@ -1,3 +1,5 @@
+"""Tests of translation and alignment metrics, against sacreBLEU and against cases computed by hand."""
+
 import gzip
 import json
 import os
@@ -38,14 +40,14 @@ WORDS = [
 ]
 
 
-def corpus(sentences: int = 120, noise: float = 0.3) -> tuple[list[str], list[str], list[str]]:
-    """Hypotheses and two references made of random words."""
+def make_corpus(sentences: int = 120, noise: float = 0.3) -> tuple[list[str], list[str], list[str]]:
+    """Make hypotheses, and two references for each hypothesis, from random words."""
     generator = np.random.default_rng(3)
 
-    def change(line: list[str]) -> list[str]:
-        return [str(generator.choice(WORDS)) if generator.random() < noise else word for word in line]
+    def change(words: list[str]) -> list[str]:
+        return [str(generator.choice(WORDS)) if generator.random() < noise else word for word in words]
 
-    lines = [[str(w) for w in generator.choice(WORDS, size=generator.integers(2, 25))] for _ in range(sentences)]
+    lines = [[str(word) for word in generator.choice(WORDS, size=generator.integers(2, 25))] for _ in range(sentences)]
     texts = [[" ".join(change(line)) for line in lines] for _ in range(3)]
     return texts[0], texts[1], texts[2]
 
@@ -58,16 +60,16 @@ def evaluate(
     lowercase: bool = False,
     samples: int = SAMPLES,
 ) -> System:
-    """Of whole texts of references."""
-    found = scorers(NAMES, list(zip(*references, strict=True)), tokenize=tokenize, lowercase=lowercase)
-    return System(hypotheses, found, samples=samples)
+    """Score hypotheses against one or more whole texts of references."""
+    text_scorers = scorers(NAMES, list(zip(*references, strict=True)), tokenize=tokenize, lowercase=lowercase)
+    return System(hypotheses, text_scorers, samples=samples)
 
 
 def compare(first: list[str], second: list[str], references: list[list[str]], samples: int = SAMPLES) -> Comparison:
     return Comparison(*(evaluate(lines, references, samples=samples) for lines in (first, second)))
 
 
-def evaluation(
+def make_evaluation(
     hypotheses: list[str], references: list[str], sources: list[str], edges: tuple[int, ...]
 ) -> TranslationEvaluation:
     return TranslationEvaluation(
@@ -89,31 +91,31 @@ def bleu_interval(statistics: Statistics, samples: int = SAMPLES, seed: int = SE
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "none", "char"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("references", [1, 2])
-def test_scores_are_sacrebleus(tokenize: str, lowercase: bool, references: int) -> None:
-    hypotheses, *alternatives = corpus(40)
-    texts = alternatives[:references]
-    bleu = sacrebleu.corpus_bleu(hypotheses, texts, tokenize=tokenize, lowercase=lowercase).score
-    result = evaluate(hypotheses, texts, tokenize=tokenize, lowercase=lowercase)
+def test_scores_match_sacrebleu(tokenize: str, lowercase: bool, references: int) -> None:
+    hypotheses, *alternatives = make_corpus(40)
+    reference_texts = alternatives[:references]
+    bleu = sacrebleu.corpus_bleu(hypotheses, reference_texts, tokenize=tokenize, lowercase=lowercase).score
+    result = evaluate(hypotheses, reference_texts, tokenize=tokenize, lowercase=lowercase)
     assert result.values["bleu"] == bleu
     interval = result.estimates["bleu"]
     assert interval.value == bleu
     assert interval.low < bleu < interval.high
     assert [SCORES[name].label for name in result.values] == ["BLEU", "chrF2", "TER"]
-    assert result.values["ter"] == sacrebleu.corpus_ter(hypotheses, texts).score
+    assert result.values["ter"] == sacrebleu.corpus_ter(hypotheses, reference_texts).score
     signature = f"nrefs:{references}|case:{'lc' if lowercase else 'mixed'}|eff:no|tok:{tokenize}"
     assert result.signature("bleu").startswith(signature)
     if not lowercase:
-        assert result.values["chrf"] == sacrebleu.corpus_chrf(hypotheses, texts).score
+        assert result.values["chrf"] == sacrebleu.corpus_chrf(hypotheses, reference_texts).score
 
 
 @pytest.mark.parametrize("references", [1, 2])
-def test_scores_of_a_sentence_are_sacrebleus(references: int) -> None:
-    """BLEU over the orders that a short sentence has, as sacreBLEU advises."""
-    hypotheses, *alternatives = corpus(40)
+def test_sentence_scores_match_sacrebleu(references: int) -> None:
+    """BLEU uses only the n-gram orders that a short sentence has, as sacreBLEU advises."""
+    hypotheses, *alternatives = make_corpus(40)
     hypotheses[0] = "a cat"
-    found = evaluate(hypotheses, alternatives[:references]).each()
+    scores = evaluate(hypotheses, alternatives[:references]).each()
     for i, (hypothesis, *texts) in enumerate(zip(hypotheses, *alternatives[:references], strict=True)):
-        assert found[i]["scores"] == {
+        assert scores[i]["scores"] == {
             "BLEU": sacrebleu.sentence_bleu(hypothesis, texts).score,
             "chrF2": sacrebleu.sentence_chrf(hypothesis, texts).score,
             "TER": sacrebleu.sentence_ter(hypothesis, texts).score,
@@ -129,12 +131,12 @@ def test_perfect_and_empty_translations() -> None:
     assert list(nothing.values.values()) == [0, 0, 100]
 
 
-def test_statistics_of_parts_add_up_to_the_corpus() -> None:
-    hypotheses, first, second = corpus()
+def test_statistics_of_parts_give_their_scores() -> None:
+    hypotheses, first, second = make_corpus()
     statistics = bleu_statistics(hypotheses, [first, second])
-    for chosen in (slice(0, 1), slice(5, 40), slice(None)):
-        expected = sacrebleu.corpus_bleu(hypotheses[chosen], [first[chosen], second[chosen]]).score
-        assert bleu_parts(statistics[chosen]).score == pytest.approx(expected, rel=1e-12)
+    for part in (slice(0, 1), slice(5, 40), slice(None)):
+        expected = sacrebleu.corpus_bleu(hypotheses[part], [first[part], second[part]]).score
+        assert bleu_parts(statistics[part]).score == pytest.approx(expected, rel=1e-12)
 
 
 def test_length_bins_hold_every_sentence_once() -> None:
@@ -148,8 +150,8 @@ def test_length_bins_hold_every_sentence_once() -> None:
     assert [label for label, _ in length_bins(sources, edges=(10,))] == ["≤10", "≥11"]
 
 
-def test_bleu_by_length_is_the_bleu_of_each_bin() -> None:
-    hypotheses, references, sources = corpus()
+def test_bleu_by_length_equals_the_bleu_of_each_bin() -> None:
+    hypotheses, references, sources = make_corpus()
     statistics = bleu_statistics(hypotheses, [references])
     scores = bleu_by_length(statistics, sources)
     assert sum(score.sentences for score in scores) == len(sources)
@@ -163,17 +165,17 @@ def test_bleu_by_length_is_the_bleu_of_each_bin() -> None:
     assert (short.sentences, long.sentences, long.bleu) == (1, 0, None)
 
 
-def test_intervals_are_seeded_and_close_to_sacrebleus() -> None:
-    hypotheses, references, _ = corpus()
+def test_intervals_are_seeded_and_close_to_those_of_sacrebleu() -> None:
+    hypotheses, references, _ = make_corpus()
     statistics = bleu_statistics(hypotheses, [references])
-    ours = bleu_interval(statistics)
-    assert ours == bleu_interval(statistics)
-    assert ours != bleu_interval(statistics, seed=1)
-    theirs = sacrebleu.BLEU(force=True).corpus_score(hypotheses, [references], n_bootstrap=1000)
-    assert (ours.high - ours.low) / 2 == pytest.approx(theirs._ci, rel=0.1)
+    interval = bleu_interval(statistics)
+    assert interval == bleu_interval(statistics)
+    assert interval != bleu_interval(statistics, seed=1)
+    expected = sacrebleu.BLEU(force=True).corpus_score(hypotheses, [references], n_bootstrap=1000)
+    assert (interval.high - interval.low) / 2 == pytest.approx(expected._ci, rel=0.1)
 
 
-def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+def test_intervals_cover_the_truth_as_often_as_stated() -> None:
     generator = np.random.default_rng(0)
     counts = np.array([10, 10, 6, 4, 3, 2, 10, 9, 8, 7])
     noise = generator.integers(-2, 3, size=(4000, 4))
@@ -188,11 +190,12 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 88 <= covered <= 100
 
 
-def test_paired_bootstrap() -> None:
-    hypotheses, references, worse = corpus()
-    better = [h if i % 2 else r for i, (h, r) in enumerate(zip(hypotheses, references, strict=True))]
+def test_the_paired_bootstrap_matches_sacrebleu() -> None:
+    hypotheses, references, worse = make_corpus()
+    pairs = zip(hypotheses, references, strict=True)
+    better = [hypothesis if i % 2 else reference for i, (hypothesis, reference) in enumerate(pairs)]
     result = compare(worse, better, [references])
-    assert [d.name for d in result.differences] == ["BLEU", "chrF2", "TER"]
+    assert [difference.name for difference in result.differences] == ["BLEU", "chrF2", "TER"]
     bleu = result.differences[0]
     assert bleu.baseline.value == sacrebleu.corpus_bleu(worse, [references]).score
     assert bleu.system.value == sacrebleu.corpus_bleu(better, [references]).score
@@ -205,27 +208,26 @@ def test_paired_bootstrap() -> None:
     assert bleu.signature in result.text()
     metrics = {"BLEU": sacrebleu.BLEU(force=True), "chrF": sacrebleu.CHRF(), "TER": sacrebleu.TER()}
     named = [("baseline", worse), ("system", better)]
-    _, theirs = PairedTest(named, metrics, [references], test_type="bs", n_samples=1000)()
-    assert [d.p_value for d in result.differences] == [theirs[name][1].p_value for name in ("BLEU", "chrF2", "TER")]
+    _, expected = PairedTest(named, metrics, [references], test_type="bs", n_samples=1000)()
+    p_values = [difference.p_value for difference in result.differences]
+    assert p_values == [expected[name][1].p_value for name in ("BLEU", "chrF2", "TER")]
     assert json.loads(json.dumps(result.record()))["differences"][0]["p_value"] == bleu.p_value
 
 
-def test_a_system_does_not_differ_from_itself() -> None:
-    hypotheses, references, _ = corpus(30)
-    assert [d.p_value for d in compare(hypotheses, hypotheses, [references], samples=20).differences] == [
-        1,
-        1,
-        1,
-    ]
-    shouted = [line.upper() for line in hypotheses]  # which is all one to TER
-    bleu, _, ter = compare(hypotheses, shouted, [references], samples=200).differences
+def test_equal_systems_do_not_differ() -> None:
+    hypotheses, references, _ = make_corpus(30)
+    differences = compare(hypotheses, hypotheses, [references], samples=20).differences
+    assert [difference.p_value for difference in differences] == [1, 1, 1]
+    upper_case = [line.upper() for line in hypotheses]  # TER ignores case
+    bleu, _, ter = compare(hypotheses, upper_case, [references], samples=200).differences
     assert bleu.p_value < 0.01 and ter.p_value == 1
 
 
-def test_length_gaps() -> None:
-    hypotheses, references, sources = corpus(200)
+def test_gaps_between_systems_grow_with_length() -> None:
+    hypotheses, references, sources = make_corpus(200)
     (_, short), _, (_, long) = length_bins(sources)
-    system = [references[i] if i in set(long.tolist()) else h for i, h in enumerate(hypotheses)]
+    long_sentences = set(long.tolist())
+    system = [references[i] if i in long_sentences else hypothesis for i, hypothesis in enumerate(hypotheses)]
     statistics = [bleu_statistics(texts, [references]) for texts in (hypotheses, system)]
     gaps = length_gaps(statistics[0], statistics[1], short, long, samples=200)
     assert (gaps.short.value, gaps.short.low, gaps.short.high) == (0, 0, 0)
@@ -250,18 +252,18 @@ def test_alignment_error_rate() -> None:
     assert alignment_error_rate([gold[0], set()], [gold, gold]) == pytest.approx(1 - 6 / 9)
 
 
-def test_crossings() -> None:
+def test_crossing_links_are_counted() -> None:
     gold = parse_pharaoh("0-0 2-1 1-2 3-3")  # a big cat . → un gato grande .
     assert crossings([gold[0]], [gold]) == (1, 1)
     assert crossings([diagonal(4, 4)], [gold]) == (0, 1)
-    assert crossings([{(0, 0), (1, 1), (1, 2)}], [gold]) == (0, 1)  # both at one word is no crossing
+    assert crossings([{(0, 0), (1, 1), (1, 2)}], [gold]) == (0, 1)  # two links to one word do not cross
     assert crossings([{(2, 1)}], [gold]) == (0, 1)
     assert crossings([gold[0], diagonal(4, 4)], [gold, gold]) == (1, 2)
     assert crossings([gold[0]], [parse_pharaoh("0-0 1-1 3-2 1-3")]) == (0, 0)
 
 
 def test_crossings_of_an_adjective_and_its_noun() -> None:
-    """Only the swap whose second word has the first one's source as a possible link."""
+    """With agreeing=True, only swaps count whose second word has a possible link to the source of the first word."""
     gold = parse_pharaoh("1-0 0-1 1?1 3-2 2-3")  # big cat, saw him → gato grande, lo vio
     assert crossings([gold[0]], [gold]) == (2, 2)
     assert crossings([gold[0]], [gold], agreeing=True) == (1, 1)
@@ -277,28 +279,28 @@ def test_texts_that_are_not_parallel_are_refused() -> None:
     check_lengths(["a"], [["b"]], reference_names=["r1.de"])
 
 
-def test_unknown_tokeniser_is_refused() -> None:
+def test_an_unknown_tokeniser_is_refused() -> None:
     with pytest.raises(InputError, match=r"^Unknown tokeniser '13b'; choose from none, zh, 13a, intl, char, "):
         evaluate(["a"], [["a"]], tokenize="13b")
 
 
-def test_tokeniser_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(**settings: object) -> None:
+def test_a_tokeniser_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_missing_package(**settings: object) -> None:
         raise RuntimeError("Please install mecab")
 
-    missing.TOKENIZERS = ["ja-mecab"]  # type: ignore[attr-defined]
-    monkeypatch.setattr("seqtool.metrics.translation.BLEU", missing)
+    raise_missing_package.TOKENIZERS = ["ja-mecab"]  # type: ignore[attr-defined]
+    monkeypatch.setattr("seqtool.metrics.translation.BLEU", raise_missing_package)
     with pytest.raises(InputError) as error:
         Bleu([["a"]], tokenize="ja-mecab", lowercase=False)
     assert str(error.value) == ("The tokeniser 'ja-mecab' needs more packages: pip install 'sacrebleu[ja]'.")
 
 
-def test_tokeniser_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(**settings: object) -> None:
+def test_a_tokeniser_that_cannot_be_downloaded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_unreachable(**settings: object) -> None:
         raise URLError(ConnectionRefusedError(111, "Connection refused"))
 
-    unreachable.TOKENIZERS = ["flores200"]  # type: ignore[attr-defined]
-    monkeypatch.setattr("seqtool.metrics.translation.BLEU", unreachable)
+    raise_unreachable.TOKENIZERS = ["flores200"]  # type: ignore[attr-defined]
+    monkeypatch.setattr("seqtool.metrics.translation.BLEU", raise_unreachable)
     with pytest.raises(InputError) as error:
         Bleu([["a"]], tokenize="flores200", lowercase=False)
     expected = (
@@ -308,10 +310,10 @@ def test_tokeniser_that_cannot_be_fetched_is_refused(monkeypatch: pytest.MonkeyP
     assert str(error.value) == expected
 
 
-def test_evaluation_as_text_and_json() -> None:
-    hypotheses, references, sources = corpus(60)
+def test_an_evaluation_is_written_as_text_and_json() -> None:
+    hypotheses, references, sources = make_corpus(60)
     system = evaluate(hypotheses, [references])
-    result = evaluation(hypotheses, references, sources, (8, 14, 100))
+    result = make_evaluation(hypotheses, references, sources, (8, 14, 100))
     lines = result.text().splitlines()
     assert lines[0].startswith("| score | 60 sentences")
     assert lines[2].startswith(f"| BLEU  | {system.values['bleu']:.2f} [{system.estimates['bleu'].low:.2f}, ")
@@ -323,11 +325,11 @@ def test_evaluation_as_text_and_json() -> None:
     assert record["by_length"][-1] == {"label": "≥101", "sentences": 0, "bleu": None}
 
 
-def test_gaps_on_real_text_of_multi30k() -> None:
-    place = Path(os.environ.get("SEQTOOL_SHARED", Path(__file__).parents[2] / "../shared")) / "data/multi30k"
-    files = [place / "val.en.gz", place / "val.de.gz"]
+def test_bleu_of_a_system_that_stops_early_falls_with_length() -> None:
+    directory = Path(os.environ.get("SEQTOOL_SHARED", Path(__file__).parents[2] / "../shared")) / "data/multi30k"
+    files = [directory / "val.en.gz", directory / "val.de.gz"]
     if not all(file.exists() for file in files):
-        pytest.skip(f"needs Multi30k's validation set in {place}")
+        pytest.skip(f"needs Multi30k's validation set in {directory}")
     sources, references = (gzip.decompress(file.read_bytes()).decode().split("\n")[:300] for file in files)
     hypotheses = [" ".join(line.split()[:12]) for line in references]  # a system that stops at twelve words
     statistics = evaluate(hypotheses, [references]).statistics[0]
@@ -337,9 +339,9 @@ def test_gaps_on_real_text_of_multi30k() -> None:
     assert short.low > long.high
 
 
-def test_swaps_are_said_where_there_are_any() -> None:
+def test_swaps_are_reported_if_there_are_any() -> None:
     rates = {"aer": 0.1, "aer_uniform": 0.5, "aer_diagonal": 0.4}
-    none = AlignmentScores(**rates, crossed=0, swaps=0, crossed_agreeing=0, swaps_agreeing=0)
-    assert none.notes() == [] and none.text().endswith("|") and "0.100" in none.text()
-    some = AlignmentScores(**rates, crossed=1, swaps=4, crossed_agreeing=0, swaps_agreeing=0)
-    assert some.notes() == ["Swapped neighbours whose links cross: 1 of 4 (25.0%)"]
+    without_swaps = AlignmentScores(**rates, crossed=0, swaps=0, crossed_agreeing=0, swaps_agreeing=0)
+    assert without_swaps.notes() == [] and without_swaps.text().endswith("|") and "0.100" in without_swaps.text()
+    with_swaps = AlignmentScores(**rates, crossed=1, swaps=4, crossed_agreeing=0, swaps_agreeing=0)
+    assert with_swaps.notes() == ["Swapped neighbours whose links cross: 1 of 4 (25.0%)"]

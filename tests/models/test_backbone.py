@@ -1,4 +1,4 @@
-"""Backbones: the right map, nothing behind it, frozen truly frozen, and every way to get weights."""
+"""Tests of backbones: they give the right map, frozen ones never change, and weights come from every source."""
 
 import errno
 import socket
@@ -27,7 +27,7 @@ RESNET = replace(SMALL, backbone="torchvision/resnet18", size=64)
 LITE = replace(SMALL, backbone="timm/tf_efficientnet_lite0", layer="3", size=224)
 
 
-def pixels(count: int, size: int, seed: int = 0) -> torch.Tensor:
+def random_pixels(count: int, size: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
 
@@ -36,15 +36,15 @@ def make(settings: EncoderSettings, *, pretrained: bool = True) -> Backbone:
     return make_backbone(settings, pretrained=pretrained)
 
 
-def test_small_has_an_8_by_8_grid() -> None:
+def test_the_small_backbone_has_an_8_by_8_grid() -> None:
     backbone = make(replace(SMALL, size=64))
-    assert backbone.locations == (8, 8) and backbone(pixels(2, 64)).shape == (2, 64, backbone.dimension)
+    assert backbone.locations == (8, 8) and backbone(random_pixels(2, 64)).shape == (2, 64, backbone.dimension)
 
 
-def test_a_cell_of_small_sees_25_pixels_and_its_own_place() -> None:
-    """Rows and columns are in reading order; what is farther away changes nothing."""
+def test_a_cell_of_the_small_backbone_sees_25_pixels_and_its_position() -> None:
+    """Cells are in reading order, and pixels farther away change nothing."""
     backbone = make(replace(SMALL, size=64))
-    image = pixels(1, 64)
+    image = random_pixels(1, 64)
     changed = image.clone()
     changed[:, :, 8, 56] = 255 - changed[:, :, 8, 56]  # row 1, column 7 of the grid
     differs = (backbone(image) - backbone(changed)).abs().sum(-1).view(8, 8) > 0
@@ -52,30 +52,29 @@ def test_a_cell_of_small_sees_25_pixels_and_its_own_place() -> None:
     assert differs[1, 7] and int(rows.max()) == 2 and int(columns.min()) == 6
     grey = torch.full((1, 3, 64, 64), 128, dtype=torch.uint8)
     inner = backbone(grey).view(8, 8, -1)[2:6, 2:6].flatten(0, 1)
-    assert torch.cdist(inner, inner).fill_diagonal_(1.0).min() > 1e-4, "equal content at other places differs"
+    assert torch.cdist(inner, inner).fill_diagonal_(1.0).min() > 1e-4, "equal content differs at other positions"
 
 
-def test_vggs_layer_is_conv5_4_after_relu() -> None:
-    """The paper's: vgg19().features[:36], 14×14×512 for 224×224."""
+def test_the_layer_of_vgg_is_conv5_4_after_relu() -> None:
+    """The paper uses vgg19().features[:36], which gives 14×14×512 for 224×224 pixels."""
     import torchvision
 
     backbone = make(VGG)
     assert backbone.locations == (14, 14) and backbone.dimension == 512
     with torch.random.fork_rng():
-        torch.manual_seed(0)  # the random weights of a frozen backbone
+        torch.manual_seed(0)  # gives the random weights of a frozen backbone
         vgg = torchvision.models.vgg19(weights=None).eval()
-    image = pixels(1, 224)
+    image = random_pixels(1, 224)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
     with torch.no_grad():
         expected = vgg.features[:36]((image / 255 - mean) / std)
     assert torch.allclose(backbone(image), expected.flatten(2).transpose(1, 2), atol=1e-4)
-    assert sum(one.numel() for one in backbone.parameters()) == sum(
-        one.numel() for one in vgg.features[:36].parameters()
-    )
+    parameter_count = sum(parameter.numel() for parameter in backbone.parameters())
+    assert parameter_count == sum(parameter.numel() for parameter in vgg.features[:36].parameters())
     assert not any("classifier" in name for name in backbone.state_dict())
 
 
-def test_resnets_default_is_its_last_map() -> None:
+def test_the_default_layer_of_resnet_is_its_last_map() -> None:
     backbone = make(RESNET)
     assert backbone.locations == (2, 2) and backbone.dimension == 512
     assert make(replace(RESNET, layer="layer3")).locations == (4, 4)
@@ -83,13 +82,13 @@ def test_resnets_default_is_its_last_map() -> None:
 
 
 @pytest.mark.parametrize(("layer", "locations", "dimension"), [("3", 14, 112), ("4", 7, 320), (None, 7, 1280)])
-def test_timm_with_weights_from_a_file(shared: Path, layer: str | None, locations: int, dimension: int) -> None:
+def test_timm_reads_weights_from_a_file(shared: Path, layer: str | None, locations: int, dimension: int) -> None:
     timm = pytest.importorskip("timm")
     weights = str(shared / "weights" / "tf_efficientnet_lite0.safetensors")
     backbone = make(replace(LITE, layer=layer, weights=weights))
     assert backbone.locations == (locations, locations) and backbone.dimension == dimension
     overlay = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}}
-    image = pixels(2, 224, seed=1)
+    image = random_pixels(2, 224, seed=1)
     with torch.no_grad():
         if layer is None:
             expected = timm.create_model("tf_efficientnet_lite0", **overlay).eval().forward_features(image / 127.5 - 1)
@@ -97,8 +96,8 @@ def test_timm_with_weights_from_a_file(shared: Path, layer: str | None, location
             part = {"features_only": True, "out_indices": (int(layer),)}
             expected = timm.create_model("tf_efficientnet_lite0", **part, **overlay).eval()(image / 127.5 - 1)[0]
     assert torch.allclose(backbone(image), expected.flatten(2).transpose(1, 2), atol=1e-3, rtol=1e-3)
-    names = {name.split(".")[1:3][-1] for name in backbone.state_dict() if name.startswith("network.blocks")}
-    assert names == ({"0", "1", "2", "3", "4"} if layer == "3" else {"0", "1", "2", "3", "4", "5", "6"})
+    blocks = {name.split(".")[1:3][-1] for name in backbone.state_dict() if name.startswith("network.blocks")}
+    assert blocks == ({"0", "1", "2", "3", "4"} if layer == "3" else {"0", "1", "2", "3", "4", "5", "6"})
     assert any("conv_head" in name for name in backbone.state_dict()) == (layer is None)
 
 
@@ -107,8 +106,8 @@ def test_running_statistics_never_change(fine_tune_from: int | None) -> None:
     torch.manual_seed(0)
     backbone = make(replace(RESNET, fine_tune_from=fine_tune_from)).train()
     before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
-    assert not any(one.training for one in backbone.modules() if isinstance(one, nn.BatchNorm2d))
-    annotations = backbone(pixels(2, 64))
+    assert not any(module.training for module in backbone.modules() if isinstance(module, nn.BatchNorm2d))
+    annotations = backbone(random_pixels(2, 64))
     assert annotations.requires_grad == (fine_tune_from is not None)
     if fine_tune_from is not None:
         annotations.square().mean().backward()
@@ -117,24 +116,24 @@ def test_running_statistics_never_change(fine_tune_from: int | None) -> None:
     trained = {name for name, _ in backbone.named_parameters()} if fine_tune_from is not None else set()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == trained
-    annotations = backbone(pixels(2, 64))
-    assert annotations.isfinite().all() and torch.equal(annotations, backbone.eval()(pixels(2, 64)))
+    annotations = backbone(random_pixels(2, 64))
+    assert annotations.isfinite().all() and torch.equal(annotations, backbone.eval()(random_pixels(2, 64)))
 
 
 def test_a_frozen_random_backbone_is_the_same_every_time() -> None:
-    """What was cached from it stays true; one that is trained starts from the run's own seed."""
+    """Its cached vectors stay valid; a backbone that is trained starts from the seed of the run."""
     torch.manual_seed(5)
-    one = make(SMALL).state_dict()
-    drawn = torch.rand(1)
+    weights = make(SMALL).state_dict()
+    random_number = torch.rand(1)
     torch.manual_seed(5)
-    assert torch.equal(torch.rand(1), drawn), "and the run's own chance is left alone"
-    assert all(torch.equal(tensor, one[name]) for name, tensor in make(SMALL).state_dict().items())
+    assert torch.equal(torch.rand(1), random_number), "the random numbers of the run are not used up"
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in make(SMALL).state_dict().items())
     trained = [make(replace(SMALL, fine_tune_from=0)).state_dict() for _ in range(2)]
     assert not torch.equal(trained[0]["network.place.weight"], trained[1]["network.place.weight"])
 
 
 def test_making_a_backbone_leaves_the_random_numbers_of_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are seeded for the run, or they are those of whoever loads a model."""
+    """These random numbers belong to the run, or to the program that loads a model."""
     seeds: list[int] = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
     before = torch.get_rng_state()
@@ -142,9 +141,9 @@ def test_making_a_backbone_leaves_the_random_numbers_of_gpus_alone(monkeypatch: 
     assert not seeds and torch.equal(torch.get_rng_state(), before)
 
 
-def test_augmentation_moves_and_tints_in_training_alone() -> None:
+def test_augmentation_moves_and_tints_only_in_training() -> None:
     backbone = make(replace(SMALL, size=64, fine_tune_from=0, augment=True))
-    image = pixels(3, 64)
+    image = random_pixels(3, 64)
     assert torch.equal(backbone.eval()(image), backbone(image))
     assert not torch.allclose(backbone.train()(image), backbone(image), atol=1e-3)
     ramp = torch.arange(64.0).expand(8, 3, 64, 64)
@@ -152,24 +151,25 @@ def test_augmentation_moves_and_tints_in_training_alone() -> None:
     assert moved.shape == ramp.shape and (moved[:, :, :, 1:] >= moved[:, :, :, :-1]).all(), "never mirrored"
     assert not torch.equal(moved[0], moved[1])
     frozen = make(SMALL).train()
-    assert torch.equal(frozen(pixels(1, 24)), frozen(pixels(1, 24)))
+    assert torch.equal(frozen(random_pixels(1, 24)), frozen(random_pixels(1, 24)))
 
 
-def test_weights_from_a_file(tmp_path: Path) -> None:
+def test_weights_are_read_from_a_file(tmp_path: Path) -> None:
     source = make(replace(RESNET, fine_tune_from=0))
     full = {name.removeprefix("network."): tensor for name, tensor in source.state_dict().items() if "." in name}
     torch.save({"state_dict": {**full, "fc.weight": torch.zeros(3)}}, tmp_path / "resnet.pt")
     save_file(full, tmp_path / "resnet.safetensors")
-    save_file({f"backbone.{name}": one for name, one in source.state_dict().items()}, tmp_path / "model.safetensors")
+    in_a_model = {f"backbone.{name}": tensor for name, tensor in source.state_dict().items()}
+    save_file(in_a_model, tmp_path / "model.safetensors")
     for name in ("resnet.pt", "resnet.safetensors", "model.safetensors"):
         loaded = make(replace(RESNET, weights=str(tmp_path / name)))
-        assert torch.equal(loaded(pixels(1, 64)), source.eval()(pixels(1, 64)))
-    other = make(replace(RESNET, weights=str(tmp_path / "resnet.pt")), pretrained=False)
-    assert not torch.equal(other(pixels(1, 64)), source(pixels(1, 64))), "they come from a checkpoint"
+        assert torch.equal(loaded(random_pixels(1, 64)), source.eval()(random_pixels(1, 64)))
+    unread = make(replace(RESNET, weights=str(tmp_path / "resnet.pt")), pretrained=False)
+    assert not torch.equal(unread(random_pixels(1, 64)), source(random_pixels(1, 64))), "a checkpoint has the weights"
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    full = {name.removeprefix("network."): one for name, one in make(RESNET).state_dict().items() if "." in name}
+    full = {name.removeprefix("network."): tensor for name, tensor in make(RESNET).state_dict().items() if "." in name}
     file = tmp_path / "weights.safetensors"
     settings = replace(RESNET, weights=str(file))
 
@@ -196,13 +196,13 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert message() == f"{tmp_path / 'weights.pt'} {expected}"
 
 
-def test_default_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The sentence comes at once: each library tries for so long that one thinks it has hung."""
+def test_unavailable_default_weights_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error comes at once, although each library would retry for so long that it seems to hang."""
     from huggingface_hub import constants
 
     attempts: list[Any] = []
 
-    def offline(self: socket.socket, address: Any) -> None:
+    def refuse_connection(self: socket.socket, address: Any) -> None:
         attempts.append(address)
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
@@ -211,10 +211,10 @@ def test_default_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *_, **__: [(2, 1, 6, "", ("127.0.0.1", port))])
-    monkeypatch.setattr(socket.socket, "connect", offline)
+    monkeypatch.setattr(socket.socket, "connect", refuse_connection)
     monkeypatch.setattr(time, "sleep", lambda seconds: attempts.append(seconds))
-    torchs = tmp_path / "hub" / "checkpoints"
-    resnet, lite = torchs / "resnet18-f37072fd.pth", tmp_path / "hub" / "models--timm--tf_efficientnet_lite0.in1k"
+    hub = tmp_path / "hub"
+    resnet, lite = hub / "checkpoints" / "resnet18-f37072fd.pth", hub / "models--timm--tf_efficientnet_lite0.in1k"
     address = "https://huggingface.co/timm/tf_efficientnet_lite0.in1k/resolve/main/model.safetensors"
     for settings, file, path, link in [
         (RESNET, resnet.name, resnet, f"https://download.pytorch.org/models/{resnet.name}"),
@@ -232,46 +232,46 @@ def test_default_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPat
     make(replace(RESNET, weights="default"), pretrained=False)
 
 
-def test_default_weights_that_are_there_need_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_downloaded_default_weights_need_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from torchvision.models import resnet18
 
-    def offline(self: socket.socket, address: Any) -> None:
+    def fail_to_connect(self: socket.socket, address: Any) -> None:
         raise AssertionError(f"connects to {address}")
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
     torch.manual_seed(3)
-    theirs = resnet18(weights=None)
-    torch.save(theirs.state_dict(), tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
-    monkeypatch.setattr(socket.socket, "connect", offline)
-    ours = make(replace(RESNET, weights="default"))
-    assert torch.equal(ours.state_dict()["network.conv1.weight"], theirs.conv1.weight)
+    resnet = resnet18(weights=None)
+    torch.save(resnet.state_dict(), tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
+    monkeypatch.setattr(socket.socket, "connect", fail_to_connect)
+    backbone = make(replace(RESNET, weights="default"))
+    assert torch.equal(backbone.state_dict()["network.conv1.weight"], resnet.conv1.weight)
 
 
 def test_cached_weights_of_the_hub_are_used_at_once_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import timm
     from huggingface_hub import constants
 
-    def offline(self: socket.socket, address: Any) -> None:
+    def refuse_connection(self: socket.socket, address: Any) -> None:
         raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
-    slept: list[float] = []
+    pauses: list[float] = []
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, *_, **__: [(2, 1, 6, "", ("127.0.0.1", port))])
-    monkeypatch.setattr(socket.socket, "connect", offline)
-    monkeypatch.setattr(time, "sleep", slept.append)
-    theirs = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+    monkeypatch.setattr(socket.socket, "connect", refuse_connection)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    efficientnet = timm.create_model("tf_efficientnet_lite0", pretrained=False)
     repository = tmp_path / "models--timm--tf_efficientnet_lite0.in1k"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0123abcd")
     (repository / "snapshots" / "0123abcd").mkdir(parents=True)
-    save_file(theirs.state_dict(), repository / "snapshots" / "0123abcd" / "model.safetensors")
-    ours = make(replace(LITE, weights="default"))
-    assert torch.equal(ours.state_dict()["network.conv_stem.weight"], theirs.conv_stem.weight)
-    assert slept == []
+    save_file(efficientnet.state_dict(), repository / "snapshots" / "0123abcd" / "model.safetensors")
+    backbone = make(replace(LITE, weights="default"))
+    assert torch.equal(backbone.state_dict()["network.conv_stem.weight"], efficientnet.conv_stem.weight)
+    assert pauses == []
 
 
-def test_a_backbone_that_has_no_default_weights() -> None:
+def test_a_backbone_without_default_weights_is_refused() -> None:
     with pytest.raises(InputError) as error:
         make(replace(LITE, backbone="timm/botnet50ts_256", layer=None, size=256, weights="default"))
     assert str(error.value).startswith("timm/botnet50ts_256 cannot be made (No pretrained weights exist for ")
@@ -279,7 +279,7 @@ def test_a_backbone_that_has_no_default_weights() -> None:
 
 
 def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that takes the connection and says nothing."""
+    """The server accepts the connection and sends nothing."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(network, "PROBE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -289,18 +289,18 @@ def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monke
         started = time.monotonic()
         with pytest.raises(InputError, match=r"\((no answer within 0.2 seconds|timed out)\): set "):
             make(replace(RESNET, weights="default"))
-    assert time.monotonic() - started < 20  # without it a download has no end
+    assert time.monotonic() - started < 20  # without the limit the download would never end
 
 
-def test_libraries_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_broken_libraries_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(InputError, match=r"^This backbone needs timm: pip install 'seqtool\[timm\]'\.$"):
         make(LITE)
 
-    def broken(name: str) -> None:
+    def fail_to_import(name: str) -> None:
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    monkeypatch.setattr(pretrained, "import_module", broken)
+    monkeypatch.setattr(pretrained, "import_module", fail_to_import)
     with pytest.raises(InputError) as error:
         make(RESNET)
     assert str(error.value) == (
@@ -310,7 +310,7 @@ def test_libraries_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_names_and_sizes_are_refused() -> None:
+def test_unknown_names_and_too_small_sizes_are_refused() -> None:
     cases = {
         "Unknown torchvision backbone 'resnet81'; did you mean 'resnet18'?": {"backbone": "torchvision/resnet81"},
         "Unknown layer of resnet18 'layr4'; did you mean 'layer4'?": {"layer": "layr4"},
@@ -333,21 +333,21 @@ def test_names_and_sizes_are_refused() -> None:
 
 
 def test_a_vector_is_a_map_of_one_location() -> None:
-    """What a classifier's last layers give; anything else is refused."""
+    """A classifier's last layer gives a vector; outputs of other shapes are refused."""
     backbone = make(replace(RESNET, layer="fc"))
     assert backbone.locations == (1, 1) and backbone.dimension == 1000
-    seen = (pixels(2, 64).float() - backbone.mean) / backbone.std
-    assert torch.equal(backbone(pixels(2, 64)), backbone.read(backbone.network, seen)[:, None])
-    odd = Cut(nn.Flatten(2), lambda network, x: network(x), mean=(0.5,) * 3, std=(0.25,) * 3)
+    normalised = (random_pixels(2, 64).float() - backbone.mean) / backbone.std
+    assert torch.equal(backbone(random_pixels(2, 64)), backbone.read(backbone.network, normalised)[:, None])
+    unsupported = Cut(nn.Flatten(2), lambda network, x: network(x), mean=(0.5,) * 3, std=(0.25,) * 3)
     with pytest.raises(InputError) as error:
-        Backbone(odd, SMALL)
+        Backbone(unsupported, SMALL)
     assert str(error.value) == (
         "model.encoder.layer=null of small has an output of shape 1×3×576, which is neither a map of channels, rows "
         "and columns nor a vector: choose another layer."
     )
 
 
-def test_settings_are_refused_together() -> None:
+def test_unusable_settings_are_reported_together() -> None:
     wrong = replace(SMALL, backbone="vgg19", fit="stretch", size=4, fine_tune_from=-1, lr=0.0)
     with pytest.raises(InputError) as error:
         wrong.check()
@@ -367,25 +367,26 @@ def test_settings_are_refused_together() -> None:
         replace(LITE, layer="blocks").check()
 
 
-def test_fingerprint_tells_what_annotations_depend_on(tmp_path: Path) -> None:
+def test_the_fingerprint_covers_what_annotations_depend_on(tmp_path: Path) -> None:
     def digest(file: Path) -> str:
         return f"digest of {file.name}"
 
     base = replace(RESNET, weights="a/w.pt")
-    one = backbone_fingerprint(base, digest)
-    assert one["weights"] == "digest of w.pt" and one["random"] is None
-    assert backbone_fingerprint(replace(RESNET, weights="b/w.pt"), digest) == one, "the same content elsewhere"
+    fingerprint = backbone_fingerprint(base, digest)
+    assert fingerprint["weights"] == "digest of w.pt" and fingerprint["random"] is None
+    moved = backbone_fingerprint(replace(RESNET, weights="b/w.pt"), digest)
+    assert moved == fingerprint, "equal content in another file"
     for changed in ({"layer": "layer3"}, {"size": 96}, {"fit": "crop"}, {"weights": None}, {"weights": "default"}):
-        assert backbone_fingerprint(replace(base, **changed), digest) != one
-    assert backbone_fingerprint(replace(base, lr=1.0), digest) == one
+        assert backbone_fingerprint(replace(base, **changed), digest) != fingerprint
+    assert backbone_fingerprint(replace(base, lr=1.0), digest) == fingerprint
 
 
-def test_a_frozen_backbone_is_in_full_precision() -> None:
-    """Neither autocast nor a GPU's TF32 rounds what is stored; afterwards both are as they were."""
-    backbone, seen = make(SMALL), []
-    backbone.network.register_forward_hook(lambda *_: seen.append(flags()))
+def test_a_frozen_backbone_computes_in_full_precision() -> None:
+    """Neither autocast nor a GPU's TF32 rounds the stored vectors, and both are restored afterwards."""
+    backbone, inner_flags = make(SMALL), []
+    backbone.network.register_forward_hook(lambda *_: inner_flags.append(precision_flags()))
 
-    def flags() -> tuple[bool, bool, bool]:
+    def precision_flags() -> tuple[bool, bool, bool]:
         return (
             torch.is_autocast_enabled("cpu"),
             torch.backends.cudnn.allow_tf32,
@@ -393,7 +394,7 @@ def test_a_frozen_backbone_is_in_full_precision() -> None:
         )
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        before = flags()
-        backbone(pixels(1, 24))
-        assert flags() == before
-    assert seen == [(False, False, False)]
+        outer_flags = precision_flags()
+        backbone(random_pixels(1, 24))
+        assert precision_flags() == outer_flags
+    assert inner_flags == [(False, False, False)]

@@ -1,4 +1,4 @@
-"""Laws that every captioner keeps, and what attention over an image must do."""
+"""Tests of laws that every captioner obeys, and of attention over an image."""
 
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ from seqtool.models.tokens import BOS
 from seqtool.training.losses import TrainingLoss
 
 Model = ImageCaptioner[Any]
-ATTENDING = [name for name in CAPTIONERS if name.startswith("show_attend_tell")]
+ATTENDING_CAPTIONERS = [name for name in CAPTIONERS if name.startswith("show_attend_tell")]
 
 
 @pytest.fixture(params=CAPTIONERS)
@@ -42,18 +42,18 @@ def captioner(request: pytest.FixtureRequest) -> Model:
     return make_captioner(request.param)
 
 
-def targets(count: int, seed: int) -> Tensor:
+def make_targets(count: int, seed: int) -> Tensor:
     return make_target(random_sentences(count, seed=seed))
 
 
-def batch(source: Annotations | Pixels, target: Tensor) -> Batch:
+def make_batch(source: Annotations | Pixels, target: Tensor) -> Batch:
     import numpy as np
 
     return Batch(source, target, np.arange(len(target)), int((target[:, 1:] != 0).sum()))
 
 
 def test_forward_equals_stepping(captioner: Model) -> None:
-    source, target = random_images(5, seed=1), targets(5, 2)[:, :-1]
+    source, target = random_images(5, seed=1), make_targets(5, 2)[:, :-1]
     output = captioner(source, target)
     logits = captioner.project(output.features)
     memory, state = captioner.encode(source)
@@ -68,10 +68,10 @@ def test_forward_equals_stepping(captioner: Model) -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_drawing_equals_stepping_with_the_same_noise(training: bool) -> None:
-    """M samples an image are that many copies of the image, each with noise of its own."""
+    """M samples of an image are M copies of the image, each with different noise."""
     model = make_captioner("show_attend_tell-hard").train(training)
     assert isinstance(model, ShowAttendTell)
-    source, target = random_images(4, seed=1), targets(4, 2)[:, :-1]
+    source, target = random_images(4, seed=1), make_targets(4, 2)[:, :-1]
     noise = torch.rand(12, target.shape[1])
     output = model.forward_rows(model.annotations(source), target, Rows.with_noise(4, noise))
     logits = model.project(output.features)
@@ -90,23 +90,22 @@ def test_drawing_equals_stepping_with_the_same_noise(training: bool) -> None:
         assert torch.allclose(output.sampled.entropy[:, t], entropy, atol=1e-4)
 
 
-def test_beams_share_their_images_noise() -> None:
+def test_beams_share_the_noise_of_their_image() -> None:
     """K states over one memory row are K copies of that row."""
     model = make_captioner("show_attend_tell-hard")
     images = random_images(2, seed=3)
-    memory, state = model.encode(images)
+    memory, _ = model.encode(images)
     memory = replace(memory, uniform_noise=torch.tensor([[0.1, 0.9], [0.6, 0.2]]), choose=draw)
     rows = torch.tensor([0, 0, 0, 1, 1, 1])
-    apart, alone = model.encode(Annotations(images.values[rows]))
-    apart = replace(apart, uniform_noise=memory.uniform_noise[rows], choose=draw)
-    state = alone
+    copied_memory, state = model.encode(Annotations(images.values[rows]))
+    copied_memory = replace(copied_memory, uniform_noise=memory.uniform_noise[rows], choose=draw)
     for token in (torch.arange(4, 10), torch.arange(5, 11) % 11):
-        shared, single = (model.step(one, state, token) for one in (memory, apart))
-        assert torch.allclose(shared.logits, single.logits, atol=1e-5)
-        state = shared.state
+        step = model.step(memory, state, token)
+        assert torch.allclose(step.logits, model.step(copied_memory, state, token).logits, atol=1e-5)
+        state = step.state
 
 
-def test_choices() -> None:
+def test_locations_are_expected_likeliest_or_drawn() -> None:
     alpha = torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.4, 0.6]])
     assert expectation(alpha, torch.zeros(2)) is alpha
     assert argmax(alpha, torch.zeros(2)).tolist() == [[0, 1, 0], [0, 0, 1]]
@@ -117,46 +116,46 @@ def test_choices() -> None:
     assert torch.allclose(many.mean(0), alpha[0], atol=0.015)
 
 
-@pytest.mark.parametrize("name", ATTENDING)
+@pytest.mark.parametrize("name", ATTENDING_CAPTIONERS)
 def test_attention_is_a_distribution_that_depends_on_the_state(name: str) -> None:
-    """A score that is linear in h for every location would cancel in the softmax: the maps would never move."""
+    """If h added the same to all scores, it would cancel in the softmax, and the map of attention would never move."""
     model = make_captioner(name)
-    source, target = random_images(3, seed=4), targets(3, 5)[:, :-1]
+    source, target = random_images(3, seed=4), make_targets(3, 5)[:, :-1]
     alpha = model(source, target).attention
     assert alpha is not None and alpha.shape == (3, target.shape[1], LOCATIONS)
     assert torch.allclose(alpha.sum(-1), torch.ones(alpha.shape[:2]))
     memory, state = model.encode(source)
     token = torch.full((3,), BOS)
     h, *c = state.cell
-    other = model.step(memory, replace(state, cell=(h + torch.randn_like(h), *c)), token)
-    assert (other.attention - model.step(memory, state, token).attention).abs().max() > 1e-3
+    changed = model.step(memory, replace(state, cell=(h + torch.randn_like(h), *c)), token)
+    assert (changed.attention - model.step(memory, state, token).attention).abs().max() > 1e-3
 
 
 def test_attention_sees_the_state_before_the_update() -> None:
     """The first map depends on the image alone, not on the first word."""
     model, source = make_captioner("show_attend_tell-soft"), random_images(2, seed=6)
-    one, other = torch.tensor([[4], [4]]), torch.tensor([[5], [6]])
-    assert torch.equal(model(source, one).attention, model(source, other).attention)
+    equal_words, different_words = torch.tensor([[4], [4]]), torch.tensor([[5], [6]])
+    assert torch.equal(model(source, equal_words).attention, model(source, different_words).attention)
 
 
 def test_the_gate_is_a_scalar_that_closes_and_opens() -> None:
-    """Closed, nothing of the image passes but the first state; open, it is as if there were none."""
+    """A closed gate lets nothing of the image pass except by the first state; an open gate changes nothing."""
     gated = make_captioner("show_attend_tell-soft")
     assert isinstance(gated, ShowAttendTell) and gated.gate is not None and gated.gate.weight.shape == (1, 8)
-    images, others, token = random_images(2, seed=7), random_images(2, seed=8), torch.tensor([4, 5])
+    images, other_images, token = random_images(2, seed=7), random_images(2, seed=8), torch.tensor([4, 5])
     memory, state = gated.encode(images)
-    memory_of_others, _ = gated.encode(others)
+    other_memory, _ = gated.encode(other_images)
     nn.init.constant_(gated.gate.bias, -1e4)
-    assert torch.equal(gated.step(memory, state, token).logits, gated.step(memory_of_others, state, token).logits)
+    assert torch.equal(gated.step(memory, state, token).logits, gated.step(other_memory, state, token).logits)
     nn.init.constant_(gated.gate.bias, 1e4)
     opened = gated.step(memory, state, token).logits
-    assert not torch.allclose(opened, gated.step(memory_of_others, state, token).logits, atol=1e-3)
+    assert not torch.allclose(opened, gated.step(other_memory, state, token).logits, atol=1e-3)
     gated.gate = None
     assert torch.allclose(gated.step(memory, state, token).logits, opened, atol=1e-5)
 
 
 def test_context_is_the_gated_mean_of_the_annotations() -> None:
-    """Equations (4)–(6) and (7) by hand, for one step."""
+    """Equations (4)–(6) and (7) are computed by hand for one step."""
     model = make_captioner("show_attend_tell-soft")
     assert isinstance(model, ShowAttendTell) and model.gate is not None
     a = random_images(1, seed=9).values[0].float()
@@ -177,7 +176,7 @@ def test_context_is_the_gated_mean_of_the_annotations() -> None:
 
 
 def test_show_tell_adds_the_image_at_every_step() -> None:
-    """h = tanh(W y + W_ih v + U h + b), as the lecture has it."""
+    """The lecture gives h = tanh(W y + W_ih v + U h + b)."""
     model = ShowTell(**SHOW_TELL | {"context": "every_step", "cell": "rnn", "layers": 1})
     source = random_images(1, seed=10)
     v = model.image(source.values[0].float().mean(0))
@@ -192,36 +191,36 @@ def test_show_tell_adds_the_image_at_every_step() -> None:
         assert torch.allclose(step.logits[0], model.output(h), atol=1e-5)
 
 
-def test_batch_mates_change_nothing(captioner: Model) -> None:
-    """Within one shape not a bit; in another shape nothing beyond rounding."""
-    target = targets(6, 11)[:, :-1]
-    images, others = random_images(6, seed=12).values, random_images(6, seed=13).values
+def test_other_images_of_a_batch_change_nothing(captioner: Model) -> None:
+    """Outputs are equal bit for bit in batches of one shape, and up to rounding in batches of another shape."""
+    target = make_targets(6, 11)[:, :-1]
+    images, other_images = random_images(6, seed=12).values, random_images(6, seed=13).values
     noise = torch.rand(6, target.shape[1])
-    mixed = torch.cat([images[:2], others[2:]])
+    mixed = torch.cat([images[:2], other_images[2:]])
 
-    def by_rows(images: Tensor, target: Tensor, noise: Tensor) -> Output:
+    def forward_by_rows(images: Tensor, target: Tensor, noise: Tensor) -> Output:
         assert isinstance(captioner, ShowAttendTell)
         return captioner.forward_rows(
             captioner.annotations(Annotations(images)), target, Rows.with_noise(len(images), noise)
         )
 
     forwards: list[Any] = [lambda images, target, _: captioner(Annotations(images), target)]
-    for forward in [*forwards, by_rows] if captioner.hard else forwards:
+    for forward in [*forwards, forward_by_rows] if captioner.hard else forwards:
         features = forward(images, target, noise).features
         assert torch.equal(forward(mixed, target, noise).features[:2], features[:2])
-        alone = forward(images[:1], target[:1], noise[:1]).features
-        assert torch.allclose(alone, features[:1], atol=1e-5, rtol=1e-4)
+        single = forward(images[:1], target[:1], noise[:1]).features
+        assert torch.allclose(single, features[:1], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("choice", [expectation, argmax, draw])
-def test_batch_mates_never_change_a_caption(choice: Any) -> None:
+def test_other_images_of_a_batch_never_change_a_caption(choice: Any) -> None:
     model = make_captioner("show_attend_tell-hard", scale=3.0)
     images, noise = random_images(5, seed=14).values, torch.rand(5, 8)
 
     def captions(rows: list[int]) -> list[Any]:
         memory, state = model.encode(Annotations(images[rows]))
         memory = replace(memory, uniform_noise=noise[rows], choose=choice)
-        found = beam_search(
+        results = beam_search(
             model.step,
             memory,
             state,
@@ -232,20 +231,20 @@ def test_batch_mates_never_change_a_caption(choice: Any) -> None:
             coverage=0.0,
             keep_attention=False,
         )
-        return [[one.tokens for one in n_best] for n_best in found]
+        return [[hypothesis.tokens for hypothesis in n_best] for n_best in results]
 
     together = captions([0, 1, 2, 3, 4])
     assert captions([3, 0]) == [together[3], together[0]] and captions([2]) == [together[2]]
 
 
 @pytest.mark.parametrize("name", CAPTIONERS)
-def test_cached_annotations_are_live_ones_rounded(name: str) -> None:
+def test_cached_annotations_are_rounded_live_ones(name: str) -> None:
     model = make_captioner(name)
     pixels = torch.randint(0, 256, (4, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(15))
     cached = Annotations(model.backbone(pixels).half())
     assert cached.values.shape == (4, LOCATIONS, DIMENSION)
 
-    class Rounded(nn.Module):
+    class RoundedBackbone(nn.Module):
         def __init__(self, backbone: nn.Module) -> None:
             super().__init__()
             self.backbone = backbone
@@ -253,29 +252,29 @@ def test_cached_annotations_are_live_ones_rounded(name: str) -> None:
         def forward(self, pixels: Tensor) -> Tensor:
             return self.backbone(pixels).half().float()  # type: ignore[no-any-return]
 
-    loss, target = TrainingLoss(model, 0.0), targets(4, 16)
-    from_cache = loss(batch(cached, target))
-    live = loss(batch(Pixels(pixels), target))
-    model.backbone = Rounded(model.backbone)  # type: ignore[assignment]
-    rounded = loss(batch(Pixels(pixels), target))
+    loss, target = TrainingLoss(model, 0.0), make_targets(4, 16)
+    from_cache = loss(make_batch(cached, target))
+    live = loss(make_batch(Pixels(pixels), target))
+    model.backbone = RoundedBackbone(model.backbone)  # type: ignore[assignment]
+    rounded = loss(make_batch(Pixels(pixels), target))
     assert torch.equal(from_cache.total, rounded.total) and torch.equal(from_cache.nll, rounded.nll)
     assert float(live.nll) == pytest.approx(float(rounded.nll), rel=1e-2)
 
 
 def test_every_parameter_gets_a_gradient(captioner: Model) -> None:
     torch.manual_seed(0)
-    TrainingLoss(captioner.train(), 0.0)(batch(random_images(5, seed=17), targets(5, 18))).total.backward()
-    without = [name for name, one in captioner.named_parameters() if one.requires_grad and one.grad is None]
-    assert not without
-    assert all(one.grad is None for one in captioner.backbone.parameters())
+    TrainingLoss(captioner.train(), 0.0)(make_batch(random_images(5, seed=17), make_targets(5, 18))).total.backward()
+    trained = {name: parameter for name, parameter in captioner.named_parameters() if parameter.requires_grad}
+    assert not [name for name, parameter in trained.items() if parameter.grad is None]
+    assert all(parameter.grad is None for parameter in captioner.backbone.parameters())
 
 
 def test_a_trained_backbone_gets_gradients_from_pixels() -> None:
     encoder = EncoderSettings(**ENCODER | {"fine_tune_from": 0, "augment": True})
     model = ShowAttendTell(**SHOW_ATTEND_TELL | {"encoder": encoder}).train()
     pixels = Pixels(torch.randint(0, 256, (3, 3, 24, 24), dtype=torch.uint8))
-    TrainingLoss(model, 0.0)(batch(pixels, targets(3, 19))).total.backward()
-    assert all(one.grad is not None for one in model.backbone.parameters())
+    TrainingLoss(model, 0.0)(make_batch(pixels, make_targets(3, 19))).total.backward()
+    assert all(parameter.grad is not None for parameter in model.backbone.parameters())
 
 
 def test_no_initialisation_touches_the_backbone() -> None:
@@ -287,33 +286,33 @@ def test_no_initialisation_touches_the_backbone() -> None:
 
 
 def test_hard_attention_mixes_by_image() -> None:
-    """A share of the images takes the expected context, a row each; the others draw, M rows each."""
+    """A share of the images takes the expected context, with one row each; the others draw, with M rows each."""
     torch.manual_seed(0)
     model = ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "samples": 3, "soft_share": 0.3}).train()
-    source, target = random_images(5, seed=20), targets(5, 21)[:, :-1]
-    expected = []
+    source, target = random_images(5, seed=20), make_targets(5, 21)[:, :-1]
+    expected_images = []
     for _ in range(60):
         output = model(source, target)
         sampled = output.sampled
         assert sampled is not None and sampled.expected_rows in (1, 2)
-        image = sampled.image.tolist()
-        rows = sampled.expected_rows + 3 * (5 - sampled.expected_rows)
-        assert sorted(set(image)) == list(range(5)) and len(image) == len(output.features) == rows
-        assert all(len(set(image[i : i + 3])) == 1 for i in range(sampled.expected_rows, len(image), 3))
-        expected += image[: sampled.expected_rows]
+        images = sampled.image.tolist()  # of each row
+        assert sorted(set(images)) == list(range(5))
+        assert len(images) == len(output.features) == sampled.expected_rows + 3 * (5 - sampled.expected_rows)
+        assert all(len(set(images[i : i + 3])) == 1 for i in range(sampled.expected_rows, len(images), 3))
+        expected_images += images[: sampled.expected_rows]
         with torch.no_grad():
-            alone = model.eval()(Annotations(source.values[image[:1]]), target[image[:1]])
+            single = model.eval()(Annotations(source.values[images[:1]]), target[images[:1]])
         model.train()
-        assert torch.allclose(output.features[:1], alone.features, atol=1e-5)
-    assert 70 < len(expected) < 110 and set(expected) == set(range(5)), "30 % of 300, whichever they are"
+        assert torch.allclose(output.features[:1], single.features, atol=1e-5)
+    assert 70 < len(expected_images) < 110 and set(expected_images) == set(range(5)), "30 % of 300, from all images"
     assert model.eval()(source, target).sampled is None, "outside of training the context is expected"
 
 
 @pytest.mark.parametrize(
     "name", ["show_attend_tell-soft", "show_attend_tell-hard", "show_tell-first_step", "show_tell-every_step"]
 )
-def test_learns_to_describe_three_images(name: str) -> None:
-    """Objects at locations; a caption names them in an order of its own, of several lengths."""
+def test_captioners_learn_to_describe_three_images(name: str) -> None:
+    """Each image has objects at locations; its caption names them in a certain order. Captions differ in length."""
     torch.manual_seed(1)
     model = CAPTIONERS[name]()
     initialise(model, "default")
@@ -323,21 +322,21 @@ def test_learns_to_describe_three_images(name: str) -> None:
     for image, caption in enumerate(captions):
         for n, word in enumerate(caption):
             a[image, (5 * n + image) % LOCATIONS] = objects[word - 4]
-    examples = batch(Annotations(a.half()), make_target(captions))
+    examples = make_batch(Annotations(a.half()), make_target(captions))
     loss = TrainingLoss(model, 0.0)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
     model.train()
     for _ in range(250):
         optimiser.zero_grad()
-        made = loss(examples)
-        (made.total / 3).backward()
+        result = loss(examples)
+        (result.total / 3).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimiser.step()
-        if made.reward is not None:
-            loss.observe(made.reward)
+        if result.reward is not None:
+            loss.observe(result.reward)
     model.eval()
     memory, state = model.encode(examples.source)
-    found = beam_search(
+    results = beam_search(
         model.step,
         memory,
         state,
@@ -348,11 +347,11 @@ def test_learns_to_describe_three_images(name: str) -> None:
         coverage=0.0,
         keep_attention=False,
     )
-    assert [hypotheses[0].tokens for hypotheses in found] == captions
-    assert all(hypotheses[0].ended for hypotheses in found)
+    assert [hypotheses[0].tokens for hypotheses in results] == captions
+    assert all(hypotheses[0].ended for hypotheses in results)
 
 
-def test_settings_are_refused_by_name() -> None:
+def test_unusable_settings_are_named() -> None:
     with pytest.raises(
         InputError, match=r"^Unknown model.context 'last'; choose from first_step, initial_state, every"
     ):
@@ -382,31 +381,31 @@ def test_settings_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("choice", [argmax, draw])
 @pytest.mark.parametrize("prefix", [None, [5, 9]])
-def test_hypotheses_carry_the_locations_they_chose(choice: Any, prefix: list[int] | None) -> None:
-    """Of a search and of samples, with and without a prefix: those that the attention and the random numbers give."""
+def test_hypotheses_have_the_locations_that_were_chosen(choice: Any, prefix: list[int] | None) -> None:
+    """With and without a prefix, searches and samples record the locations that attention and noise give."""
     model = make_captioner("show_attend_tell-hard", scale=3.0)
     images, noise = random_images(4, seed=14), torch.rand(4, 10)
-    read, start = None, 0 if prefix is None else len(prefix)
+    prefilled, start = None, 0 if prefix is None else len(prefix)
     with torch.inference_mode():
         memory, state = model.encode(images)
         memory = replace(memory, uniform_noise=noise, choose=choice)
         if prefix is not None:
-            state, read = read_prefix(model, memory, state, torch.tensor([prefix] * 4))
-        common: dict[str, Any] = {"maximum": [10 - start] * 4, "keep_attention": True, "prefix": read}
+            state, prefilled = read_prefix(model, memory, state, torch.tensor([prefix] * 4))
+        options: dict[str, Any] = {"maximum": [10 - start] * 4, "keep_attention": True, "prefix": prefilled}
         penalty = length_penalty("average", 0.0)
-        found = beam_search(model.step, memory, state, beam=3, n_best=2, penalty=penalty, coverage=0.0, **common)
+        results = beam_search(model.step, memory, state, beam=3, n_best=2, penalty=penalty, coverage=0.0, **options)
         sampling = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        found += sample(model.step, memory, state, uniform_noise=torch.rand(4, 2, 10), **sampling, **common)
-    for i, n_best in enumerate(found):
-        for h in n_best:
-            assert h.attention is not None and h.locations is not None
-            assert len(h.locations) == len(h.attention) == len(h.tokens) + h.ended
-            chosen = choice(h.attention, noise[i % 4][: len(h.attention)]).argmax(-1)
-            assert h.locations == chosen.tolist()
+        results += sample(model.step, memory, state, uniform_noise=torch.rand(4, 2, 10), **sampling, **options)
+    for i, n_best in enumerate(results):
+        for hypothesis in n_best:
+            attention, locations = hypothesis.attention, hypothesis.locations
+            assert attention is not None and locations is not None
+            assert len(locations) == len(attention) == len(hypothesis.tokens) + hypothesis.ended
+            assert locations == choice(attention, noise[i % 4][: len(attention)]).argmax(-1).tolist()
 
 
-def test_without_a_choice_there_are_no_locations() -> None:
-    for name in ATTENDING:
+def test_hypotheses_without_a_choice_have_no_locations() -> None:
+    for name in ATTENDING_CAPTIONERS:
         model = make_captioner(name)
         with torch.inference_mode():
             memory, state = model.encode(random_images(2, seed=14))

@@ -1,4 +1,4 @@
-"""Cells are torch's, or a plain transcription of the paper."""
+"""Tests that cells equal those of torch, or a plain transcription of the paper."""
 
 import math
 
@@ -12,31 +12,31 @@ from seqtool.models.cells import CELLS, GRUCho, Recurrence, make_cell
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts
 
-TORCH = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+TORCH_CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
-@pytest.mark.parametrize("cell", TORCH)
-def test_equals_torch(cell: str) -> None:
+@pytest.mark.parametrize("cell", TORCH_CELLS)
+def test_cells_equal_those_of_torch(cell: str) -> None:
     torch.manual_seed(1)
-    theirs = TORCH[cell](5, 4, batch_first=True)
-    ours = Recurrence(cell, 5, 4)
-    weights = dict(theirs.named_parameters())
+    torch_cell = TORCH_CELLS[cell](5, 4, batch_first=True)
+    recurrence = Recurrence(cell, 5, 4)
+    weights = dict(torch_cell.named_parameters())
     with torch.no_grad():
-        ours.input.weight.copy_(weights["weight_ih_l0"])
-        ours.input.bias.copy_(weights["bias_ih_l0"])
-        ours.cell.recurrent.weight.copy_(weights["weight_hh_l0"])
-        ours.cell.recurrent.bias.copy_(weights["bias_hh_l0"])
+        recurrence.input.weight.copy_(weights["weight_ih_l0"])
+        recurrence.input.bias.copy_(weights["bias_ih_l0"])
+        recurrence.cell.recurrent.weight.copy_(weights["weight_hh_l0"])
+        recurrence.cell.recurrent.bias.copy_(weights["bias_hh_l0"])
     x = torch.randn(3, 7, 5)
-    expected, last = theirs(x)
-    states = ours(x)
+    expected, last = torch_cell(x)
+    states = recurrence(x)
     assert torch.allclose(states.h, expected, atol=1e-6)
     final = last if isinstance(last, tuple) else (last,)
-    for tensor, other in zip(states.last, final, strict=True):
-        assert torch.allclose(tensor, other[0], atol=1e-6)
+    for tensor, expected_tensor in zip(states.last, final, strict=True):
+        assert torch.allclose(tensor, expected_tensor[0], atol=1e-6)
 
 
 def test_gru_cho_equals_the_paper() -> None:
-    """Bahdanau et al. 2015, A.1.1, a sentence and a unit at a time."""
+    """The equations of Bahdanau et al. 2015, A.1.1, are computed step by step for one sentence."""
     torch.manual_seed(2)
     recurrence = Recurrence("gru_cho", 3, 4)
     cell = recurrence.cell
@@ -59,62 +59,62 @@ def test_gru_cho_equals_the_paper() -> None:
 @pytest.mark.parametrize("device", [None, "cpu", "cuda"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_stepping_equals_running(cell: str, device: str | None) -> None:
-    """To each row's own end, which padding behind it does not move; plain, and by the faster parts for a device."""
-    recurrence = made(cell, device)
+    """States are equal up to the end of each row, which padding does not change, with plain and with faster parts."""
+    recurrence = make_recurrence(cell, device)
     x = torch.randn(3, 5, 3)
     lengths = torch.tensor([3, 5, 1])
     state = first = tuple(torch.randn(3, 4) for _ in range(recurrence.cell.tensors))
-    ran, ended = recurrence(x, first), recurrence(x, first, lengths=lengths)
+    full, with_lengths = recurrence(x, first), recurrence(x, first, lengths=lengths)
     for t in range(5):
         state = recurrence.step(x[:, t], state)
-        assert torch.allclose(ran.h[:, t], state[0], atol=1e-6)
-        assert torch.allclose(ended.h[lengths > t, t], state[0][lengths > t], atol=1e-6)
-        for found, expected in zip(ended.last, state, strict=True):
-            assert torch.allclose(found[lengths == t + 1], expected[lengths == t + 1], atol=1e-6)
-    assert all(torch.allclose(found, expected, atol=1e-6) for found, expected in zip(ran.last, state, strict=True))
+        assert torch.allclose(full.h[:, t], state[0], atol=1e-6)
+        assert torch.allclose(with_lengths.h[lengths > t, t], state[0][lengths > t], atol=1e-6)
+        for actual, expected in zip(with_lengths.last, state, strict=True):
+            assert torch.allclose(actual[lengths == t + 1], expected[lengths == t + 1], atol=1e-6)
+    for actual, expected in zip(full.last, state, strict=True):
+        assert torch.allclose(actual, expected, atol=1e-6)
 
 
-def parts_of(device: str | None) -> Parts:
+def choose_parts(device: str | None) -> Parts:
     return PLAIN if device is None else parts_for(torch.device(device))
 
 
-def made(cell: str, device: str | None) -> Recurrence:
-    return Recurrence(cell, 3, 4, parts_of(device))
+def make_recurrence(cell: str, device: str | None) -> Recurrence:
+    return Recurrence(cell, 3, 4, choose_parts(device))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("cell", CELLS)
-def test_gradients_over_a_sequence_are_the_plain_ones(cell: str, device: str) -> None:
-    """With gradients from every step's h and from the last state, and to the first."""
+def test_gradients_over_a_sequence_equal_the_plain_ones(cell: str, device: str) -> None:
+    """Gradients flow from the h of every step and from the last state, back to the first state."""
     torch.manual_seed(3)
-    recurrence = made(cell, None).double()
-    quick = made(cell, device).double()
+    recurrence = make_recurrence(cell, None).double()
+    quick = make_recurrence(cell, device).double()
     quick.load_state_dict(recurrence.state_dict())
     x = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
     first = tuple(torch.randn(2, 4, dtype=torch.float64, requires_grad=True) for _ in range(recurrence.cell.tensors))
     lengths = torch.tensor([2, 5])
 
-    def gradients(of: Recurrence, chosen: slice) -> tuple[torch.Tensor, ...]:
-        states = of(x, first, lengths=lengths)
+    def gradients(module: Recurrence, outputs: slice) -> tuple[torch.Tensor, ...]:
+        states = module(x, first, lengths=lengths)
         h = states.h * (torch.arange(5) < lengths[:, None])[:, :, None]
-        tensors = (h, *states.last)[chosen]
-        return torch.autograd.grad(
-            sum((one * torch.arange(4)).cos().sum() for one in tensors), [x, *first, *of.parameters()]
-        )
+        tensors = (h, *states.last)[outputs]
+        total = sum((tensor * torch.arange(4)).cos().sum() for tensor in tensors)
+        return torch.autograd.grad(total, [x, *first, *module.parameters()])
 
-    for chosen in (slice(None), slice(0, 1), slice(-1, None)):  # all, and h or the last state alone
-        for one, other in zip(gradients(quick, chosen), gradients(recurrence, chosen), strict=True):
-            assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+    for outputs in (slice(None), slice(0, 1), slice(-1, None)):  # all; only h; only the end of the last state
+        for actual, expected in zip(gradients(quick, outputs), gradients(recurrence, outputs), strict=True):
+            assert torch.allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("device", "at_most"), [(None, 1.05), ("cpu", 1.25), ("cuda", 1.25)])
+@pytest.mark.parametrize(("device", "max_ratio"), [(None, 1.05), ("cpu", 1.25), ("cuda", 1.25)])
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_state_is_not_rounded_at_every_step(cell: str, device: str | None, at_most: float) -> None:
-    """A hundred steps whose products are in bf16: without gradients as near as with them, where faster parts multiply
-    in another order. A state that is rounded is three times as far off.
+def test_the_state_is_not_rounded_at_every_step(cell: str, device: str | None, max_ratio: float) -> None:
+    """In a hundred steps with bf16 products, the error without gradients is about that with gradients; faster parts
+    multiply in another order. Rounding the state would make the error three times as large.
     """
     torch.manual_seed(4)
-    recurrence = Recurrence(cell, 32, 32, parts_of(device))
+    recurrence = Recurrence(cell, 32, 32, choose_parts(device))
     with torch.no_grad():
         for parameter in recurrence.parameters():
             parameter.mul_(2)
@@ -125,12 +125,12 @@ def test_the_state_is_not_rounded_at_every_step(cell: str, device: str | None, a
         with torch.autocast("cpu", dtype=torch.bfloat16), torch.set_grad_enabled(grad):
             return ((recurrence(x).h[:, -1] - exact).norm() / exact.norm()).item()
 
-    assert error(grad=False) <= at_most * error(grad=True) + 1e-6
+    assert error(grad=False) <= max_ratio * error(grad=True) + 1e-6
 
 
 @pytest.mark.parametrize(("q", "k"), [(40.0, -35.0), (-42.0, 41.0), (30.0, 30.0), (-43.0, -43.0), (500.0, -1.0)])
-def test_additive_attention_is_a_tanh_also_of_large_numbers(q: float, k: float) -> None:
-    score = make_score("additive", query=1, value=1, size=1, parts=parts_of("cpu"))
+def test_additive_attention_is_a_tanh_even_of_large_numbers(q: float, k: float) -> None:
+    score = make_score("additive", query=1, value=1, size=1, parts=choose_parts("cpu"))
     with torch.no_grad():
         for parameter in score.parameters():
             parameter.fill_(1.0 if parameter.dim() == 2 else 0.0)
@@ -138,6 +138,6 @@ def test_additive_attention_is_a_tanh_also_of_large_numbers(q: float, k: float) 
     assert e.item() == pytest.approx(math.tanh(q + k), abs=1e-6)
 
 
-def test_unknown_cell() -> None:
+def test_an_unknown_cell_is_refused() -> None:
     with pytest.raises(InputError, match=r"^Unknown cell 'gur'; choose from rnn, lstm, gru, gru_cho\.$"):
         make_cell("gur", 3)

@@ -1,4 +1,4 @@
-"""What every model owes (`models/contract.py`), beyond stepping: prefilling, carried states, a loss of its own."""
+"""Tests of the contract of models (`models/contract.py`): prefilling, carried states and overridden projections."""
 
 from typing import Any
 
@@ -35,21 +35,21 @@ def case(request: pytest.FixtureRequest) -> tuple[Model, Any, Tensor]:
     return make_captioner(request.param), random_images(4, seed=1), target
 
 
-def tensors(tree: Any) -> list[Tensor]:
-    """Those of a state: a tree of dataclasses and tuples."""
+def state_tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors of a state, which is a tree of dataclasses and tuples."""
     if isinstance(tree, Tensor):
         return [tree]
     branches = tree if isinstance(tree, tuple) else vars(tree).values()
-    return [one for branch in branches for one in tensors(branch)]
+    return [tensor for branch in branches for tensor in state_tensors(branch)]
 
 
-def close(found: Any, expected: Any) -> None:
-    for one, other in zip(tensors(found), tensors(expected), strict=True):
-        assert torch.allclose(one, other, rtol=1e-4, atol=1e-5)
+def assert_close(actual: Any, expected: Any) -> None:
+    for tensor, expected_tensor in zip(state_tensors(actual), state_tensors(expected), strict=True):
+        assert torch.allclose(tensor, expected_tensor, rtol=1e-4, atol=1e-5)
 
 
 def test_prefilling_equals_stepping(case: tuple[Model, Any, Tensor]) -> None:
-    """Over three beams a row, too; the plain definition says the same."""
+    """Each row has three beams. The default definition of the contract gives the same."""
     model, source, target = case
     memory, state = model.encode(source)
     rows = torch.arange(4).repeat_interleave(3)
@@ -60,35 +60,35 @@ def test_prefilling_equals_stepping(case: tuple[Model, Any, Tensor]) -> None:
         stepped = step.state
         alphas.append(step.attention)
     for prefilled in (model.prefill(memory, state, tokens), EncoderDecoder.prefill(model, memory, state, tokens)):
-        close(prefilled.state, stepped)
+        assert_close(prefilled.state, stepped)
         assert (prefilled.attention is not None) == model.attends and prefilled.location is None
         if prefilled.attention is not None:
-            close(prefilled.attention, torch.stack(alphas, 1))
+            assert_close(prefilled.attention, torch.stack(alphas, 1))
 
 
-def test_a_state_is_carried(case: tuple[Model, Any, Tensor]) -> None:
-    """Two halves of a target, one after the other, are the whole."""
+def test_a_state_is_carried_to_the_next_part(case: tuple[Model, Any, Tensor]) -> None:
+    """Reading a target in two halves equals reading it as a whole."""
     model, source, target = case
     whole, half = model(source, target), target.shape[1] // 2
     first = model(source, target[:, :half])
     second = model(source, target[:, half:], first.state)
-    close(torch.cat([first.features, second.features], 1), whole.features)
-    close(second.state, whole.state)
+    assert_close(torch.cat([first.features, second.features], 1), whole.features)
+    assert_close(second.state, whole.state)
 
 
-class Twice(Bahdanau):
-    """A model with a projection of its own."""
+class DoubledProjection(Bahdanau):
+    """A model that overrides the projection."""
 
     def project(self, features: Tensor) -> Tensor:
         return 2 * super().project(features)
 
 
-def test_an_overridden_projection_counts_in_training() -> None:
+def test_an_overridden_projection_is_used_in_training() -> None:
     torch.manual_seed(0)
-    model = Twice(**BAHDANAU)
+    model = DoubledProjection(**BAHDANAU)
     source, target = make_source(random_sentences(4, seed=1)), make_target(random_sentences(4, seed=2))
     batch = Batch(source, target, np.arange(4), 1)
-    expected = model.project(model(source, batch.inputs).features).log_softmax(-1)
-    nll = -(expected.gather(-1, batch.labels[:, :, None]).squeeze(-1) * (batch.labels != 0)).sum()
+    log_probabilities = model.project(model(source, batch.inputs).features).log_softmax(-1)
+    nll = -(log_probabilities.gather(-1, batch.labels[:, :, None]).squeeze(-1) * (batch.labels != 0)).sum()
     assert torch.allclose(TrainingLoss(model, 0.0)(batch).nll, nll)
     assert torch.allclose(TrainingLoss(of_fast_parts(model), 0.0)(batch).nll, nll)

@@ -1,4 +1,4 @@
-"""Faster parts give what the plain equations give, model by model: losses and every gradient."""
+"""Tests that faster parts give what the plain equations give, model by model: losses and every gradient."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ from seqtool.training.losses import Loss, TrainingLoss
 Model = EncoderDecoder[Any]
 
 
-def make(name: str) -> tuple[EncoderDecoder[Any], Batch]:
+def make_case(name: str) -> tuple[EncoderDecoder[Any], Batch]:
     """A model and a batch of sentences or captions of different lengths."""
     target = make_target(random_sentences(5, seed=2))
     tokens = int((target[:, 1:] != 0).sum())
@@ -45,72 +45,81 @@ def make(name: str) -> tuple[EncoderDecoder[Any], Batch]:
     return make_captioner(name), Batch(random_images(5, seed=1), target, np.arange(5), tokens)
 
 
-def gradients(model: EncoderDecoder[Any], batch: Batch) -> tuple[Loss, dict[str, Tensor]]:
-    torch.manual_seed(7)  # hard attention draws
+def loss_and_gradients(model: EncoderDecoder[Any], batch: Batch) -> tuple[Loss, dict[str, Tensor]]:
+    torch.manual_seed(7)  # for the draws of hard attention
     model.zero_grad()
     loss = TrainingLoss(model, 0.1)(batch)
     (loss.total / 3).backward()
-    return loss, {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+    return loss, copy_gradients(model)
 
 
-def compare(found: dict[str, Tensor], expected: dict[str, Tensor], rtol: float = 1e-9, atol: float = 1e-12) -> None:
-    assert found.keys() == expected.keys()
-    for name, gradient in found.items():
+def copy_gradients(model: EncoderDecoder[Any]) -> dict[str, Tensor]:
+    parameters = model.named_parameters()
+    return {name: parameter.grad.clone() for name, parameter in parameters if parameter.grad is not None}
+
+
+def assert_close_gradients(
+    actual: dict[str, Tensor], expected: dict[str, Tensor], rtol: float = 1e-9, atol: float = 1e-12
+) -> None:
+    assert actual.keys() == expected.keys()
+    for name, gradient in actual.items():
         assert torch.allclose(gradient, expected[name], rtol=rtol, atol=atol), name
 
 
 @pytest.fixture(params=[*MODELS, *CAPTIONERS])
 def case(request: pytest.FixtureRequest) -> tuple[Model, Batch]:
-    return make(request.param)
+    return make_case(request.param)
 
 
-@pytest.mark.parametrize(("device", "at_once"), [("cpu", 1), ("cpu", 2**20), ("cuda", 2**20)])
-def test_equals_plain_gradients(
-    case: tuple[Model, Batch], device: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("device", "limit"), [("cpu", 1), ("cpu", 2**20), ("cuda", 2**20)])
+def test_losses_and_gradients_equal_the_plain_ones(
+    case: tuple[Model, Batch], device: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_entropy_in_pieces, "MAX_LOGITS", at_once)
-    monkeypatch.setattr(additive, "MAX_NUMBERS_IN_CACHE", at_once)
+    monkeypatch.setattr(cross_entropy_in_pieces, "MAX_LOGITS", limit)
+    monkeypatch.setattr(additive, "MAX_NUMBERS_IN_CACHE", limit)
     model, batch = case
     model.double().train()
-    plain, expected = gradients(model, batch)
-    fast, found = gradients(of_fast_parts(model, device), batch)
-    assert torch.allclose(fast.total, plain.total, rtol=1e-12) and torch.allclose(fast.nll, plain.nll, rtol=1e-12)
-    compare(found, expected)
+    plain_loss, expected = loss_and_gradients(model, batch)
+    fast_loss, actual = loss_and_gradients(of_fast_parts(model, device), batch)
+    assert torch.allclose(fast_loss.total, plain_loss.total, rtol=1e-12)
+    assert torch.allclose(fast_loss.nll, plain_loss.nll, rtol=1e-12)
+    assert_close_gradients(actual, expected)
 
 
-def test_in_single_precision_gradients_are_the_plain_ones(case: tuple[Model, Batch]) -> None:
-    """A CPU has parts for it alone."""
+def test_gradients_in_single_precision_equal_the_plain_ones(case: tuple[Model, Batch]) -> None:
+    """A CPU has parts that are used only in single precision."""
     model, batch = case
     model.train()
-    plain, expected = gradients(model, batch)
-    fast, found = gradients(of_fast_parts(model), batch)
-    assert torch.allclose(fast.total, plain.total, rtol=1e-5)
+    plain_loss, expected = loss_and_gradients(model, batch)
+    fast_loss, actual = loss_and_gradients(of_fast_parts(model), batch)
+    assert torch.allclose(fast_loss.total, plain_loss.total, rtol=1e-5)
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
-    compare(found, expected, rtol=1e-3, atol=1e-5 * max(1, largest))
+    assert_close_gradients(actual, expected, rtol=1e-3, atol=1e-5 * max(1, largest))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_carried_state_and_a_prefix_are_the_plain_ones(case: tuple[Model, Batch], device: str) -> None:
-    """`forward` in two halves, and a prompt, each with gradients and without."""
-    model, batch = case
+def test_carried_states_and_prefixes_equal_the_plain_ones(case: tuple[Model, Batch], device: str) -> None:
+    """The inputs are read in two halves, and as a prefix, each with and without gradients."""
+    plain, batch = case
 
-    def made(one: Model) -> list[Tensor]:
+    def outputs(model: Model) -> list[Tensor]:
         half = batch.inputs.shape[1] // 2
-        first = one(batch.source, batch.inputs[:, :half])
-        second = one(batch.source, batch.inputs[:, half:], first.state)
-        filled, attention, _ = one.prefill(*one.encode(batch.source), batch.inputs)
-        seen = [*tensors(first.state), *tensors(second.state), *tensors(filled), first.features, second.features]
-        return [one.double() for one in seen] + ([] if attention is None else [attention])
+        first = model(batch.source, batch.inputs[:, :half])
+        second = model(batch.source, batch.inputs[:, half:], first.state)
+        filled, attention, _ = model.prefill(*model.encode(batch.source), batch.inputs)
+        states = [tensor for state in (first.state, second.state, filled) for tensor in state_tensors(state)]
+        doubles = [tensor.double() for tensor in (*states, first.features, second.features)]
+        return doubles + ([] if attention is None else [attention])
 
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            for found, expected in zip(made(of_fast_parts(model, device)), made(model), strict=True):
-                assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+            for actual, expected in zip(outputs(of_fast_parts(plain, device)), outputs(plain), strict=True):
+                assert torch.allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["bahdanau-gru", "bahdanau-gru_cho"])
-def test_gradients_of_alignments_and_states_are_the_plain_ones(name: str) -> None:
-    model, batch = make(name)
+def test_gradients_of_alignments_and_states_equal_the_plain_ones(name: str) -> None:
+    model, batch = make_case(name)
     model.double()
 
     def gradient(model: Model) -> dict[str, Tensor]:
@@ -118,15 +127,15 @@ def test_gradients_of_alignments_and_states_are_the_plain_ones(name: str) -> Non
         assert output.attention is not None
         total = output.attention.square().sum() + output.features.square().sum() + output.state.top.square().sum()
         total.backward()
-        return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+        return copy_gradients(model)
 
-    compare(gradient(of_fast_parts(model)), gradient(model))
+    assert_close_gradients(gradient(of_fast_parts(model)), gradient(model))
 
 
-def test_a_second_pass_backward_starts_anew() -> None:
-    model, batch = make("bahdanau-gru")
+def test_a_second_backward_pass_starts_afresh() -> None:
+    model, batch = make_case("bahdanau-gru")
     model = of_fast_parts(model)
-    _, expected = gradients(model, batch)
+    _, expected = loss_and_gradients(model, batch)
     model.zero_grad()
     total = TrainingLoss(model, 0.1)(batch).total / 3
     total.backward(retain_graph=True)
@@ -137,58 +146,59 @@ def test_a_second_pass_backward_starts_anew() -> None:
 
 
 @pytest.mark.parametrize("name", [*MODELS, *CAPTIONERS])
-def test_a_pass_that_stops_short_leaves_nothing_behind(name: str) -> None:
-    """Asking for the gradient of a state in the middle changes no gradient of the weights."""
-    model, batch = make(name)
+def test_a_partial_backward_pass_leaves_nothing_behind(name: str) -> None:
+    """Computing the gradient of a state in the middle does not change the gradients of the weights."""
+    model, batch = make_case(name)
     model = of_fast_parts(model.double())
     torch.manual_seed(7)
     first = model(batch.source, batch.inputs[:, :2])
     second = model(batch.source, batch.inputs[:, 2:], first.state)
     total = first.features.square().sum() + second.features.square().sum()
-    wanted = [one for one in tensors(first.state) if one.requires_grad]
-    parameters = [one for one in model.parameters() if one.requires_grad]
+    middle = [tensor for tensor in state_tensors(first.state) if tensor.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     expected = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
-    torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
-    found = torch.autograd.grad(total, parameters, allow_unused=True)
-    for one, other in zip(found, expected, strict=True):
-        assert (one is None) == (other is None)
-        assert one is None or other is None or torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+    torch.autograd.grad(total, middle, retain_graph=True, allow_unused=True)
+    actual = torch.autograd.grad(total, parameters, allow_unused=True)
+    assert [gradient is None for gradient in actual] == [gradient is None for gradient in expected]
+    for gradient, expected_gradient in zip(actual, expected, strict=True):
+        if gradient is not None:
+            assert torch.allclose(gradient, expected_gradient, rtol=1e-9, atol=1e-12)
 
 
-def test_in_bfloat16_gradients_are_as_near_as_the_plain_ones() -> None:
-    model, batch = make("bahdanau-gru")
-    _, exact = gradients(model, batch)
+def test_gradients_in_bfloat16_are_as_accurate_as_the_plain_ones() -> None:
+    model, batch = make_case("bahdanau-gru")
+    _, exact = loss_and_gradients(model, batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        _, fast = gradients(of_fast_parts(model), batch)
-        _, plain = gradients(model, batch)
+        _, fast = loss_and_gradients(of_fast_parts(model), batch)
+        _, plain = loss_and_gradients(model, batch)
     for name, gradient in exact.items():
         assert fast[name].dtype == torch.float32
         error = (fast[name] - gradient).norm() / gradient.norm()
         assert error < max(0.02, 1.5 * float((plain[name] - gradient).norm() / gradient.norm())), name
 
 
-@pytest.mark.parametrize("made", [lambda model: model, of_fast_parts, lambda model: of_fast_parts(model, "cuda")])
+@pytest.mark.parametrize("convert", [lambda model: model, of_fast_parts, lambda model: of_fast_parts(model, "cuda")])
 @pytest.mark.parametrize("grad", [True, False])
 def test_states_and_attention_are_in_single_precision_under_autocast(
-    case: tuple[Model, Batch], grad: bool, made: Callable[[Model], Model]
+    case: tuple[Model, Batch], grad: bool, convert: Callable[[Model], Model]
 ) -> None:
-    """In training, and in validation and decoding, from the first on."""
-    model, batch = made(case[0]), case[1]
+    """This holds from the first state on, with gradients (in training) and without (in validation and decoding)."""
+    model, batch = convert(case[0]), case[1]
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.set_grad_enabled(grad):
         output = model(batch.source, batch.inputs)
         memory, state = model.encode(batch.source)
         step = model.step(memory, state, batch.inputs[:, 0])
-    assert {one.dtype for one in (output.attention, step.attention) if one is not None} <= {torch.float32}
+    assert {alpha.dtype for alpha in (output.attention, step.attention) if alpha is not None} <= {torch.float32}
     for tree in (state, step.state, output.state):
-        assert {one.dtype for one in tensors(tree) if one.is_floating_point()} == {torch.float32}
+        assert {tensor.dtype for tensor in state_tensors(tree) if tensor.is_floating_point()} == {torch.float32}
 
 
-def tensors(tree: Any) -> list[Tensor]:
-    """Those of a state: a tree of dataclasses and tuples."""
+def state_tensors(tree: Any) -> list[Tensor]:
+    """Return the tensors of a state, which is a tree of dataclasses and tuples."""
     if isinstance(tree, Tensor):
         return [tree]
     branches = tree if isinstance(tree, tuple) else vars(tree).values()
-    return [one for branch in branches for one in tensors(branch)]
+    return [tensor for branch in branches for tensor in state_tensors(branch)]
 
 
 def test_nothing_is_gathered_without_a_backward_pass() -> None:
@@ -202,8 +212,8 @@ def test_nothing_is_gathered_without_a_backward_pass() -> None:
 
 
 def test_selected_keys_have_their_gradient() -> None:
-    """Rows of a memory are other tensors than the memory that was read."""
-    model, batch = make("bahdanau-gru")
+    """Selecting rows of a memory makes new tensors, which the encoder did not return."""
+    model, batch = make_case("bahdanau-gru")
     model.double()
 
     def gradient(model: Model) -> dict[str, Tensor]:
@@ -211,20 +221,20 @@ def test_selected_keys_have_their_gradient() -> None:
         rows = torch.tensor([3, 0, 3])
         step = model.step(select(memory, rows), select(state, rows), torch.tensor([4, 5, 6]))
         step.logits.square().sum().backward()
-        return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+        return copy_gradients(model)
 
-    compare(gradient(of_fast_parts(model)), gradient(model))
+    assert_close_gradients(gradient(of_fast_parts(model)), gradient(model))
 
 
-class Mine(LSTM):
-    """A cell with the constructor of ours."""
+class SubclassedLSTM(LSTM):
+    """A cell with the constructor of LSTM."""
 
     def forward(self, x: Tensor, state: State) -> State:
         h, c = super().forward(x, state)
         return h / 2, c
 
 
-class Alone(Cell):
+class CellWithoutParts(Cell):
     """A cell that takes no parts."""
 
     gates = 1
@@ -237,44 +247,44 @@ class Alone(Cell):
         return (torch.sin(x + self.recurrent(state[0])),)
 
 
-class Halved(Sutskever):
-    """A model whose step is not the stack's alone."""
+class HalvedStep(Sutskever):
+    """A model that overrides the step of its stack of cells."""
 
     def decoder_step(self, memory: Any, state: Layers, projected: Tensor) -> StepOutput[Layers]:
         return super().decoder_step(memory, state, projected / 2)
 
 
-class Unattentive(Bahdanau):
-    """A model with a step of its own, which no hand-written decoder has."""
+class StepWithoutAttention(Bahdanau):
+    """A model that overrides the step of Bahdanau, for which there is no hand-written decoder."""
 
     def decoder_step(self, memory: Any, state: Layers, projected: Tensor) -> StepOutput[Layers]:
         step = super().decoder_step(memory, state, projected)
         return step._replace(feature_inputs=(step.feature_inputs[0], torch.zeros_like(step.feature_inputs[1])))
 
 
-OWN: dict[str, Callable[[], Model]] = {
-    "a cell like ours": lambda: Sutskever(**SUTSKEVER | {"cell": Mine}),
-    "a cell": lambda: Bahdanau(**BAHDANAU | {"cell": Alone}),
-    "a stack's step": lambda: Halved(**SUTSKEVER),
-    "a step": lambda: Unattentive(**BAHDANAU),
+USER_MODELS: dict[str, Callable[[], Model]] = {
+    "subclassed cell": lambda: Sutskever(**SUTSKEVER | {"cell": SubclassedLSTM}),
+    "cell without parts": lambda: Bahdanau(**BAHDANAU | {"cell": CellWithoutParts}),
+    "step of a stack": lambda: HalvedStep(**SUTSKEVER),
+    "step with attention": lambda: StepWithoutAttention(**BAHDANAU),
 }
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_users_own_classes_compute_what_they_say(name: str) -> None:
-    """They get each part that their constructors take, and nothing that was made for ours."""
-    _, batch = make("bahdanau-gru")
+@pytest.mark.parametrize("name", USER_MODELS)
+def test_user_defined_classes_keep_their_equations(name: str) -> None:
+    """User-defined classes get each part that their constructors take, and none made for the built-in classes."""
+    _, batch = make_case("bahdanau-gru")
     torch.manual_seed(0)
-    model = OWN[name]().double().train()
+    model = USER_MODELS[name]().double().train()
     fast = of_fast_parts(model)
-    plain, expected = gradients(model, batch)
-    loss, found = gradients(fast, batch)
-    assert torch.allclose(loss.total, plain.total, rtol=1e-12)
-    compare(found, expected)
+    plain_loss, expected = loss_and_gradients(model, batch)
+    fast_loss, actual = loss_and_gradients(fast, batch)
+    assert torch.allclose(fast_loss.total, plain_loss.total, rtol=1e-12)
+    assert_close_gradients(actual, expected)
     assert GatheredLinear in {type(module) for module in fast.modules()}
 
 
-def test_a_backbone_and_the_names_of_parameters_stay_as_they_are() -> None:
+def test_backbones_and_names_of_parameters_do_not_change() -> None:
     for name in CAPTIONERS:
         model = make_captioner(name)
         fast = of_fast_parts(model)
@@ -285,39 +295,40 @@ def test_a_backbone_and_the_names_of_parameters_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("name", [*MODELS, *CAPTIONERS])
-def test_first_weights_are_the_plain_ones(name: str) -> None:
-    """Whichever parts it is built of, a model draws the same random numbers."""
-    model, _ = make(name)
-    made = []
+def test_initial_weights_equal_the_plain_ones(name: str) -> None:
+    """A model draws the same random numbers, whichever parts it is built of."""
+    model, _ = make_case(name)
+    weights = []
     for device in (None, "cpu", "cuda"):
         parts = PLAIN if device is None else parts_for(torch.device(device))
         torch.manual_seed(5)
         built = type(model)(**model.built_with | {"parts": parts})
-        made.append([*built.state_dict().values(), torch.rand(3)])
-    for tensors_of in made[1:]:
-        assert all(torch.equal(one, other) for one, other in zip(tensors_of, made[0], strict=True))
+        weights.append([*built.state_dict().values(), torch.rand(3)])
+    plain_weights, *fast_weights = weights
+    for tensors in fast_weights:
+        assert all(torch.equal(tensor, expected) for tensor, expected in zip(tensors, plain_weights, strict=True))
 
 
 def test_a_plain_copy_has_plain_parts() -> None:
-    """Of the same weights and number type, without drawing random numbers."""
+    """The copy has the same weights and dtype, and draws no random numbers."""
     for name in (*MODELS, *CAPTIONERS):
-        model = make(name)[0].double()
+        model = make_case(name)[0].double()
         for device in ("cpu", "cuda", "mps"):
             fast = of_fast_parts(model, device)
             torch.manual_seed(1)
-            copied, drawn = plain_copy(fast), torch.rand(1)
+            copy, random_number = plain_copy(fast), torch.rand(1)
             torch.manual_seed(1)
-            assert torch.equal(drawn, torch.rand(1)) and copied.parts is PLAIN
-            assert [type(module) for module in copied.modules()] == [type(module) for module in model.modules()]
+            assert torch.equal(random_number, torch.rand(1)) and copy.parts is PLAIN
+            assert [type(module) for module in copy.modules()] == [type(module) for module in model.modules()]
             expected = model.state_dict()
-            assert all(torch.equal(tensor, expected[name]) for name, tensor in copied.state_dict().items())
+            assert all(torch.equal(tensor, expected[name]) for name, tensor in copy.state_dict().items())
     assert plain_copy(model) is not model
 
 
-def test_a_loss_of_ones_own_is_one_class() -> None:
-    """A model with a fast loss, from outside: its output layer halves the features, and so does its loss."""
+def test_user_defined_models_can_have_a_fast_loss() -> None:
+    """A user-defined model doubles the features before its output layer, and its fast loss does the same."""
 
-    class Sharp(Sutskever):
+    class DoubledFeatures(Sutskever):
         def project(self, features: Tensor) -> Tensor:
             return super().project(2 * features)
 
@@ -326,32 +337,33 @@ def test_a_loss_of_ones_own_is_one_class() -> None:
 
     calls = []
 
-    def counted(features: Tensor, output: Any, labels: Tensor, smoothing: float) -> CrossEntropy:
+    def record_and_compute(features: Tensor, output: Any, labels: Tensor, smoothing: float) -> CrossEntropy:
         calls.append(output)
         return cross_entropy_in_pieces.cross_entropy_in_pieces(features, output, labels, smoothing)
 
-    _, batch = make("bahdanau-gru")
+    _, batch = make_case("bahdanau-gru")
     torch.manual_seed(0)
-    model = Sharp(**SUTSKEVER).double()
-    plain, expected = gradients(model, batch)
-    parts = replace(parts_for(torch.device("cpu")), cross_entropy=counted)
-    fast = Sharp(**SUTSKEVER, parts=parts).double()
+    model = DoubledFeatures(**SUTSKEVER).double()
+    plain_loss, expected = loss_and_gradients(model, batch)
+    parts = replace(parts_for(torch.device("cpu")), cross_entropy=record_and_compute)
+    fast = DoubledFeatures(**SUTSKEVER, parts=parts).double()
     fast.load_state_dict(model.state_dict())
-    loss, found = gradients(fast, batch)
-    assert calls == [fast.output] and torch.allclose(loss.total, plain.total, rtol=1e-12)
-    compare(found, expected)
+    fast_loss, actual = loss_and_gradients(fast, batch)
+    assert calls == [fast.output] and torch.allclose(fast_loss.total, plain_loss.total, rtol=1e-12)
+    assert_close_gradients(actual, expected)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
-def test_dropout_leaves_its_share_and_scales_it(p: float) -> None:
+def test_dropout_drops_its_share_and_scales_the_remainder(p: float) -> None:
     dropout = parts_for(torch.device("cpu")).dropout(p)
     x = torch.ones(301, 333, requires_grad=True)
     torch.manual_seed(3)
     dropped = dropout(x)
     torch.manual_seed(3)
     assert torch.equal(dropout(x), dropped)
-    values = {0.0, 1 / (1 - p)} if 0 < p < 1 else {1 - p}
-    assert all(any(abs(found - value) < 1e-4 for value in values) for found in dropped.unique().tolist())
+    allowed = {0.0, 1 / (1 - p)} if 0 < p < 1 else {1 - p}
+    for value in dropped.unique().tolist():
+        assert min(abs(value - allowed_value) for allowed_value in allowed) < 1e-4
     share = float((dropped == 0).double().mean())
     assert abs(share - p) < 5 * (p * (1 - p) / x.numel()) ** 0.5 + 1e-5  # five standard deviations
     dropped.sum().backward()

@@ -1,4 +1,4 @@
-"""The ways to sum a source up in one vector, and to give it to the decoder."""
+"""Tests of the ways to summarise a source in one vector, and to pass it to the decoder."""
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from seqtool.models.sutskever import Sutskever
 BOS = 2
 
 
-def encoded(model: Sutskever) -> tuple[Tensor, list[int]]:
-    """The top layer's outputs on sentences of different lengths, read in reverse as far as words go."""
+def encode_reversed(model: Sutskever) -> tuple[Tensor, list[int]]:
+    """Return the top layer's outputs for sentences whose words are read in reverse, and the sentences' lengths."""
     source = make_source(sentences := random_sentences(4, seed=1))
     backwards = make_source([ids[::-1] for ids in sentences])
     x = model.source_embedding(backwards.tokens)
@@ -23,18 +23,18 @@ def encoded(model: Sutskever) -> tuple[Tensor, list[int]]:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("sutskever-")])
-def test_what_a_sentence_is_summed_up_in(name: str) -> None:
+def test_a_sentence_is_summarised_in_one_vector(name: str) -> None:
     model = make_model(name)
     assert isinstance(model, Sutskever)
     if not model.reverse:
         return
-    h, lengths = encoded(model)
-    summed_up = {
+    h, lengths = encode_reversed(model)
+    summaries = {
         "last": [h[i, length - 1] for i, length in enumerate(lengths)],
         "mean": [h[i, :length].mean(0) for i, length in enumerate(lengths)],
         "max": [h[i, :length].amax(0) for i, length in enumerate(lengths)],
     }
-    c = torch.stack(summed_up[model.summary])
+    c = torch.stack(summaries[model.summary])
     memory, state = model.encode(make_source(random_sentences(4, seed=1)))
     if model.context == "initial_state":
         assert memory.values.shape == (4, 1, 0)
@@ -50,8 +50,8 @@ def test_what_a_sentence_is_summed_up_in(name: str) -> None:
         assert torch.allclose(first, torch.tanh(c @ model.initial.weight.T + model.initial.bias), atol=1e-6)
 
 
-def test_a_context_at_every_step_is_in_the_lowest_layers_input() -> None:
-    """W_ih [y, c]: the step of the cell itself."""
+def test_a_context_at_every_step_enters_the_lowest_layer() -> None:
+    """The cell of the lowest layer reads W_ih [y, c]."""
     model = make_model("sutskever-every_step-last")
     assert isinstance(model, Sutskever)
     memory, state = model.encode(make_source(random_sentences(4, seed=1)))
@@ -62,7 +62,7 @@ def test_a_context_at_every_step_is_in_the_lowest_layers_input() -> None:
     assert torch.allclose(model.step(memory, state, tokens).logits, model.output(x), atol=1e-6)
 
 
-def test_an_image_is_summed_up_by_its_mean_or_maximum() -> None:
+def test_an_image_is_summarised_by_its_mean_or_maximum() -> None:
     images = random_images(3, seed=2)
     for name, a in (
         ("show_tell-every_step", images.values.float().mean(1)),
@@ -79,15 +79,15 @@ def test_an_image_is_summed_up_by_its_mean_or_maximum() -> None:
             assert torch.allclose(first, torch.tanh(model.initial(v)), atol=1e-5)
 
 
-def test_a_vector_is_its_own_mean_and_maximum() -> None:
+def test_mean_and_maximum_of_one_vector_are_equal() -> None:
     vector = Annotations(random_images(2, seed=3).values[:, :1])
-    one, other = (make_captioner("show_tell-first_step") for _ in range(2))
-    assert isinstance(other, ShowTell)
-    other.summary = "max"
-    assert torch.equal(one.encode(vector)[1].top, other.encode(vector)[1].top)
+    mean_model, maximum_model = (make_captioner("show_tell-first_step") for _ in range(2))
+    assert isinstance(maximum_model, ShowTell)
+    maximum_model.summary = "max"
+    assert torch.equal(mean_model.encode(vector)[1].top, maximum_model.encode(vector)[1].top)
 
 
-def test_choices_are_refused_by_name() -> None:
+def test_unknown_choices_are_refused() -> None:
     with pytest.raises(InputError, match=r"^Unknown model.context 'all'; choose from initial_state, every_step"):
         Sutskever(**SUTSKEVER | {"context": "all"})
     with pytest.raises(InputError, match=r"^Unknown model.summary 'sum'; choose from last, mean, max\.$"):

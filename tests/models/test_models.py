@@ -1,4 +1,4 @@
-"""Laws that every model keeps."""
+"""Tests of laws that every model obeys."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_forward_equals_stepping(model: Model) -> None:
 
 
 def test_padding_changes_nothing(model: Model) -> None:
-    """Within one shape not a bit; in a wider shape nothing beyond rounding."""
+    """Outputs are equal bit for bit for any padding of one width, and up to rounding for wider padding."""
     sentences = random_sentences(6, seed=3)
     source, target = make_source(sentences), make_target(random_sentences(6, seed=4))[:, :-1]
     expected = model(source, target).features
@@ -68,33 +68,34 @@ def test_attention_is_a_distribution_over_real_positions(name: str) -> None:
 
 
 def test_bahdanau_attends_with_the_state_before_the_update() -> None:
-    """The first alignment depends on the source alone, not on the first word; Luong's does on both."""
+    """Bahdanau's first alignment depends only on the source; Luong's depends on the first word as well."""
     source = make_source(random_sentences(2, seed=9))
-    one, other = torch.tensor([[4], [4]]), torch.tensor([[5], [6]])
+    equal_words, different_words = torch.tensor([[4], [4]]), torch.tensor([[5], [6]])
     bahdanau, luong = make_model("bahdanau-gru"), make_model("luong")
-    assert torch.equal(bahdanau(source, one).attention, bahdanau(source, other).attention)
-    assert not torch.allclose(luong(source, one).attention, luong(source, other).attention, atol=1e-4)
+    assert torch.equal(bahdanau(source, equal_words).attention, bahdanau(source, different_words).attention)
+    luong_attention = luong(source, equal_words).attention
+    assert not torch.allclose(luong_attention, luong(source, different_words).attention, atol=1e-4)
 
 
 def test_sutskever_reads_in_reverse() -> None:
-    """Reversing the words gives what the forward model reads; <eos> stays last."""
+    """The model gives what a forward model gives for reversed words; <eos> stays last."""
     backward, forward = (Sutskever(**SUTSKEVER | {"reverse": reverse}) for reverse in (True, False))
     forward.load_state_dict(backward.state_dict())
     sentences = random_sentences(4, seed=10)
     target = make_target(random_sentences(4, seed=11))[:, :-1]
     reversed_sentences = make_source([sentence[::-1] for sentence in sentences])
-    assert all(row[length - 1] == EOS for row, length in zip(*_fields(reversed_sentences), strict=True))
+    assert all(row[length - 1] == EOS for row, length in zip(*token_rows_and_lengths(reversed_sentences), strict=True))
     assert torch.equal(backward(make_source(sentences), target).features, forward(reversed_sentences, target).features)
 
 
 def test_every_parameter_gets_a_gradient(model: Model) -> None:
     output = model(make_source(random_sentences(5, seed=12)), make_target(random_sentences(5, seed=13))[:, :-1])
     model.project(output.features).square().sum().backward()
-    without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
-    assert not without
+    names = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+    assert not names
 
 
-def test_tied_matrices_are_one() -> None:
+def test_tied_layers_share_one_matrix() -> None:
     model = Bahdanau(**BAHDANAU | {"tie": "all"})
     assert model.output.weight is model.target_embedding.weight is model.source_embedding.weight
     model = Bahdanau(**BAHDANAU | {"tie": "output", "source_vocabulary": 5})
@@ -107,7 +108,7 @@ def test_tied_matrices_are_one() -> None:
         Luong(**LUONG | {"tie": "both"})
 
 
-def test_scores_are_refused_by_name() -> None:
+def test_unusable_scores_are_refused() -> None:
     with pytest.raises(
         InputError, match=r"^Unknown score 'bilinear'; choose from additive, dot, general, scaled_dot\.$"
     ):
@@ -117,7 +118,7 @@ def test_scores_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "sutskever2014", "bahdanau2015"])
-def test_initialisations(name: str) -> None:
+def test_initialisations_have_their_distributions(name: str) -> None:
     torch.manual_seed(0)
     model = Bahdanau(**BAHDANAU | {"embedding": 60, "decoder_hidden": 50, "alignment": 40})
     initialise(model, name)
@@ -136,5 +137,5 @@ def test_initialisations(name: str) -> None:
         initialise(model, "x")
 
 
-def _fields(source: Source) -> tuple[list[list[int]], list[int]]:
+def token_rows_and_lengths(source: Source) -> tuple[list[list[int]], list[int]]:
     return source.tokens.tolist(), source.lengths.tolist()
