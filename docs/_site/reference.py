@@ -143,7 +143,7 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
         words = ["or a class of your own, `mine.Class`"]
     elif setting.classes:
         words = ["modules or classes, `a,b`"]
-    elif (setting.reads or setting.writes) and not isinstance(value, int):  # the built-in corpora have numbers in place of files
+    elif (setting.reads or setting.writes) and not isinstance(value, int):  # built-in corpora have numbers, not files
         words = ["paths, `a,b`" if setting.several else "a path to write to" if setting.writes else "a path"]
     elif any(typing.get_origin(part) is list for part in alternatives):
         words = ["a list"]
