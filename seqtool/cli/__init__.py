@@ -1,3 +1,6 @@
 """What users run: a module for each command, and what the commands share."""
 
-COMMANDS = ("prepare", "train", "translate", "caption", "generate", "score", "eval", "inspect", "report", "demo")
+COMMANDS = (
+    *("prepare", "train", "translate", "caption", "generate", "score", "eval"),
+    *("inspect", "report", "demo", "check"),
+)

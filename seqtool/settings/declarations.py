@@ -464,6 +464,11 @@ class Inspect:
 
 
 @dataclass
+class Check:
+    answer: Annotated[Any, Setting(positional=True, classes=True, several=True)]
+
+
+@dataclass
 class Report:
     runs: Annotated[Files, POSITIONAL]
 
@@ -488,6 +493,7 @@ COMMANDS: Mapping[str, Schemas] = {
     "inspect": {"": (Inspect,)},
     "report": {"": (*EVAL, Report), **DATA},
     "demo": {"": (Checkpoints, Demo)},
+    "check": {"": (Check,)},
 }
 
 
