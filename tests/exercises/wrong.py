@@ -12,12 +12,20 @@ from torch.nn import functional as F
 CATALOGUE: dict[str, tuple[str, str]] = {}
 
 
-def wrong(exercise: str, mistake: str) -> Callable[[Any], Any]:
-    def enter(solution: Any) -> Any:
-        CATALOGUE[solution.__name__] = exercise, mistake
-        return solution
+def entering(catalogue: dict[str, tuple[str, str]]) -> Callable[[str, str], Callable[[Any], Any]]:
+    """A decorator that enters a solution in a catalogue, with its exercise and a part of what is to be said about it."""
 
-    return enter
+    def wrong(exercise: str, mistake: str) -> Callable[[Any], Any]:
+        def enter(solution: Any) -> Any:
+            catalogue[solution.__name__] = exercise, mistake
+            return solution
+
+        return enter
+
+    return wrong
+
+
+wrong = entering(CATALOGUE)
 
 
 # Scores.
@@ -268,8 +276,11 @@ def beam_without_penalty(total, log_p, length, eos):
         results.append(([p for p, _ in live], [i // V for _, i in live], [i % V for _, i in live], score.tolist()))
     totals, rows, tokens, scores = zip(*results)
     f64 = torch.float64
-    return torch.tensor(totals, dtype=f64), torch.tensor(rows), torch.tensor(tokens), best[:, :K] * 0 + torch.stack(
-        [torch.where(index[b, :K] % V == eos, best[b, :K], -math.inf) for b in range(B)]
+    return (
+        torch.tensor(totals, dtype=f64),
+        torch.tensor(rows),
+        torch.tensor(tokens),
+        best[:, :K] * 0 + torch.stack([torch.where(index[b, :K] % V == eos, best[b, :K], -math.inf) for b in range(B)]),
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seqtool.cli.exercises.exercise import Answer
-from seqtool.decoding.beam_search import best_continuations, divide
+from seqtool.decoding.beam_search import _best, _divide
 from seqtool.models.attention import Attention, make_score
 from seqtool.models.cells import Recurrence, States
 from seqtool.models.contract import Memory
@@ -61,7 +61,7 @@ def _cell(name: str) -> Answer:
     def answer(x: Tensor, h: Tensor, W: Tensor, U: Tensor, b: Tensor, c: Tensor | None = None) -> Any:
         weights = {"input.weight": W, "input.bias": b, "cell.recurrent.weight": U, "cell.recurrent.bias": 0 * b}
         if name == "gru_cho":
-            gates, weights["cell.candidate.weight"] = U.split((2 * U.shape[1], U.shape[1]))
+            gates, weights["cell.candidate.weight"] = U[: 2 * len(W) // 3], U[2 * len(W) // 3 :]
             weights |= {"cell.recurrent.weight": gates}
             del weights["cell.recurrent.bias"]
         recurrence = Recurrence(name, x.shape[1], h.shape[1])
@@ -72,8 +72,8 @@ def _cell(name: str) -> Answer:
 
 def _beam_step(total: Tensor, log_p: Tensor, length: int, eos: int) -> tuple[Tensor, ...]:
     first = total.shape[1] * torch.arange(len(total))[:, None]  # rows are counted through the batch
-    best = best_continuations(total[:, :, None] + log_p)
-    ended, _, live = divide(best, total.shape[1])
+    best = _best(total[:, :, None] + log_p)
+    ended, _, live = _divide(best, total.shape[1])
     score = (best.log_p[:, : total.shape[1]] / length).masked_fill(~ended, -torch.inf)
     return live.log_p, live.row - first, live.token, score
 
