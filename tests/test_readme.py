@@ -21,7 +21,8 @@ DOCS = tuple(
     str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "extending.md"
 )
 PAGES = ("README.md", "data/README.md", *DOCS)
-LECTURES = [page for page in DOCS if page not in ("docs/README.md", "docs/reports.md", "docs/demo.md")]
+OTHERS = ("docs/README.md", "docs/reports.md", "docs/demo.md", "docs/exercises.md")
+LECTURES = [page for page in DOCS if page not in OTHERS]
 EVERY_PAGE = sorted(
     str(page.relative_to(ROOT))
     for pattern in ("*.md", "data/*.md", "docs/**/*.md", "results/*.md")

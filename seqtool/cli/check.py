@@ -27,7 +27,7 @@ def check(config: DictConfig) -> None:
     elif len(words) > 2:
         raise InputError("check needs one exercise and one answer: seqtool check NAME mine.Class.")
     elif (difference := compare(words[0], _answer(*words))) is not None:
-        mistake = difference.mistake or "none of those that are known gives these numbers"
+        mistake = difference.mistake or "no known mistake gives these numbers"
         print(f"Difference: {difference.what}.\nLikely mistake: {mistake}.", flush=True)
         raise InputError(f"{words[1]} is not right yet.") from difference.error
     else:

@@ -1,4 +1,5 @@
 """Right solutions, written otherwise than ours, each with its exercise."""
+# ruff: noqa: N803, N806
 
 import math
 from collections.abc import Callable

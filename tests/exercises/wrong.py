@@ -1,4 +1,5 @@
 """Wrong solutions, as learners write them, each with the exercise that it is meant for and the mistake to be named."""
+# ruff: noqa: N803, N806
 
 import math
 from collections.abc import Callable
@@ -13,7 +14,7 @@ CATALOGUE: dict[str, tuple[str, str]] = {}
 
 
 def entering(catalogue: dict[str, tuple[str, str]]) -> Callable[[str, str], Callable[[Any], Any]]:
-    """A decorator that enters a solution in a catalogue, with its exercise and a part of what is to be said about it."""
+    """A decorator that enters a solution in a catalogue, with its exercise and a part of what is to be said of it."""
 
     def wrong(exercise: str, mistake: str) -> Callable[[Any], Any]:
         def enter(solution: Any) -> Any:
@@ -267,21 +268,13 @@ def beam_extends_finished(total, log_p, length, eos):
 
 @wrong("beam_step", "the length penalty is not applied")
 def beam_without_penalty(total, log_p, length, eos):
-    B, K, V = log_p.shape
-    best, index = (total.unsqueeze(-1) + log_p).view(B, -1).sort(dim=-1, descending=True)
-    results = []
-    for b in range(B):
-        score = torch.tensor([float(p) if i % V == eos else -math.inf for p, i in zip(best[b, :K], index[b, :K])])
-        live = [(p, i) for p, i in zip(best[b].tolist(), index[b].tolist()) if i % V != eos][:K]
-        results.append(([p for p, _ in live], [i // V for _, i in live], [i % V for _, i in live], score.tolist()))
-    totals, rows, tokens, scores = zip(*results)
-    f64 = torch.float64
-    return (
-        torch.tensor(totals, dtype=f64),
-        torch.tensor(rows),
-        torch.tensor(tokens),
-        best[:, :K] * 0 + torch.stack([torch.where(index[b, :K] % V == eos, best[b, :K], -math.inf) for b in range(B)]),
-    )
+    K, V = log_p.shape[1:]
+    sums, index = (total.unsqueeze(-1) + log_p).flatten(1).sort(dim=-1, descending=True)
+    live, rows, tokens = torch.zeros_like(total), torch.zeros_like(index[:, :K]), torch.zeros_like(index[:, :K])
+    for b, sentence in enumerate(index.tolist()):
+        places = [place for place, continuation in enumerate(sentence) if continuation % V != eos][:K]
+        live[b], rows[b], tokens[b] = sums[b, places], index[b, places] // V, index[b, places] % V
+    return live, rows, tokens, sums[:, :K].masked_fill(index[:, :K] % V != eos, -math.inf)
 
 
 @wrong("masked_loss", "the mean is over all positions")
@@ -291,7 +284,7 @@ def loss_over_all_positions(logits, labels):
 
 @wrong("masked_loss", "the means of the sentences are averaged")
 def loss_of_sentences(logits, labels):
-    losses = [F.cross_entropy(row, label, ignore_index=0) for row, label in zip(logits, labels)]
+    losses = [F.cross_entropy(row, label, ignore_index=0) for row, label in zip(logits, labels, strict=True)]
     return torch.stack(losses).mean()
 
 
