@@ -38,6 +38,9 @@ def run(line: str) -> int:
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_textbook_solution_equals_the_code_of_the_package(name: str) -> None:
     assert compare(name, ours.ANSWERS[name]) is None
+    for case in CASES:
+        results = _tensors(EXERCISES[name].solution(), EXERCISES[name], case, False)
+        assert isinstance(results, dict) and not any(result.isnan().any() for result in results.values())
 
 
 @pytest.mark.parametrize("solution", right.CATALOGUE)
@@ -149,7 +152,7 @@ def test_right_and_wrong(mine: None, capsys: pytest.CaptureFixture[str]) -> None
     assert run("check scaled_dot mine.scaled") == 2
     out, err = capsys.readouterr()
     first, second = out.splitlines()
-    assert first.startswith("Difference: scores, 3×4×5, differs most at [")
+    assert first.startswith("Difference: scores, 3×4×5, differs by up to 1.952 at [")
     assert "where yours is " in first and first.endswith(" (B=3, T=4, S=5).")
     assert second == "Likely mistake: the scores are divided by d instead of √d."
     assert err == "seqtool: mine.scaled is not right yet.\n"

@@ -106,7 +106,7 @@ def attention_masks_annotations(queries, annotations, mask):
     return alpha @ annotations, alpha * mask[:, None]
 
 
-@wrong("attention", "it returns Tensor, but is asked for contexts (B×T×H), weights (B×T×S)")
+@wrong("attention", "what is asked for are tensors: contexts (B×T×H), weights (B×T×S)")
 def attention_without_weights(queries, annotations, mask):
     return (queries @ annotations.mT).masked_fill(~mask[:, None], -1e9).softmax(-1) @ annotations
 
@@ -493,3 +493,13 @@ def smoothed_divergence(logits, labels, smoothing):
     V = logits.shape[-1]
     target = torch.full_like(logits, smoothing / V).scatter(-1, labels[..., None], 1 - smoothing + smoothing / V)
     return F.kl_div(logits.log_softmax(-1), target, reduction="none").sum(-1)[labels != 0].mean()
+
+
+@wrong("beam_step", "whole numbers are asked for")
+def beam_row_of_fractions(total, log_p, length, eos):
+    K, V = log_p.shape[1:]
+    best, i = (total[..., None] + log_p).flatten(1).topk(2 * K)
+    ends = i % V == eos
+    live, o = best.masked_fill(ends, -math.inf).topk(K)
+    score = (best / length).masked_fill(~ends, -math.inf)[:, :K]
+    return live, torch.floor(i.double() / V).gather(1, o), (i % V).gather(1, o), score

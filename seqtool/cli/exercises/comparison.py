@@ -70,14 +70,14 @@ def _tensors(answer: Answer, exercise: Exercise, case: Case, gradients: bool) ->
         results = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
         if len(results) != len(exercise.results) or not all(isinstance(result, Tensor) for result in results):
             kinds = " and ".join(type(result).__name__ for result in results)
-            return Difference(f"it returns {kinds}, but is asked for {described(exercise.results)}")
+            return Difference(f"it returns {kinds}", f"what is asked for are tensors: {described(exercise.results)}")
         tensors: Tensors = dict(zip(exercise.results, results, strict=True))
         for name, argument in before.items():
             if isinstance(argument, Tensor) and not torch.equal(argument, arguments[name]):
                 return Difference(f"the argument {name} is changed", _reason("in-place"))
         for name, result in tensors.items():
-            if result.is_floating_point() and result.dtype != torch.float64:
-                return Difference(f"{name} is {result.dtype}, but the inputs are torch.float64", _reason("dtype"))
+            if result.dtype != (expected := torch.int64 if name in ("row", "token") else torch.float64):
+                return Difference(f"{name} is {result.dtype} instead of {expected}", _reason(str(result.dtype)))
             if exercise.real and result.shape[:2] == arguments[exercise.real].shape:
                 tensors[name] = result.where(arguments[exercise.real][:, :, None], torch.zeros_like(result))
         if not gradients:
@@ -98,10 +98,9 @@ def _equal(ours: Tensors | Difference, theirs: Tensors | Difference) -> bool:
 
 
 def _same(ours: Tensor, theirs: Tensor, tolerance: float = 1e-8) -> bool:
-    """By default, to far more than the rounding of float64, and less than that of float32."""
-    if ours.shape != theirs.shape or ours.is_floating_point() != theirs.is_floating_point():
-        return False
-    return bool((torch.isclose(ours.double(), theirs.double(), tolerance, tolerance) | ours.isnan()).all())
+    """Whether two tensors are equal but for the rounding of float64, which is far below that of float32."""
+    close = torch.isclose(ours.double(), theirs.double(), tolerance, tolerance) if ours.shape == theirs.shape else None
+    return close is not None and bool((close | ours.isnan()).all())
 
 
 def _known(exercise: Exercise, right: Sequence[Tensors | Difference], given: Sequence[Tensors | Difference]) -> str:
@@ -123,13 +122,13 @@ def _between(ours: Tensors | Difference, theirs: Tensors | Difference, wrong: Se
     name = next(name for name in ours if not _same(ours[name], theirs[name]))
     our, their = ours[name], theirs[name]
     mistake = next(_reasons(name, ours, theirs, wrong), "")
-    kinds = [f"{'×'.join(map(str, tensor.shape)) or 'a number'} of {tensor.dtype}" for tensor in (their, our)]
-    if kinds[0] != kinds[1]:
-        return Difference(f"{name} is {kinds[0]} instead of {kinds[1]}", mistake)
-    apart = (our.double() - their.double()).abs().nan_to_num(torch.inf).where(our != their, 0)
+    shapes = ["×".join(map(str, tensor.shape)) or "a number" for tensor in (their, our)]
+    if shapes[0] != shapes[1]:
+        return Difference(f"{name} is {shapes[0]} instead of {shapes[1]}", mistake)
+    apart = (our.double() - their.double()).abs().nan_to_num(torch.inf, torch.inf).where(our != their, 0)
     place = torch.unravel_index(apart.argmax(), our.shape)
-    most = f"at {[int(i) for i in place]}, where yours is {their[place]:.4g} and ours {our[place]:.4g}"
-    return Difference(f"{name}, {kinds[0].split()[0]}, differs most {most}", mistake)
+    most = f"{apart.max():.4g} at {[*map(int, place)]}, where yours is {their[place]:.4g} and ours {our[place]:.4g}"
+    return Difference(f"{name}, {shapes[0]}, differs by up to {most}".replace(" at []", ""), mistake)
 
 
 def _reasons(name: str, ours: Tensors, theirs: Tensors, wrong: Sequence[Case]) -> Iterator[str]:
