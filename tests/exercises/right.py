@@ -28,6 +28,14 @@ def dot_with_loops(queries, annotations):
     return torch.stack(rows)
 
 
+@right("dot")
+def dot_of_columns(queries, annotations):
+    scores = torch.zeros(queries.shape[0], queries.shape[1], annotations.shape[1])
+    for s in range(annotations.shape[1]):
+        scores[:, :, s] = (queries * annotations[:, s : s + 1]).sum(-1)
+    return scores
+
+
 @right("scaled_dot")
 class ScaledBeforehand(nn.Module):
     def forward(self, queries, annotations):
@@ -149,3 +157,28 @@ def label_smoothing_of_torch(logits, labels, smoothing):
 def doubly_stochastic_with_einsum(alpha, labels):
     seen = torch.einsum("bts,bt->bs", alpha, (labels > 0).double())
     return torch.einsum("bs,bs->b", 1 - seen, 1 - seen)
+
+
+@right("label_smoothing")
+def label_smoothing_of_targets(logits, labels, smoothing):
+    V = logits.shape[-1]
+    q = torch.full_like(logits, smoothing / V) + (1 - smoothing) * F.one_hot(labels, V)
+    return -(q * logits.log_softmax(-1)).sum(-1)[labels > 0].mean()
+
+
+@right("last_state")
+def last_state_step_by_step(states, lengths):
+    last = states[:, 0]
+    for t in range(states.shape[1]):
+        last = torch.where((t < lengths)[:, None], states[:, t], last)
+    return last
+
+
+@right("causal_attention")
+def causal_attention_step_by_step(queries, keys, values, mask):
+    contexts = []
+    for t in range(queries.shape[1]):
+        e = (keys[:, : t + 1] @ queries[:, t, :, None])[..., 0] / keys.shape[-1] ** 0.5
+        alpha = e.masked_fill(~mask[:, : t + 1], -1e12).softmax(-1)
+        contexts.append((alpha[:, None] @ values[:, : t + 1])[:, 0])
+    return torch.stack(contexts, 1)

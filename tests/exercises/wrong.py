@@ -54,7 +54,7 @@ def dot_squeezed(queries, annotations):
 
 @wrong("dot", "single precision")
 def dot_in_single_precision(queries, annotations):
-    scores = torch.zeros(queries.shape[0], queries.shape[1], annotations.shape[1])
+    scores = torch.zeros(queries.shape[0], queries.shape[1], annotations.shape[1], dtype=torch.float32)
     for t in range(queries.shape[1]):
         for s in range(annotations.shape[1]):
             scores[:, t, s] = (queries[:, t] * annotations[:, s]).sum(-1)

@@ -61,33 +61,34 @@ def _reason(message: str) -> str:
 
 def _tensors(answer: Answer, exercise: Exercise, case: Case, gradients: bool) -> Tensors | Difference:
     """An answer's results, 0 where they do not count; or the gradients of a weighted sum of them, for each argument."""
-    arguments, before = exercise.drawn(case), exercise.drawn(case)
-    leaves = {name: a for name, a in arguments.items() if isinstance(a, Tensor) and a.is_floating_point()}
-    for leaf in leaves.values():
-        leaf.requires_grad_(gradients)
+    inputs, before, usual = exercise.drawn(case), exercise.drawn(case), torch.get_default_dtype()
+    leaves = {n: x.requires_grad_(gradients) for n, x in inputs.items() if torch.is_tensor(x) and x.is_floating_point()}
+    torch.set_default_dtype(torch.float64)  # of what an answer makes without a type
     try:
-        returned = answer(**arguments)
+        returned = answer(**inputs)
         results = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
         if len(results) != len(exercise.results) or not all(isinstance(result, Tensor) for result in results):
             kinds = " and ".join(type(result).__name__ for result in results)
             return Difference(f"it returns {kinds}", f"what is asked for are tensors: {described(exercise.results)}")
         tensors: Tensors = dict(zip(exercise.results, results, strict=True))
         for name, argument in before.items():
-            if isinstance(argument, Tensor) and not torch.equal(argument, arguments[name]):
+            if isinstance(argument, Tensor) and not torch.equal(argument, inputs[name]):
                 return Difference(f"the argument {name} is changed", _reason("in-place"))
         for name, result in tensors.items():
             if result.dtype != (expected := torch.int64 if name in ("row", "token") else torch.float64):
                 return Difference(f"{name} is {result.dtype} instead of {expected}", _reason(str(result.dtype)))
-            if exercise.real and result.shape[:2] == arguments[exercise.real].shape:
-                tensors[name] = result.where(arguments[exercise.real][:, :, None], torch.zeros_like(result))
+            if exercise.real and result.shape[:2] == inputs[exercise.real].shape:
+                tensors[name] = result.where(inputs[exercise.real][:, :, None], torch.zeros_like(result))
         if not gradients:
             return tensors
         flat = torch.cat([result.flatten() for result in tensors.values()])
-        weighted = flat @ torch.arange(1, len(flat) + 1, dtype=flat.dtype).cos()
+        weighted = flat @ torch.arange(1, len(flat) + 1).cos()
         values = torch.autograd.grad(weighted, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return {f"the gradient of {name}": value for name, value in zip(leaves, values, strict=True)}
     except Exception as error:  # somebody's code may raise anything
         return raised(error)
+    finally:
+        torch.set_default_dtype(usual)
 
 
 def _equal(ours: Tensors | Difference, theirs: Tensors | Difference) -> bool:
@@ -107,9 +108,8 @@ def _known(exercise: Exercise, right: Sequence[Tensors | Difference], given: Seq
     """The known mistake that gives the same. Large numbers are left out, as they may overflow as well."""
     for mistake, wrong in exercise.wrong():
         results = [_tensors(wrong, exercise, case, gradients=False) for case in CASES if case.scale == 1]
-        pairs = zip(results, right, strict=False)
-        tells = any(not isinstance(result, Difference) and not _equal(result, ours) for result, ours in pairs)
-        if tells and all(map(_equal, results, given)):
+        told = (not isinstance(r, Difference) and not _equal(r, ours) for r, ours in zip(results, right, strict=False))
+        if any(told) and all(map(_equal, results, given)):
             return mistake
     return ""
 
