@@ -1,6 +1,5 @@
 """Our answers to the exercises: the package's own code, called as an exercise asks for it."""
-# ruff: noqa: N803
-# ruff: noqa: N803
+# ruff: noqa: N803, N806
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,13 +9,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seqtool.cli.exercises.exercise import Answer
-from seqtool.decoding.beam_search import _best, _divide
+from seqtool.decoding.beam_search import Lattice, beam_search
 from seqtool.models.attention import Attention, make_score
 from seqtool.models.cells import Recurrence, States
-from seqtool.models.contract import Memory
-from seqtool.models.cross_entropy import cross_entropy
-from seqtool.models.parts import PLAIN
-from seqtool.models.tokens import PAD
+from seqtool.models.contract import Memory, Step
+from seqtool.models.parts import PLAIN, cross_entropy
+from seqtool.models.tokens import BOS, EOS, PAD
 from seqtool.training.losses import doubly_stochastic
 
 
@@ -72,11 +70,34 @@ def _cell(name: str) -> Answer:
 
 
 def _beam_step(total: Tensor, log_p: Tensor, length: int, eos: int) -> tuple[Tensor, ...]:
-    first = total.shape[1] * torch.arange(len(total))[:, None]  # rows are counted through the batch
-    best = _best(total[:, :, None] + log_p)
-    ended, _, live = _divide(best, total.shape[1])
-    score = (best.log_p[:, : total.shape[1]] / length).masked_fill(~ended, -torch.inf)
-    return live.log_p, live.row - first, live.token, score
+    """The second step of a search whose first step makes these hypotheses, which are the ids after EOS.
+
+    The search decides in single precision. The sums are then computed in the precision of the arguments.
+    """
+    B, K, V = log_p.shape
+    own_ids = torch.tensor([eos, *(token for token in range(V) if token != eos)])  # by our ids from EOS on
+
+    def step(_: Any, sentence: Tensor, token: Tensor) -> Step[Tensor]:
+        logits = torch.full((len(token), EOS + V), -torch.inf, dtype=torch.float64)
+        first, later = token == BOS, token != BOS
+        logits[first, EOS + 1 : EOS + 1 + K] = total[sentence[first]]
+        logits[later, EOS:] = log_p[sentence[later], (token[later] - EOS - 1) % K][:, own_ids]  # −∞ has any id
+        return Step(logits, sentence, None)
+
+    lattice = Lattice()
+    settings: Any = {"beam": K, "n_best": K, "penalty": float, "coverage": 0, "keep_attention": False}
+    beam_search(step, (), torch.arange(B), maximum=[2] * B, trace=lattice, **settings)
+    score = torch.full((B, K), -torch.inf, dtype=torch.float64)
+    row, token = torch.zeros(2, B, K, dtype=torch.int64)
+    for i in range(B):
+        live = [candidate for candidate in lattice.steps[i][1] if candidate.fate == "kept"]
+        row[i] = torch.tensor([candidate.parent for candidate in live])
+        token[i] = own_ids[[candidate.token - EOS for candidate in live]]
+        for rank, candidate in enumerate(lattice.steps[i][1]):
+            if candidate.fate == "ended":
+                score[i, rank] = (total[i, candidate.parent] + log_p[i, candidate.parent, eos]) / length
+    sentence = torch.arange(B)[:, None]
+    return total[sentence, row] + log_p[sentence, row, token], row, token, score
 
 
 def _loss(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
