@@ -11,8 +11,7 @@ from omegaconf import OmegaConf
 
 from seqtool.cli import check as checking
 from seqtool.cli import main as cli
-from seqtool.cli.exercises.comparison import Difference, _equal, _tensors, compare
-from seqtool.cli.exercises.exercise import CASES, EXERCISES, described
+from seqtool.cli.exercises import CASES, EXERCISES, Difference, _equal, _tensors, compare, described
 from seqtool.runtime.files import config_directory
 
 ROOT = Path(__file__).parent.parent
@@ -58,7 +57,7 @@ def test_every_known_mistake_differs_from_ours_and_from_every_other(name: str) -
     exercise = EXERCISES[name]
     expected = [_tensors(exercise.solution(), exercise, case, False) for case in USUAL]
     answers: dict[str, list[list[object]]] = {}
-    for mistake, answer in exercise.wrong():
+    for mistake, answer in exercise.known_mistakes():
         answers.setdefault(mistake, []).append([_tensors(answer, exercise, case, False) for case in USUAL])
     for mistake, variants in answers.items():
         for variant in variants:
@@ -111,6 +110,9 @@ def other(queries, annotations):
 
 def positional(q, a):
     return q @ a.mT
+
+def missing(queries, annotations, other):
+    return dot(queries, annotations)
 
 class Dot(torch.nn.Module):
     def forward(self, queries, annotations):
@@ -178,21 +180,10 @@ def test_an_exception_is_shown_with_its_line(
     [
         ("dott mine.dot", "Unknown exercise 'dott'; did you mean 'dot'?"),
         ("mine.dot dot", "Unknown exercise 'mine.dot'; did you mean 'dot'?"),
-        ("dot dot", "'dot' must name the module and what is in it, as mine.Class does."),
+        ("dot dot", "'dot' must name a function or class with its module, such as mine.Class."),
         ("dot mine.dot mine.Dot", "check needs one exercise and one answer: seqtool check NAME mine.Class."),
         ("dot mien.dot", "Unknown target 'mien.dot': there is no module 'mien'; did you mean 'mine'?"),
         ("dot mine.Dott", "Unknown target 'mine.Dott'; did you mean 'mine.Dot'?"),
-        ("dot mine.LENGTH", "mine.LENGTH is not a function or class, but int."),
-        (
-            "dot mine.positional",
-            "mine.positional cannot be called as dot(queries, annotations), with these names: missing a required "
-            "argument: 'q'.",
-        ),
-        (
-            "additive mine.dot",
-            "mine.dot cannot be called as additive(queries, annotations, W, U, v), with these names: got an unexpected "
-            "keyword argument 'W'.",
-        ),
         (
             "dot mine.Sized",
             "mine.Sized cannot be imported, or made without arguments: TypeError: Sized.__init__() missing 1 required "
@@ -200,7 +191,7 @@ def test_an_exception_is_shown_with_its_line(
         ),
         (
             "dot mine.Linear",
-            "mine.Linear has parameters of its own (inner.weight, inner.bias): they are arguments of the call.",
+            "mine.Linear has its own parameters (inner.weight, inner.bias): make them arguments of the call.",
         ),
         (
             "dot broken.dot",
@@ -220,9 +211,33 @@ def test_bad_input(mine: None, line: str, message: str, capsys: pytest.CaptureFi
     assert capsys.readouterr() == ("", f"seqtool: {message}\n")
 
 
-def test_an_object_that_cannot_be_called(mine: None, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("check dot mine.Plain") == 2
-    assert "seqtool: mine.Plain cannot be called as dot(queries, annotations)" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("line", "error", "mistake"),
+    [
+        (
+            "dot mine.positional",
+            "positional() got an unexpected keyword argument 'queries'",
+            "the arguments are passed by name, so they must have the names of the exercise",
+        ),
+        (
+            "dot mine.missing",
+            "missing() missing 1 required positional argument: 'other'",
+            "the arguments are passed by name, so they must have the names of the exercise",
+        ),
+        (
+            "dot mine.Plain",
+            "'Plain' object is not callable",
+            "an answer is a function, or a class with __call__ or, if it is a torch.nn.Module, forward",
+        ),
+    ],
+)
+def test_what_cannot_be_called(
+    mine: None, line: str, error: str, mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(f"check {line}") == 2
+    out, err = capsys.readouterr()
+    assert out == f"Difference: TypeError: {error} (B=3, T=4, S=5).\nLikely mistake: {mistake}.\n"
+    assert err == f"seqtool: {line.split()[1]} is not right yet.\n"
 
 
 # The page.

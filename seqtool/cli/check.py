@@ -1,62 +1,50 @@
-"""`seqtool check NAME mine.Class`: an exercise that asks for code, and an answer to it beside ours."""
-
-import inspect
-import sys
+"""`seqtool check NAME mine.Class`: compares an answer to an exercise with ours."""
 
 from omegaconf import DictConfig
 from torch import nn
 
-from seqtool.cli.exercises.comparison import compare, raised
-from seqtool.cli.exercises.exercise import EXERCISES, Answer, described
+from seqtool.cli.exercises import EXERCISES, Answer, compare, described, raised
 from seqtool.errors import InputError
 from seqtool.settings import declarations, names, sentence, typed, unknown
 from seqtool.settings.classes import located
 
 
 def check(config: DictConfig) -> None:
-    """Print the exercises, or what one asks for, or that an answer is right; InputError if it is not."""
+    """Print all exercises, what one of them asks for, or that an answer is right. InputError if the answer is wrong."""
     words = names(typed(declarations.Check, config).answer)
     if not words:
-        print("\n".join(map(_call, EXERCISES)))
-    elif words[0] not in EXERCISES:
-        raise InputError(sentence([unknown(words[0], EXERCISES, kind="exercise")]))
-    elif len(words) == 1:
-        asked = EXERCISES[words[0]]
-        print(f"{_call(words[0])}: {asked.equation}")
-        print(f"  arguments: {described(asked.arguments)}\n  returns: {described(asked.results)}")
-    elif len(words) > 2:
+        print("\n".join(f"{name}({', '.join(exercise.arguments)})" for name, exercise in EXERCISES.items()))
+        return
+    name, *answers = words
+    if name not in EXERCISES:
+        raise InputError(sentence([unknown(name, EXERCISES, kind="exercise")]))
+    exercise = EXERCISES[name]
+    if not answers:
+        print(f"{name}({', '.join(exercise.arguments)}): {exercise.equation}")
+        print(f"  arguments: {described(exercise.arguments)}\n  returns: {described(exercise.results)}")
+    elif len(answers) > 1:
         raise InputError("check needs one exercise and one answer: seqtool check NAME mine.Class.")
-    elif (difference := compare(words[0], _answer(*words))) is not None:
+    elif (difference := compare(name, _load(answers[0]))) is not None:
         mistake = difference.mistake or "no known mistake gives these numbers"
         print(f"Difference: {difference.what}.\nLikely mistake: {mistake}.", flush=True)
-        raise InputError(f"{words[1]} is not right yet.") from difference.error
+        raise InputError(f"{answers[0]} is not right yet.") from difference.error
     else:
-        print(f"Right: {words[1]} gives what {words[0]} asks for.")
+        print(f"Right: {answers[0]} gives what {name} asks for.")
 
 
-def _call(name: str) -> str:
-    return f"{name}({', '.join(EXERCISES[name].arguments)})"
-
-
-def _answer(exercise: str, place: str) -> Answer:
-    """The function, or the object of the class, that answers an exercise; InputError if it cannot be called so."""
-    module, _, attribute = place.rpartition(".")
-    if not module:
-        raise InputError(f"'{place}' must name the module and what is in it, as mine.Class does.")
+def _load(name: str) -> Answer:
+    """The function called `name`, or an object of the class called so."""
+    if "." not in name:
+        raise InputError(f"'{name}' must name a function or class with its module, such as mine.Class.")
     try:
-        target = located({"_target_": place}, trusted=True)
-        made = target() if isinstance(target, type) else target
-    except InputError as error:
-        value = vars(sys.modules.get(module, sys)).get(attribute)
-        other = InputError(f"{place} is not a function or class, but {type(value).__name__}.")
-        raise (error if value is None or callable(value) else other) from error.__cause__
-    except Exception as error:  # somebody's code may raise anything
-        raise InputError(f"{place} cannot be imported, or made without arguments: {raised(error).what}.") from error
-    if isinstance(made, nn.Module) and (own := [name for name, _ in made.named_parameters()]):
-        raise InputError(f"{place} has parameters of its own ({', '.join(own)}): they are arguments of the call.")
-    function: Answer = made.forward if isinstance(made, nn.Module) else made
-    try:
-        inspect.signature(function).bind(**EXERCISES[exercise].arguments)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{place} cannot be called as {_call(exercise)}, with these names: {error}.") from error
-    return function
+        target = located({"_target_": name}, trusted=True)
+        answer: Answer = target() if isinstance(target, type) else target
+    except InputError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise InputError(f"{name} cannot be imported, or made without arguments: {raised(error).what}.") from error
+    if not isinstance(answer, nn.Module):
+        return answer
+    if parameters := [parameter for parameter, _ in answer.named_parameters()]:
+        raise InputError(f"{name} has its own parameters ({', '.join(parameters)}): make them arguments of the call.")
+    return answer.forward

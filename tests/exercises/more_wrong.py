@@ -22,7 +22,7 @@ def dot_cosine(queries, annotations):
     return F.cosine_similarity(queries.unsqueeze(2), annotations.unsqueeze(1), dim=-1)
 
 
-@wrong("dot", "every number is ours times -1")
+@wrong("dot", "the scores are multiplied by −1")
 def dot_negative(queries, annotations):
     return -torch.bmm(queries, annotations.permute(0, 2, 1))
 
@@ -32,7 +32,7 @@ def dot_of_batch_mates(queries, annotations):
     return torch.bmm(queries, annotations.flip(0).transpose(1, 2))
 
 
-@wrong("dot", "an axis is missing, one too many, or in another's place")
+@wrong("dot", "annotations is used where annotations.mT belongs")
 def dot_without_transposing(queries, annotations):
     return queries @ annotations
 
@@ -254,7 +254,7 @@ def penalty_of_words(alpha, labels):
     return ((1 - alpha.sum(-1)) ** 2 * (labels != 0)).sum(1)
 
 
-@wrong("dot", "an axis")
+@wrong("dot", "the axis S is summed or lost")
 def dot_of_same_positions(queries, annotations):
     n = min(queries.shape[1], annotations.shape[1])
     return (queries[:, :n] * annotations[:, :n]).sum(-1)
@@ -295,7 +295,7 @@ def additive_without_v(queries, annotations, W, U, v):
     return torch.tanh((queries @ W.T)[:, :, None] + (annotations @ U.T)[:, None]).sum(dim=3)
 
 
-@wrong("additive", "an axis")
+@wrong("additive", "the axis A stands in place of T and S")
 def additive_concatenates_positions(queries, annotations, W, U, v):
     return torch.tanh(torch.cat([queries @ W.T, annotations @ U.T], 1)) @ v
 

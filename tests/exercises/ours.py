@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from seqtool.cli.exercises.exercise import Answer
+from seqtool.cli.exercises import Answer
 from seqtool.decoding.beam_search import Lattice, beam_search
 from seqtool.models.attention import Attention, make_score
 from seqtool.models.cells import Recurrence, States
