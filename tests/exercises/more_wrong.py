@@ -503,3 +503,338 @@ def beam_row_of_fractions(total, log_p, length, eos):
     live, o = best.masked_fill(ends, -math.inf).topk(K)
     score = (best / length).masked_fill(~ends, -math.inf)[:, :K]
     return live, torch.floor(i.double() / V).gather(1, o), (i % V).gather(1, o), score
+
+
+def best_continuations(total, log_p):
+    K, V = log_p.shape[1:]
+    best, index = (total[..., None] + log_p).flatten(1).topk(2 * K)
+    return best, index // V, index % V
+
+
+@wrong("attention", "the size of the batch is fixed")
+def attention_of_three_rows(queries, annotations, mask):
+    e = torch.zeros(3, queries.shape[1], annotations.shape[1])
+    for b in range(3):
+        e[b] = queries[b] @ annotations[b].T
+    w = e.masked_fill(~mask[:, None], -1e9).softmax(-1)
+    return w @ annotations, w
+
+
+@wrong("attention", "the mask is causal, too")
+def attention_causal(queries, annotations, mask):
+    e = queries @ annotations.mT
+    m = mask[:, None] & torch.ones_like(e, dtype=torch.bool).tril()
+    w = e.masked_fill(~m, -1e9).softmax(-1)
+    return w @ annotations, w
+
+
+@wrong("attention", "over all the queries and source positions")
+def attention_over_everything(queries, annotations, mask):
+    e = (queries @ annotations.mT).masked_fill(~mask[:, None], -1e9)
+    w = e.flatten(1).softmax(-1).view_as(e)
+    return w @ annotations, w
+
+
+@wrong("causal_attention", "later positions get the score 0")
+def causal_scores_of_zero(queries, keys, values, mask):
+    e = (queries @ keys.mT).tril() / math.sqrt(keys.shape[-1])
+    return e.masked_fill(~mask[:, None], -1e9).softmax(-1) @ values
+
+
+@wrong("causal_attention", "divided by d instead of √d")
+def causal_scaled_twice(queries, keys, values, mask):
+    T = mask.shape[1]
+    m = torch.ones(T, T).tril().bool() & mask[:, None]
+    return F.scaled_dot_product_attention(queries / math.sqrt(queries.shape[-1]), keys, values, m)
+
+
+@wrong("causal_attention", "the wrong way round")
+def causal_inverted(queries, keys, values, mask):
+    T = mask.shape[1]
+    m = torch.ones(T, T).triu(1).bool() | ~mask[:, None]
+    return F.scaled_dot_product_attention(queries, keys, values, m)
+
+
+@wrong("causal_attention", "keys and values are exchanged")
+def causal_keys_as_values(queries, keys, values, mask):
+    T = mask.shape[1]
+    m = torch.ones(T, T).tril().bool() & mask[:, None]
+    return F.scaled_dot_product_attention(queries, values, keys, m)
+
+
+@wrong("causal_attention", "the softmax is missing")
+def causal_without_softmax(queries, keys, values, mask):
+    e = (queries @ keys.mT / math.sqrt(keys.shape[-1])).tril() * mask[:, None]
+    return e @ values
+
+
+@wrong("dot", "minus a squared distance")
+def dot_distance(queries, annotations):
+    return -((queries[:, :, None] - annotations[:, None]) ** 2).sum(-1)
+
+
+@wrong("scaled_dot", "rounded to a whole number")
+def scaled_by_whole_number(queries, annotations):
+    return queries @ annotations.mT / int(queries.shape[-1] ** 0.5)
+
+
+@wrong("general", "reshape or view is used to transpose")
+def general_reshaped(queries, annotations, W):
+    B, S, D = annotations.shape
+    return queries @ W.T @ annotations.reshape(B, D, S)
+
+
+@wrong("additive", "before W and U")
+def additive_tanh_first(queries, annotations, W, U, v):
+    return ((torch.tanh(queries) @ W.T)[:, :, None] + (torch.tanh(annotations) @ U.T)[:, None]) @ v
+
+
+@wrong("additive", "the difference of W s and U h")
+def additive_difference(queries, annotations, W, U, v):
+    return torch.tanh((queries @ W.T)[:, :, None] - (annotations @ U.T)[:, None]) @ v
+
+
+@wrong("rnn", "one by one instead of to their sum")
+def rnn_two_tanhs(x, h, W, U, b):
+    return torch.tanh(x @ W.T + b) + torch.tanh(h @ U.T)
+
+
+@wrong("rnn", "in another order than W and U")
+def rnn_other_order(x, h, W, U, b):
+    return torch.tanh(torch.cat([h, x], 1) @ torch.cat([W, U], 1).T + b)
+
+
+@wrong("lstm", "the old h is used where the old c belongs")
+def lstm_h_for_c(x, h, c, W, U, b):
+    i, f, g, o = (x @ W.T + h @ U.T + b).chunk(4, -1)
+    c = f.sigmoid() * h + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+@wrong("lstm", "yours are interleaved")
+def lstm_interleaved(x, h, c, W, U, b):
+    z = (x @ W.T + h @ U.T + b).view(len(x), -1, 4)
+    i, f, g, o = z.unbind(-1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+@wrong("lstm", "the old c is returned")
+def lstm_returns_old_cell(x, h, c, W, U, b):
+    i, f, g, o = (x @ W.T + h @ U.T + b).chunk(4, -1)
+    new = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * new.tanh(), c
+
+
+@wrong("lstm", "each gate's part of U is used transposed")
+def lstm_gates_transposed(x, h, c, W, U, b):
+    i, f, g, o = (x @ W.T + torch.cat([h @ u for u in U.chunk(4)], -1) + b).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+@wrong("gru", "1 − r is used where r belongs")
+def gru_reset_inverted(x, h, W, U, b):
+    xr, xz, xn = F.linear(x, W, b).chunk(3, -1)
+    ur, uz, un = F.linear(h, U).chunk(3, -1)
+    r, z = (xr + ur).sigmoid(), (xz + uz).sigmoid()
+    return (1 - z) * torch.tanh(xn + (1 - r) * un) + z * h
+
+
+@wrong("gru", "each gate's part of U is used transposed")
+def gru_parts_transposed(x, h, W, U, b):
+    xr, xz, xn = F.linear(x, W, b).chunk(3, -1)
+    ur, uz, un = [h @ u for u in U.chunk(3)]
+    r, z = (xr + ur).sigmoid(), (xz + uz).sigmoid()
+    return (1 - z) * torch.tanh(xn + r * un) + z * h
+
+
+@wrong("gru_cho", "in the mixture, too")
+def gru_cho_reset_everywhere(x, h, W, U, b):
+    xr, xz, xn = F.linear(x, W, b).chunk(3, -1)
+    Ur, Uz, Un = U.chunk(3)
+    r, z = (xr + h @ Ur.T).sigmoid(), (xz + h @ Uz.T).sigmoid()
+    return z * torch.tanh(xn + r * h @ Un.T) + (1 - z) * r * h
+
+
+@wrong("gru_cho", "the bias of the candidate is missing")
+def gru_cho_candidate_without_bias(x, h, W, U, b):
+    br, bz, _ = b.chunk(3)
+    xr, xz, xn = F.linear(x, W).chunk(3, -1)
+    Ur, Uz, Un = U.chunk(3)
+    r, z = (xr + h @ Ur.T + br).sigmoid(), (xz + h @ Uz.T + bz).sigmoid()
+    return z * torch.tanh(xn + r * h @ Un.T) + (1 - z) * h
+
+
+@wrong("last_state", "divided by the number of real ones")
+def state_sum_by_length(states, lengths):
+    return states.sum(1) / lengths[:, None]
+
+
+@wrong("last_state", "read backwards")
+def state_backwards(states, lengths):
+    return states.flip(1)[torch.arange(len(states)), lengths - 1]
+
+
+@wrong("beam_step", "continuations of different sentences are compared")
+def beam_of_all_sentences(total, log_p, length, eos):
+    B, K, V = log_p.shape
+    s = (total[..., None] + log_p).flatten()
+    best, i = s.topk(2 * K * B)
+    best, i = best.view(B, -1), i.view(B, -1)
+    row, token = i // V % K, i % V
+    ends = token == eos
+    live, o = best.masked_fill(ends, -math.inf).topk(K)
+    return live, row.gather(1, o), token.gather(1, o), (best / length).masked_fill(~ends, -math.inf)[:, :K]
+
+
+@wrong("beam_step", "row is counted through the whole batch")
+def beam_rows_of_batch(total, log_p, length, eos):
+    K = total.shape[1]
+    best, row, token = best_continuations(total, log_p)
+    ends = token == eos
+    live, o = best.masked_fill(ends, -math.inf).topk(K)
+    row = row + K * torch.arange(len(row))[:, None]
+    return live, row.gather(1, o), token.gather(1, o), (best / length).masked_fill(~ends, -math.inf)[:, :K]
+
+
+@wrong("beam_step", "token is the index among all")
+def beam_flat_token(total, log_p, length, eos):
+    _B, K, V = log_p.shape
+    best, i = (total[..., None] + log_p).flatten(1).topk(2 * K)
+    ends = i % V == eos
+    live, o = best.masked_fill(ends, -math.inf).topk(K)
+    return live, (i // V).gather(1, o), i.gather(1, o), (best / length).masked_fill(~ends, -math.inf)[:, :K]
+
+
+@wrong("beam_step", "rows and tokens are the first K")
+def beam_of_first_rows(total, log_p, length, eos):
+    K = total.shape[1]
+    best, row, token = best_continuations(total, log_p)
+    ends = token == eos
+    live, _o = best.masked_fill(ends, -math.inf).topk(K)
+    return live, row[:, :K], token[:, :K], (best / length).masked_fill(~ends, -math.inf)[:, :K]
+
+
+@wrong("beam_step", "the score is 0 where")
+def beam_scores_of_zero(total, log_p, length, eos):
+    K = total.shape[1]
+    best, row, token = best_continuations(total, log_p)
+    ends = token == eos
+    live, o = best.masked_fill(ends, -math.inf).topk(K)
+    return live, row.gather(1, o), token.gather(1, o), (best / length).masked_fill(~ends, 0)[:, :K]
+
+
+@wrong("beam_step", "the scores are sorted")
+def beam_scores_sorted(total, log_p, length, eos):
+    K = total.shape[1]
+    best, row, token = best_continuations(total, log_p)
+    ends = token == eos
+    live, o = best.masked_fill(ends, -math.inf).topk(K)
+    sc = (best / length).masked_fill(~ends, -math.inf)[:, :K].sort(1, descending=True).values
+    return live, row.gather(1, o), token.gather(1, o), sc
+
+
+@wrong("masked_loss", "the perplexity is returned")
+def loss_perplexity(logits, labels):
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0).exp()
+
+
+@wrong("masked_loss", "reshape or view is used to transpose")
+def loss_reshaped(logits, labels):
+    B, T, V = logits.shape
+    return F.cross_entropy(logits.reshape(B, V, T), labels, ignore_index=0)
+
+
+@wrong("masked_loss", "logits are set to 0 at padding")
+def loss_of_zero_logits(logits, labels):
+    return F.cross_entropy((logits * (labels != 0)[..., None]).flatten(0, 1), labels.flatten())
+
+
+@wrong("masked_loss", "the squared error of probabilities")
+def loss_squared(logits, labels):
+    q = F.one_hot(labels, logits.shape[-1]).double()
+    return ((logits.softmax(-1) - q)[labels != 0] ** 2).mean()
+
+
+@wrong("label_smoothing", "neither the label nor padding")
+def smoothed_without_padding(logits, labels, smoothing):
+    V = logits.shape[-1]
+    q = torch.full_like(logits, smoothing / (V - 2))
+    q[..., 0] = 0
+    q.scatter_(-1, labels[..., None], 1 - smoothing)
+    return -(q * logits.log_softmax(-1)).sum(-1)[labels != 0].mean()
+
+
+@wrong("label_smoothing", "the probabilities of the model are smoothed")
+def smoothed_probabilities(logits, labels, smoothing):
+    p = (1 - smoothing) * logits.softmax(-1) + smoothing / logits.shape[-1]
+    return -p.gather(-1, labels[..., None])[..., 0].log()[labels != 0].mean()
+
+
+@wrong("doubly_stochastic", "T / S times")
+def penalty_of_shares(alpha, labels):
+    n = (labels != 0).sum(1, keepdim=True)
+    return ((n / alpha.shape[-1] - (alpha * (labels != 0).unsqueeze(-1)).sum(1)) ** 2).sum(-1)
+
+
+@wrong("doubly_stochastic", "the root of the sum")
+def penalty_root(alpha, labels):
+    return (1 - (alpha * (labels != 0).unsqueeze(-1)).sum(1)).norm(dim=-1)
+
+
+@wrong("scaled_dot", "a size is fixed in the code")
+def scaled_by_root_of_six(queries, annotations):
+    return queries @ annotations.mT / math.sqrt(6)
+
+
+@wrong("causal_attention", "what is before it or real")
+def causal_or_real(queries, keys, values, mask):
+    T = mask.shape[1]
+    m = torch.ones(T, T).tril().bool() | mask[:, None]
+    return (queries @ keys.mT / keys.shape[-1] ** 0.5).masked_fill(~m, -1e9).softmax(-1) @ values
+
+
+@wrong("lstm", "; and g has a sigmoid in place of tanh")
+def lstm_sigmoids_alone(x, h, c, W, U, b):
+    i, f, g, o = (x @ W.T + h @ U.T + b).sigmoid().chunk(4, 1)
+    n = f * c + i * g
+    return o * n, n
+
+
+@wrong("gru", "z and 1 − z are exchanged: here z keeps the old state; and r is not used")
+def gru_two_mistakes(x, h, W, U, b):
+    _r, z, n = (x @ W.T + b + h @ U.T).chunk(3, 1)
+    z = z.sigmoid()
+    return z * n.tanh() + (1 - z) * h
+
+
+@wrong("beam_step", "only the first hypothesis is continued")
+def beam_of_first_hypothesis(total, log_p, length, eos):
+    _B, K, _V = log_p.shape
+    best, token = (total[:, :1] + log_p[:, 0]).topk(2 * K)
+    row = torch.zeros_like(token)
+    ends = token == eos
+    live, o = best.masked_fill(ends, -math.inf).topk(K)
+    return live, row.gather(1, o), token.gather(1, o), (best / length).masked_fill(~ends, -math.inf)[:, :K]
+
+
+@wrong("additive", "in another order than W and U")
+def additive_concatenated_otherwise(queries, annotations, W, U, v):
+    T, S = queries.shape[1], annotations.shape[1]
+    pairs = torch.cat([annotations[:, None].expand(-1, T, -1, -1), queries[:, :, None].expand(-1, -1, S, -1)], -1)
+    return torch.tanh(pairs @ torch.cat([W, U], 1).T) @ v
+
+
+@wrong("causal_attention", "comes after the softmax")
+def causal_scaled_late(queries, keys, values, mask):
+    T = mask.shape[1]
+    m = torch.ones(T, T).tril().bool() & mask[:, None]
+    return (queries @ keys.mT).masked_fill(~m, -1e9).softmax(-1) / math.sqrt(keys.shape[-1]) @ values
+
+
+@wrong("lstm", "tanh(g) is used where tanh(new) belongs")
+def lstm_candidate_for_cell(x, h, c, W, U, b):
+    i, f, g, o = (x @ W.T + h @ U.T + b).chunk(4, 1)
+    n = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * g.tanh(), n

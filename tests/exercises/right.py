@@ -182,3 +182,213 @@ def causal_attention_step_by_step(queries, keys, values, mask):
         alpha = e.masked_fill(~mask[:, : t + 1], -1e12).softmax(-1)
         contexts.append((alpha[:, None] @ values[:, : t + 1])[:, 0])
     return torch.stack(contexts, 1)
+
+
+@right("dot")
+def dot_added_to_zeros(annotations, queries):
+    return torch.baddbmm(
+        torch.zeros(len(queries), queries.shape[1], annotations.shape[1]), queries, annotations.transpose(-1, -2)
+    )
+
+
+@right("dot")
+def dot_by_vmap(queries, annotations):
+    return torch.vmap(lambda q, a: q @ a.T)(queries, annotations)
+
+
+@right("scaled_dot")
+def scaled_by_baddbmm(queries, annotations):
+    return torch.baddbmm(queries.new_zeros(1), queries, annotations.mT, alpha=1 / math.sqrt(queries.shape[-1]), beta=0)
+
+
+@right("general")
+def general_by_layer(queries, annotations, W):
+    layer = nn.Linear(*W.shape, bias=False)
+    return queries @ torch.func.functional_call(layer, {"weight": W.T}, annotations).mT
+
+
+@right("additive")
+class AdditivePairByPair:
+    name = "additive"
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, *, queries, annotations, W, U, v):
+        self.calls += 1
+        out = []
+        for b in range(queries.size(0)):
+            out.append([])
+            for t in range(queries.size(1)):
+                out[-1].append(torch.stack([v.dot(torch.tanh(W.mv(queries[b, t]) + U.mv(h))) for h in annotations[b]]))
+        return torch.stack([torch.stack(r) for r in out])
+
+
+@right("attention")
+def attention_as_named_tuple(queries, annotations, mask):
+    from collections import namedtuple
+
+    e = torch.bmm(queries, annotations.mT) + torch.log(mask.double())[:, None]
+    w = torch.softmax(e, 2)
+    return namedtuple("R", "c w")(w.bmm(annotations), w)
+
+
+@right("attention")
+def attention_of_torch(queries, annotations, mask):
+    c = F.scaled_dot_product_attention(queries, annotations, annotations, mask[:, None], scale=1)
+    w = F.scaled_dot_product_attention(
+        queries, annotations, torch.eye(annotations.shape[1]).expand(len(queries), -1, -1), mask[:, None], scale=1
+    )
+    return c, w
+
+
+@right("causal_attention")
+def causal_with_heads(queries, keys, values, mask):
+    T = mask.shape[1]
+    seen = torch.ones(T, T).tril().bool() & mask[:, None]
+    return F.scaled_dot_product_attention(
+        queries[:, None], keys[:, None], values[:, None], attn_mask=seen[:, None]
+    ).squeeze(1)
+
+
+@right("causal_attention")
+def causal_with_infinity(queries, keys, values, mask):
+    T = mask.shape[1]
+    seen = torch.ones(T, T).tril().bool() & mask[:, None]
+    e = queries @ keys.mT / math.sqrt(keys.shape[-1])
+    p = e.masked_fill(~seen, -math.inf).softmax(-1)
+    return torch.where(seen, p, 0.0) @ values
+
+
+@right("causal_attention")
+def causal_position_by_position(queries, keys, values, mask):
+    B, T, H = queries.shape
+    out = torch.zeros_like(values)
+    for b in range(B):
+        for t in range(T):
+            idx = [s for s in range(t + 1) if mask[b, s]]
+            if not idx:
+                continue
+            out[b, t] = (keys[b, idx] @ queries[b, t] / H**0.5).softmax(0) @ values[b, idx]
+    return out
+
+
+@right("rnn")
+def rnn_of_exponentials(x, h, W, U, b):
+    a = x @ W.T + h @ U.T + b
+    return (torch.exp(2 * a.clamp(max=300)) - 1) / (torch.exp(2 * a.clamp(max=300)) + 1)
+
+
+@right("lstm")
+class LSTMByGates(nn.Module):
+    def forward(self, x, h, c, W, U, b):
+        H = h.shape[-1]
+        Wi, Wf, Wg, Wo = W.reshape(4, H, -1)
+        Ui, Uf, Ug, Uo = U.reshape(4, H, H)
+        bi, bf, bg, bo = b.reshape(4, H)
+
+        def lin(W, U, b):
+            return torch.einsum("hi,bi->bh", W, x) + torch.einsum("hk,bk->bh", U, h) + b
+
+        c = torch.addcmul(
+            torch.sigmoid(lin(Wf, Uf, bf)) * c, torch.sigmoid(lin(Wi, Ui, bi)), torch.tanh(lin(Wg, Ug, bg))
+        )
+        return torch.sigmoid(lin(Wo, Uo, bo)) * c.tanh(), c
+
+
+@right("lstm")
+def lstm_of_layer(x, h, c, W, U, b):
+    cell = nn.LSTMCell(x.shape[1], h.shape[1])
+    return torch.func.functional_call(
+        cell, {"weight_ih": W, "weight_hh": U, "bias_ih": b, "bias_hh": torch.zeros_like(b)}, (x, (h, c))
+    )
+
+
+@right("gru")
+def gru_interpolated(x, h, W, U, b):
+    H = h.shape[1]
+    rz = torch.sigmoid(torch.cat([x, h], 1) @ torch.cat([W, U], 1)[: 2 * H].T + b[: 2 * H])
+    r, z = rz[:, :H], rz[:, H:]
+    n = torch.tanh(F.linear(x, W[2 * H :], b[2 * H :]) + r * F.linear(h, U[2 * H :]))
+    return torch.lerp(n, h, z)
+
+
+@right("gru_cho")
+def gru_cho_row_by_row(x, h, W, U, b):
+    outs = []
+    for i in range(len(x)):
+        r, z, n = (W @ x[i] + b).chunk(3)
+        Ur, Uz, Un = U.chunk(3)
+        r, z = torch.sigmoid(r + Ur @ h[i]), torch.sigmoid(z + Uz @ h[i])
+        outs.append(h[i] + z * (torch.tanh(n + Un @ (r * h[i])) - h[i]))
+    return torch.stack(outs)
+
+
+@right("last_state")
+def last_state_one_hot(states, lengths):
+    return (states * F.one_hot(lengths - 1, states.shape[1])[..., None]).sum(1)
+
+
+@right("beam_step")
+def beam_step_with_loops(total, log_p, length, eos):
+    B, K, V = log_p.shape
+    flat = (total.unsqueeze(2) + log_p).reshape(B, K * V)
+    order = flat.argsort(dim=1, descending=True, stable=True)
+    out = [
+        total.new_empty(B, K),
+        torch.empty(B, K, dtype=torch.long),
+        torch.empty(B, K, dtype=torch.long),
+        total.new_full((B, K), -math.inf),
+    ]
+    for b in range(B):
+        n = 0
+        for rank, j in enumerate(order[b].tolist()[: 2 * K]):
+            k, w = divmod(j, V)
+            if w == eos:
+                if rank < K:
+                    out[3][b, rank] = flat[b, j] / length
+            elif n < K:
+                out[0][b, n], out[1][b, n], out[2][b, n] = (flat[b, j], k, w)
+                n += 1
+    return out
+
+
+@right("beam_step")
+def beam_step_by_order(total, log_p, length, eos):
+    K, V = log_p.shape[1:]
+    best, index = (total[:, :, None] + log_p).flatten(1).topk(2 * K)
+    row, token = index // V, index % V
+    order = (token == eos).long().argsort(dim=1, stable=True)[:, :K]
+
+    def g(x):
+        return x.gather(1, order)
+
+    return g(best), g(row).int(), g(token).int(), torch.where(token == eos, best / length, -math.inf)[:, :K]
+
+
+@right("masked_loss")
+def masked_loss_categorical(logits, labels):
+    p = torch.distributions.Categorical(logits=logits)
+    return -(p.log_prob(labels) * labels.bool()).sum() / labels.count_nonzero()
+
+
+@right("masked_loss")
+def masked_loss_with_weights(logits, labels):
+    w = torch.ones(logits.shape[-1])
+    w[0] = 0
+    return F.cross_entropy(logits.mT, labels, weight=w)
+
+
+@right("label_smoothing")
+def label_smoothing_soft_labels(logits, labels, smoothing):
+    q = F.one_hot(labels, logits.shape[-1]) * (1 - smoothing) + smoothing / logits.shape[-1]
+    return F.cross_entropy(logits[labels != 0], q[labels != 0])
+
+
+@right("doubly_stochastic")
+def doubly_stochastic_mse(alpha, labels):
+    return F.mse_loss(
+        torch.bmm(labels.ne(0).double().unsqueeze(1), alpha).squeeze(1),
+        torch.ones(len(alpha), alpha.shape[-1]),
+        reduction="none",
+    ).sum(-1)
