@@ -25,7 +25,9 @@ DOCS = tuple(
 )
 PAGES = ("README.md", "data/README.md", *DOCS)
 LECTURES = [
-    page for page in DOCS if page.count("/") == 1 and Path(page).stem not in ("index", "README", "reports", "demo")
+    page
+    for page in DOCS
+    if page.count("/") == 1 and Path(page).stem not in ("index", "README", "reports", "demo", "exercises")
 ]
 BEGINNINGS = [page for page in DOCS if page.startswith("docs/beginnings/")]
 EVERY_PAGE = sorted(

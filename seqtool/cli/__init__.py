@@ -2,5 +2,5 @@
 
 COMMANDS = (
     *("prepare", "train", "translate", "caption", "generate", "score", "eval"),
-    *("inspect", "report", "export", "demo"),
+    *("inspect", "report", "export", "demo", "check"),
 )

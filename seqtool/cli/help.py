@@ -62,7 +62,8 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     values = dict(leaves(config))
     shown: set[str] = set()
     title, *examples = _heading(files.files[0]) or [f"seqtool {name}"]
-    sections = [title, f"Usage: seqtool {name} {'[PATH …] ' if positional(name) else ''}[key=value …]"]
+    words = "[NAME [mine.Class]] " if name == "check" else "[PATH …] " if positional(name) else ""
+    sections = [title, f"Usage: seqtool {name} {words}[key=value …]"]
     sections += ["\n".join(["Examples", *examples])] if examples else []
     sections += ["Settings and their defaults"]
     sections += [_body(file, "", values, shown, once=True) for file in files.files]

@@ -461,6 +461,11 @@ class Export:
 
 
 @dataclass
+class Check:
+    answer: Annotated[Any, Setting(positional=True, classes=True, several=True)]
+
+
+@dataclass
 class Report:
     runs: Annotated[Files, POSITIONAL]
 
@@ -486,6 +491,7 @@ COMMANDS: Mapping[str, Schemas] = {
     "report": {"": (*EVAL, Report), **DATA},
     "export": {"": (Export,)},
     "demo": {"": (Checkpoints, Demo)},
+    "check": {"": (Check,)},
 }
 
 
