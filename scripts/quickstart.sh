@@ -3,7 +3,7 @@
 # translations, score, alignments. Each call trains a new run; everything else is done once.
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-echo "== Translate with a built-in model: below each English word, how much each Spanish word attended to it"
+echo "== Translate with a built-in model: which English words each Spanish word attended to"
 seqtool translate checkpoint=builtin/words format=grid <<< "I have a big cat but a small house."
 
 echo "== Prepare the built-in English-Spanish corpus"
