@@ -120,6 +120,7 @@ screenshots() { # of the demo and of a report: needs Chromium and Playwright
     trained first experiment=quickstart
     captioner scenes experiment=scenes_soft
     python scripts/development/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
+    python scripts/development/make_gif.py --output "$out/demo.gif"
 }
 
 pages=("$@")

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# From a fresh checkout to a trained translator: environment, corpus, training, translations, score, alignments.
-# Each call trains a new run; everything else is done once.
+# From a fresh checkout to a trained translator: environment, a translation by a built-in model, then corpus, training,
+# translations, score, alignments. Each call trains a new run; everything else is done once.
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+echo "== Translate with a built-in model: which English words each Spanish word attended to"
+seqtool translate checkpoint=builtin/words format=grid <<< "I have a big cat but a small house."
 
 echo "== Prepare the built-in English-Spanish corpus"
 seqtool prepare

@@ -493,6 +493,24 @@ def test_json_lines_have_all_fields(workspace: Path, stdin: Any, capsys: pytest.
     assert empty["translations"] == [{**no_translation, "source_words": [], "words": []}]
 
 
+def test_alignments_are_drawn_in_the_terminal(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """With format=grid, a line, its translation and their grid follow one another; an empty line has no grid."""
+    lines = b"I have a big cat.\n\n"
+    stdin(lines)
+    assert run("translate", "checkpoint=runs/attend", "format=grid") == 0
+    source, text, blank, head, *rows = capsys.readouterr().out.splitlines()
+    stdin(lines)
+    assert run("translate", "checkpoint=runs/attend") == 0
+    assert [source, text, blank] == ["I have a big cat.", capsys.readouterr().out.splitlines()[0], ""]
+    words = text.split()
+    assert head.split() == source.split()
+    assert [row.split()[0] for row in rows[: len(words)]] == words
+    assert any(set(row) & set("░▒▓█") for row in rows[: len(words)])
+    assert set(rows[len(words) :]) == {""}
+    assert run("translate", "checkpoint=runs/fixed", "format=grid") == 2
+    assert "format=grid needs a model with attention" in capsys.readouterr().err
+
+
 def test_n_best_lists_are_written_as_text(workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]) -> None:
     stdin(b"I have a big cat.\nShe sees the house.\n")
     assert run("translate", "checkpoint=runs/attend", "n_best=2", "beam=4") == 0

@@ -85,7 +85,7 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
             translations = translator.hypotheses(
                 lines,
                 prefixes=prefixes,
-                attention=settings.format == "jsonl" or settings.alignments is not None or settings.plot is not None,
+                attention=settings.format != "text" or settings.alignments is not None or settings.plot is not None,
                 replace_unknown=settings.replace_unknown,
                 likeliest=settings.likeliest,
                 first_line=writer.count + 1,

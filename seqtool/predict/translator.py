@@ -11,6 +11,7 @@ from tqdm import tqdm
 from seqtool.data.text.alignment import (
     Link,
     Matrix,
+    format_grid,
     format_pharaoh,
     hard_alignment,
     joined,
@@ -84,6 +85,12 @@ class Translation(Prediction):
         """The links (source, target) from each target word to the source word with its highest attention weight."""
         matrix = self.word_attention
         return None if matrix is None else hard_alignment(matrix)
+
+    @property
+    def grid(self) -> str:
+        """The attention of words as a picture for terminals, in lines; empty without attention or words."""
+        matrix = self.word_attention
+        return "" if matrix is None or not matrix.size else format_grid(matrix, self.source_words, self.words)
 
     def summary(self) -> dict[str, Any]:
         alignment = self.alignment

@@ -66,10 +66,11 @@ class Writer(ABC, Generic[P]):
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
         declared = declarations.declared(type(settings))
         set_names = [name for name in declared if getattr(settings, name) not in (None, False)]
-        needing_attention = [name for name in set_names if declared[name].attention]
+        needing_attention = [f"{name}=…" for name in set_names if declared[name].attention]
+        needing_attention += ["format=grid"] * (settings.format == "grid")
         if needing_attention and not predictor.attends:
             reason = "reads only the text" if predictor.task == "language_modelling" else "has a fixed context"
-            raise InputError(f"{needing_attention[0]}=… needs a model with attention over a source; this one {reason}.")
+            raise InputError(f"{needing_attention[0]} needs a model with attention over a source; this one {reason}.")
         self.settings, self.predictor = settings, predictor
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
         self.count = 0
@@ -127,7 +128,8 @@ class TranslationWriter(Writer[Translation]):
         if isinstance(predictor, Translator):
             predictor.split = SPLITS[words]
         self.alignments = alignments
-        self._warns_of_no_spaces = words == "spaces" and (alignments or settings.plot) is not None
+        shown = alignments is not None or settings.plot is not None or settings.format == "grid"
+        self._warns_of_no_spaces = words == "spaces" and shown
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
@@ -159,9 +161,11 @@ class TranslationWriter(Writer[Translation]):
             stream.flush()
 
     def text(self, source: str, n_best: Sequence[Translation]) -> str:
-        """One translation as a line; several as in Moses' n-best lists, where sentences are numbered from 0."""
+        """One translation as a line; several as in Moses' n-best lists, numbered from 0; or a grid of each."""
         if self.settings.format == "jsonl":
             return _json({"source": source, **n_best[0].source_record(), "translations": self.records(n_best)})
+        if self.settings.format == "grid":
+            return "".join(f"{source}\n{best.text}\n\n{best.grid}\n" for best in n_best)
         if self.predictor.settings.n_best == 1:
             return f"{n_best[0].text}\n"
         return self.lines(str(self.count), n_best, " ||| ")

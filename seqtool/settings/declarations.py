@@ -367,6 +367,7 @@ class AlignedOutput(Output):
 
 @dataclass
 class Translate(AlignedOutput):
+    format: Annotated[str, choice("text", "jsonl", "grid")]
     input: File | None
     prefix: File | None
     replace_unknown: Annotated[bool, ATTENTION]

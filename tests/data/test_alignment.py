@@ -7,6 +7,7 @@ import pytest
 
 from seqtool.data.text.alignment import (
     diagonal,
+    format_grid,
     format_pharaoh,
     hard_alignment,
     parse_pharaoh,
@@ -121,6 +122,17 @@ def test_pharaoh_round_trip() -> None:
     assert format_pharaoh(sure, possible) == line
     assert parse_pharaoh("") == (set(), set())
     assert format_pharaoh(set()) == ""
+
+
+def test_a_grid_has_a_row_for_each_target_word_and_a_column_for_each_source_word() -> None:
+    """Columns are as wide as their words: Chinese characters take two columns, and combining marks none."""
+    attention = np.array([[0.0, 1.0, 0.5], [0.26, 0.1, 0.74]])
+    assert format_grid(attention, ["I", "see", "you"], ["我", "ve\u0301o"]).splitlines() == [
+        "     I  see  you",
+        "我      ███  ▒▒▒",
+        "ve\u0301o  ░       ▓▓▓",
+    ]
+    assert format_grid(np.array([[1.0]]), ["我们"], ["we"]) == "    我们\nwe  ████\n"
 
 
 @pytest.mark.parametrize("item", ["0_1", "1-", "-1-2", "0-1-2", "a-b", "0--1", "٣-1"])

@@ -5,6 +5,7 @@ pair (source word, target word), both counted from 0. Matrices are target words 
 """
 
 import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -18,6 +19,7 @@ Link = tuple[int, int]
 Matrix = NDArray[np.floating]
 
 LINK = re.compile(r"([0-9]{1,9})([-?])([0-9]{1,9})")
+SHADES = " ░▒▓█"  # the weights 0, 1/4, 1/2, 3/4 and 1 in a terminal
 SPACE = "▁"  # U+2581: at the start of a piece, it marks the space before it
 
 
@@ -108,3 +110,25 @@ def format_pharaoh(links: Iterable[Link], possible: Iterable[Link] = ()) -> str:
     """A line in Pharaoh format with these sure and possible links, ordered by target word."""
     marked = [(j, i, "-") for i, j in links] + [(j, i, "?") for i, j in possible]
     return " ".join(f"{i}{mark}{j}" for j, i, mark in sorted(marked))
+
+
+def format_grid(attention: Matrix, source: Sequence[str], target: Sequence[str]) -> str:
+    """A picture for terminals, in lines: a row for each target word, and below each source word the weight as a shade.
+
+    attention: target words × source words, from 0 to 1
+    """
+    first = max(map(_width, target), default=0)
+    lines = ["  ".join([" " * first, *source])]
+    for word, weights in zip(target, attention, strict=True):
+        cells = (
+            SHADES[round(float(weight) * (len(SHADES) - 1))] * _width(of)
+            for of, weight in zip(source, weights, strict=True)
+        )
+        lines.append("  ".join([word + " " * (first - _width(word)), *cells]).rstrip())
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _width(word: str) -> int:
+    """The columns that a word takes up in a terminal: two for each Chinese character, none for combining marks."""
+    letters = [letter for letter in word if unicodedata.category(letter) not in ("Mn", "Me", "Cf")]
+    return len(letters) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in letters)

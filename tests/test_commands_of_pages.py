@@ -1,0 +1,92 @@
+"""The commands of the README and of docs/ that need no data but the built-in ones work, with two steps of training."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hydra.utils import get_class
+from test_readme import EXAMPLES, configuration
+
+from seqtool.cli import main as cli
+from seqtool.data.corpora import plain_text
+from seqtool.data.corpora.parallel import Toy
+from seqtool.data.corpora.plain_text import PlainText
+from seqtool.data.corpora.scenes import Scenes
+from seqtool.runtime.files import config_directory
+from seqtool.training.runs import located
+from seqtool.view import plots
+
+ENGLISH, SPANISH = "I have a big cat.\nThe dog sleeps.\n", "Tengo un gato grande.\nEl perro duerme.\n"
+FILES = {  # that pages tell their readers to write
+    **dict.fromkeys(("new.en", "test.en", "valid.en", "new.txt", "other.txt"), ENGLISH),
+    **dict.fromkeys(("new.es", "test.es", "valid.es"), SPANISH),
+    "begins.es": "Tengo\n\n",
+}
+READ = ("input", "prefix", "sources", "references", "hypotheses", "baseline", "beside", "text", "images", "checkpoint")
+SIZES = {Toy: (400, 2), Scenes: (8, 8), PlainText: None}  # examples for training, and for validation and testing
+STEPS = ["device=cpu", "precision=fp32", "train.steps=2", "train.minutes=null", "train.epochs=1", "schedule.warmup=0"]
+
+
+def value(words: list[str], name: str) -> str | None:
+    """The value of a setting in a command line; None if it is not given."""
+    return next((word.removeprefix(f"{name}=") for word in words if word.startswith(f"{name}=")), None)
+
+
+def with_settings(words: list[str], *settings: str) -> list[str]:
+    """The command line with other settings, each instead of the page's."""
+    changed = {setting.split("=")[0] for setting in settings}
+    return [*(word for word in words if word.split("=")[0] not in changed), *settings]
+
+
+def trainings() -> Iterator[list[str]]:
+    """The command lines that train on built-in data, each with few examples and two steps, and a name of its own."""
+    runs: set[str] = set()
+    for words in {line: words for _, line, words in EXAMPLES if words[0] == "train"}.values():
+        if value(words, "data.train") or value(words, "train.resume"):
+            continue
+        first_job = [re.sub(r"=([\w.]+),.*", r"=\1", word) for word in words if word != "-m" and "$" not in word]
+        corpus = get_class(configuration(first_job)["data"]["_target_"])
+        if corpus not in SIZES:
+            continue
+        sizes = []
+        if (counts := SIZES[corpus]) is not None:
+            sizes = [f"data.train={counts[0]}", f"data.valid={counts[1]}", f"data.test={counts[1]}"]
+        brief = with_settings(words, *sizes, *STEPS, "train.batch_size=4", "data.processes=1")
+        if (name := value(words, "run")) is not None and name in runs:
+            brief = with_settings(brief, f"run={name}-again")
+        runs.add(name or "")
+        yield brief
+
+
+def others() -> Iterator[list[str]]:
+    """The other command lines whose files and runs exist when they are reached, with short outputs."""
+    for words in {line: words for _, line, words in EXAMPLES if words[0] not in ("train", "prepare", "demo")}.values():
+        if words[0] == "translate" and value(words, "input") is None:
+            words = [*words, "input=new.en"]  # pages write the text before a pipe
+        reads = [part for name in READ for part in (value(words, name) or "").split(",") if part]
+        reads += [word for word in words[1:] if "=" not in word]
+        if not all(located(Path(path)).exists() for path in reads):
+            continue
+        if value(words, "checkpoint") not in (None, "runs/grammar") and words[0] not in ("export", "score"):
+            words = with_settings(words, "max_length=8", *["bootstrap=0"] * (words[0] == "eval"))
+        if words[0] == "export":
+            shutil.rmtree(value(words, "output") or "", ignore_errors=True)
+        yield words
+
+
+def test_commands_on_built_in_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(plain_text.BUILT_IN, "train", 300)
+    monkeypatch.setattr(plots, "gradient_flow", lambda *_, **__: None)  # a third of a second each, tested elsewhere
+    for name, text in FILES.items():
+        Path(name).write_text(text, encoding="utf-8")
+    failed, count = [], 0
+    for words in chain(trainings(), others()):
+        count += 1
+        if cli.run(words, config_directory()) != 0:
+            failed.append(" ".join(words))
+    assert not failed
+    assert count >= 80, count
