@@ -183,7 +183,8 @@ def test_all_sentences_are_printed(visit: Visit, report_file: Path) -> None:
     for kind, count in (("beforeprint", 120), ("afterprint", 50)):
         page.evaluate("(kind) => window.dispatchEvent(new Event(kind))", kind)
         assert rows.count() == count and inside.count() == 1
-    page.get_by_role("button", name="BLEU second").click()
+    for _ in range(2):  # the best of the second system first
+        page.get_by_role("button", name="BLEU second").click()
     assert inside.count() == 1
 
 
@@ -199,7 +200,7 @@ def test_missing_scores_of_three_systems_come_last(visit: Visit, tmp_path: Path)
     report.write(tmp_path / "report.html", report.page("Three", "systems", [sentences]))
     page = open_report(visit, tmp_path / "report.html")
     headings = ["#", "Source", "a", "b", "c", "BLEU", "BLEU b", "BLEU c", "Δ BLEU b", "Δ BLEU c"]
-    assert page.locator("th button").all_text_contents() == headings
+    assert [text.rstrip(" ▲") for text in page.locator("th button").all_text_contents()] == headings
     orders = {"Δ BLEU b": (["1", "3", "2"], ["3", "1", "2"]), "Δ BLEU c": (["1", "2", "3"], ["1", "2", "3"])}
     for heading, expected_orders in orders.items():
         for expected in expected_orders:
