@@ -1,6 +1,7 @@
 """Tests of plots: they show the data, draw any characters, and are written completely or not at all."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,20 +23,48 @@ def read_grey(path: Path) -> np.ndarray:
         return np.asarray(image.convert("L"), dtype=float) / 255
 
 
-def test_an_alignment_shows_each_weight_in_its_cell(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    attention = generator.dirichlet(np.ones(4) * 0.3, size=3)
-    path = tmp_path / "alignment.png"
-    plots.alignment(attention, ["I", "have", "cats", "."], ["Tengo", "gatos", "."], path)
-    cell = plots.CELL_INCHES * plots.DPI
-    margin = 0.1 * plots.DPI
-    picture = read_grey(path)
-    height, width = picture.shape
-    for row in range(3):  # the map is the lower right part, inside the margin
-        for column in range(4):
-            y = height - margin - (3 - row - 0.5) * cell
-            x = width - margin - (4 - column - 0.5) * cell
-            assert picture[round(y), round(x)] == pytest.approx(attention[row, column], abs=0.02)
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that are saved."""
+    saved: list[Figure] = []
+    save = Figure.savefig
+
+    def record_and_save(figure: Figure, *arguments: Any, **keywords: Any) -> None:
+        saved.append(figure)
+        save(figure, *arguments, **keywords)
+
+    monkeypatch.setattr(Figure, "savefig", record_and_save)
+    return saved
+
+
+@pytest.mark.parametrize(("greyscale", "ground"), [(False, 1.0), (True, 0.0)])
+def test_an_alignment_shows_each_weight_in_its_cell(
+    tmp_path: Path, figures: list[Figure], greyscale: bool, ground: float
+) -> None:
+    """The axes have names, and a bar explains the colours. The ground is white, or black as in the paper."""
+    attention = np.random.default_rng(0).dirichlet(np.ones(4) * 0.3, size=3)
+    source, target = ["I", "have", "cats", "."], ["Tengo", "gatos", "."]
+    plots.alignment(attention, source, target, tmp_path / "alignment.png", greyscale=greyscale)
+    axes, bar = figures[0].axes
+    (image,) = axes.images
+    assert np.allclose(image.get_array(), attention) and image.get_clim() == (0, 1)
+    assert image.to_rgba(0.0)[:3] == pytest.approx((ground,) * 3, abs=0.04)
+    assert (axes.get_xlabel(), axes.get_ylabel(), bar.get_ylabel()) == ("source", "target", "attention weight")
+
+
+@pytest.mark.parametrize(("suffix", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")])
+def test_the_suffix_is_the_format(tmp_path: Path, suffix: str, start: bytes) -> None:
+    """A figure that is drawn again is the same file."""
+    files = [tmp_path / f"{name}.{suffix}" for name in "ab"]
+    for file in files:
+        plots.alignment(np.ones((1, 2)), ["a", "שלום"], ["b"], file)
+    first, second = (file.read_bytes() for file in files)
+    assert first.startswith(start) and first == second
+
+
+def test_colours_are_those_of_the_reports() -> None:
+    style = (plots.Path(plots.__file__).with_name("web") / "style.css").read_text()
+    assert tuple(re.findall(r"--colour-\d: (#\w+);", style)[:6]) == plots.COLOURS
 
 
 def test_alignment_draws_any_characters_without_warnings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -151,13 +180,14 @@ def test_metrics_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
 def test_learning_curves_draw_every_kind_of_value(tmp_path: Path) -> None:
     path = write_metrics(
         tmp_path / "metrics.jsonl",
-        *({"step": step, "loss": 5 / (step + 1), "learning_rate": 0.1} for step in range(100)),
+        *({"step": step, "loss": 5 / (step + 1), "learning_rate": 0.1 / (step + 1)} for step in range(100)),
+        {"step": 50, "valid_loss": 2.0, "valid_bleu": 20.0},
         {"step": 99, "valid_loss": 1.0, "valid_bleu": 30.0},
     )
     plots.learning_curves({"run": path}, tmp_path / "all.png")
     loss_only = write_metrics(tmp_path / "loss_only.jsonl", {"step": 1, "loss": 1.0})
     plots.learning_curves({"run": loss_only}, tmp_path / "loss_only.png")
-    assert read_grey(tmp_path / "all.png").shape[0] > 2 * read_grey(tmp_path / "loss_only.png").shape[0]
+    assert read_grey(tmp_path / "all.png").shape[0] > 1.5 * read_grey(tmp_path / "loss_only.png").shape[0]
     empty = write_metrics(tmp_path / "empty.jsonl", {"step": 1, "seconds": 1.0})
     with pytest.raises(InputError) as error:
         plots.learning_curves({"run": empty}, tmp_path / "empty.png")

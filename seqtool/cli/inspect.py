@@ -21,7 +21,7 @@ from seqtool.data.text import vocabulary
 from seqtool.errors import InputError, naming, printable
 from seqtool.metrics.scores import SCORES, score
 from seqtool.runtime.tables import table
-from seqtool.settings import declarations, typed
+from seqtool.settings import declarations, leaves, typed
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.runs import nearby
@@ -45,7 +45,7 @@ def inspect(config: DictConfig) -> None:
     path = Path(paths[0])
     entries = sorted(path.iterdir()) if path.is_dir() else []
     if settings.plot is not None:
-        draw(paths, Path(settings.plot))
+        draw(paths, Path(settings.plot), f".{settings.figures}")
     elif runs := _trained(entries):
         print(_table(runs))
     elif caches := [entry for entry in entries if is_cache(entry)]:
@@ -58,26 +58,27 @@ def inspect(config: DictConfig) -> None:
         print("\n".join(f"{name:<13}{printable(text)}" for name, text in lines.items()))
 
 
-def draw(paths: Sequence[str], folder: Path) -> None:
-    """Print a table of the runs; draw their learning curves and their gradients, in one figure each, into `folder`.
-    Raises InputError for a path without runs, and for two runs with the same name.
+def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:
+    """Print a table of the runs; draw their learning curves and their gradients, in one figure each, into `folder`,
+    as files with this suffix. Raises InputError for a path without runs, and for two runs with the same name.
     """
     runs = named(paths)
     flows = {}
     for name, run in runs.items():
         if (run / FLOW).is_file() and (measurements := gradient_flow.read(run / FLOW)):
-            flows[f"{name}, step {measurements[-1]['step']:,}"] = measurements[-1]
+            flows[name] = measurements[-1]
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if trained := _trained(runs.values()):
         print(_table(trained))
+    curves, gradients = ((folder / name).with_suffix(suffix) for name in (LEARNING_CURVES, GRADIENT_FLOW))
     figures = []
     with suppress(plots.NothingToDrawError):
-        plots.gradient_flow(flows, folder / GRADIENT_FLOW, runs=True)
-        figures.append(folder / GRADIENT_FLOW)
+        plots.gradient_flow(flows, gradients, runs=list(runs))
+        figures.append(gradients)
     try:
-        plots.learning_curves({name: run / METRICS for name, run in runs.items()}, folder / LEARNING_CURVES)
-        figures.insert(0, folder / LEARNING_CURVES)
+        plots.learning_curves({name: run / METRICS for name, run in runs.items()}, curves)
+        figures.insert(0, curves)
     except plots.NothingToDrawError:
         if not figures:
             raise
@@ -151,7 +152,7 @@ def facts(opened: checkpoint.Checkpoint) -> dict[str, str]:
         "parameters": f"{opened.parameters:,}",
         "vocabularies": _vocabularies(opened),
         "data": _settings(config.get("data", {})),
-        "trained": f"{progress['step']:,} steps, {progress.get('epoch', 0)} epochs{duration}",
+        "trained": f"{_counted(progress['step'], 'step')}, {_counted(progress.get('epoch', 0), 'epoch')}{duration}",
         "optimiser": _settings(config.get("optim", {})) + "; schedule " + _settings(config.get("schedule", {})),
         "this one": _scores(progress.get("last", {})),
         "best of run": _scores(progress.get("best", {})),
@@ -179,15 +180,19 @@ def _vocabularies(opened: checkpoint.Checkpoint) -> str:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    """The settings of a group on one line, after the name of its class."""
-    arguments = {key: value for key, value in settings.items() if key not in ("_target_", "name")}
-    texts = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
-    return f"{_class_name(settings)} {' '.join(texts)}"
+    """The settings of a group that are set, on one line, after the name of its class."""
+    arguments = {key: value for key, value in leaves(settings) if key not in ("_target_", "name") and value is not None}
+    texts = (f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in arguments.items())
+    return f"{_class_name(settings)}: {', '.join(texts)}"
 
 
 def _class_name(settings: Mapping[str, Any]) -> str:
     """The name of the class that a group of settings chooses."""
     return str(settings.get("_target_", settings.get("name", ""))).rpartition(".")[2]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _minutes(progress: Mapping[str, Any]) -> str:

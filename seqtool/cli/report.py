@@ -79,31 +79,43 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
 
 def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     """A panel for each group of curves, with the curves of all runs."""
-    panels = []
+    panels, places = [], {run: place for place, run in enumerate(runs)}
     for label, lines in curve_panels({name: read_metrics(run / METRICS) for name, run in runs.items()}):
-        titles = {title for _, title in lines}
-        labelled = {f"{run}: {title}" if len(runs) > 1 else title: line for (run, title), line in lines.items()}
-        title = titles.pop() if len(titles) == 1 else label
-        panels.append(report.panel(title, "updates", label, labelled, log=label == NORM))
+        titles = list(dict.fromkeys(title for _, title in lines))
+        labelled, looks = {}, {}
+        for (run, title), line in lines.items():
+            name, curve = f"{run}: {title}" if len(runs) > 1 else title, titles.index(title)
+            labelled[name] = line
+            looks[name] = {"colour": places[run], "dash": curve} if len(runs) > 1 else {"colour": curve}
+        title = titles[0] if len(titles) == 1 else label
+        panels.append(report.panel(title, "updates", label, labelled, log=label == NORM, looks=looks))
     return panels
 
 
 def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     """A panel for each stack and each tensor of its state: several measurements of one run, or the last of each run."""
     measurements: dict[str, dict[str, Any]] = {}
-    for name, run in runs.items():
+    looks: dict[str, dict[str, int]] = {}
+    for place, (name, run) in enumerate(runs.items()):
         of_run = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
         if len(runs) > 1:
-            measurements |= {f"{name}, step {measurement['step']:,}": measurement for measurement in of_run[-1:]}
+            shown = {f"{name}, step {measurement['step']:,}": measurement for measurement in of_run[-1:]}
+            looks |= {label: {"colour": place} for label in shown}
         else:
             stride = max(1, len(of_run) // GRADIENT_STEPS)
             evenly_spaced = of_run[::-stride][::-1]  # the last one included
-            measurements |= {f"step {measurement['step']:,}": measurement for measurement in evenly_spaced}
+            shown = {f"step {measurement['step']:,}": measurement for measurement in evenly_spaced}
+            looks = {label: {"colour": index} for index, label in enumerate(shown)}
+        measurements |= shown
     panels = []
     for (kind, stack), norms in gradient_panels(measurements).items():
         lines = {label: (range(1, len(values) + 1), values) for label, values in norms.items() if any(values)}
         if lines and kind != SINGULAR:
-            panels.append(report.panel(f"∂loss/∂{kind}, {stack}", "time step", "norm", lines, log=True))
+            panels.append(
+                report.panel(
+                    f"∂loss/∂{kind}, {stack}", "time step", f"nats per unit of {kind}", lines, log=True, looks=looks
+                )
+            )
     return panels
 
 

@@ -64,7 +64,9 @@ def translate(config: DictConfig) -> None:
     with distributed.group():
         distributed.from_first(settings.check)  # before the model is loaded
         translator = Translator.from_config(config)
-        writer = TranslationWriter(settings, translator, alignments=settings.alignments, words=settings.words)
+        writer = TranslationWriter(
+            settings, translator, alignments=settings.alignments, words=settings.words, greyscale=settings.greyscale
+        )
         with writer.opened():
             _translate_lines(settings, translator, writer)
 

@@ -239,7 +239,7 @@ class SystemsEvaluation(Evaluation):
         rows = []
         for index, (name, estimate) in enumerate(system.estimates.items()):
             digits = score(name).digits
-            row = [score(name).heading, estimate.text(digits)]
+            row = [score(name).directed_heading, estimate.text(digits)]
             for comparison in comparisons:
                 difference = comparison.differences[index]
                 row += [difference.baseline.text(digits), difference.text(digits), difference.p]
@@ -299,7 +299,9 @@ class SystemsEvaluation(Evaluation):
     def scores_by_segment(self) -> tuple[list[dict[str, Any]], list[list[list[float | None]]]]:
         """The labels of the scores of segments, and their values: a list over segments for each system and score."""
         infos = [score(name) for name in self.system.values]
-        labels = [{"label": info.heading, "digits": min(info.digits, 3)} for info in infos]
+        labels = [
+            {"label": info.heading, "digits": min(info.digits, 3), "lower": not info.higher_is_better} for info in infos
+        ]
         values = []
         for system in self.systems.values():
             segment_scores = [segment["scores"] for segment in system.each()]

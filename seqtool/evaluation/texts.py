@@ -154,7 +154,7 @@ class TextEvaluation(Evaluation):
             "kind": "sentences",
             "title": "Lines",
             "systems": ["text"],
-            "scores": [{"label": "nats per token", "digits": 3}],
+            "scores": [{"label": "nats per token", "digits": 3, "lower": True}],
             "sources": None,
             "names": None,
             "references": [[] for _ in self.lines],

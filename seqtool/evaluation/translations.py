@@ -346,9 +346,9 @@ class TranslationEvaluator(Evaluator):
                         )
                         output.flags.append(flags)
                     if line in samples and (alignment := best.plot_data(end=False)) is not None:
-                        figure = Path(str(settings.plot)) / f"alignment-{line:04d}.png"
+                        figure = Path(str(settings.plot)) / f"alignment-{line:04d}.{settings.figures}"
                         with plots.optional_figure(figure):
-                            plots.alignment(*alignment, figure)
+                            plots.alignment(*alignment, figure, greyscale=settings.greyscale)
                     if file is not None:
                         file.write(f"{best.text}\n")
                     output.hypotheses[line] = best.text
@@ -390,7 +390,7 @@ class TranslationEvaluator(Evaluator):
             settings=settings, segments=segments, outputs=outputs, options=options, **fields
         )
         if settings.plot is not None:
-            figure = Path(settings.plot) / "bleu_by_length.png"
+            figure = Path(settings.plot) / f"bleu_by_length.{settings.figures}"
             figure.parent.mkdir(parents=True, exist_ok=True)
             lengths = {title: evaluation.by_length_of(system) for title, system in evaluation.systems.items()}
             with plots.optional_figure(figure):

@@ -44,8 +44,8 @@ class Estimate:
     def text(self, digits: int = 2) -> str:
         """The number, and in brackets its interval if it has one, with this many decimal places."""
         if self.low is None:
-            return f"{self.value:.{digits}f}"
-        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+            return f"{self.value:z.{digits}f}"
+        return f"{self.value:z.{digits}f} [{self.low:z.{digits}f}, {self.high:z.{digits}f}]"
 
 
 def bootstrap(

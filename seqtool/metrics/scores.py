@@ -51,9 +51,14 @@ class MetricInfo:
         """The name in reports: the title, or else the label."""
         return self.title or self.label
 
+    @property
+    def directed_heading(self) -> str:
+        """The heading, and that lower is better if it is."""
+        return self.heading if self.higher_is_better else f"{self.heading} (lower is better)"
+
     def text(self, value: float) -> str:
         """The score with label and unit: `BLEU 37.10`, `loss 2.130 nats/token`."""
-        return f"{self.label} {value:.{self.digits}f} {self.unit}".rstrip()
+        return f"{self.label} {value:z.{self.digits}f} {self.unit}".rstrip()
 
 
 class Scorer(ABC):
@@ -252,7 +257,7 @@ class Difference:
 
     def text(self, digits: int) -> str:
         """The system's score minus the baseline's, with its sign."""
-        return f"{self.system.value - self.baseline.value:+.{digits}f}"
+        return f"{self.system.value - self.baseline.value:+z.{digits}f}"
 
 
 class Comparison:

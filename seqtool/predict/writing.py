@@ -122,12 +122,22 @@ class TranslationWriter(Writer[Translation]):
 
     unit = "line"
 
-    def __init__(self, settings: OutputSettings, predictor: Predictor, *, alignments: str | None, words: str) -> None:
-        """`alignments`: the file for alignments; `words`: how links and plots split texts, a name in `SPLITS`."""
+    def __init__(
+        self,
+        settings: OutputSettings,
+        predictor: Predictor,
+        *,
+        alignments: str | None,
+        words: str,
+        greyscale: bool = False,
+    ) -> None:
+        """`alignments`: the file for alignments; `words`: how links and plots split texts, a name in `SPLITS`;
+        `greyscale`: whether plots are as in the paper.
+        """
         super().__init__(settings, predictor)
         if isinstance(predictor, Translator):
             predictor.split = SPLITS[words]
-        self.alignments = alignments
+        self.alignments, self.greyscale = alignments, greyscale
         shown = alignments is not None or settings.plot is not None or settings.format == "grid"
         self._warns_of_no_spaces = words == "spaces" and shown
 
@@ -151,9 +161,9 @@ class TranslationWriter(Writer[Translation]):
         if self.links is not None:
             self.links.write(format_pharaoh(best.alignment or set()) + "\n")
         if self.plot is not None and (shown := best.plot_data(end=self.settings.end)) is not None:
-            file = self.plot / f"alignment-{self.count:04d}.png"
+            file = self.plot / f"alignment-{self.count:04d}.{self.settings.figures}"
             with plots.optional_figure(file):
-                plots.alignment(*shown, file)
+                plots.alignment(*shown, file, greyscale=self.greyscale)
 
     def flush(self) -> None:
         """Flush the files, so that each line can be read at once."""
@@ -205,7 +215,7 @@ class CaptionWriter(Writer["Caption"]):
         caption = n_best[0]
         if self.plot is not None and caption.attention is not None and caption.words:
             stem = re.sub(r"[^\w.-]+", "_", without_suffix(PurePosixPath(name).name))[:80]
-            file = self.plot / f"caption-{self.count:04d}-{stem}.png"
+            file = self.plot / f"caption-{self.count:04d}-{stem}.{self.settings.figures}"
             with_end = self.settings.end and caption.ended
             attention = caption.whole_attention if with_end else caption.attention
             words = [*caption.words, END] if with_end else caption.words

@@ -133,6 +133,7 @@ Threads = Annotated[int | None, between(1, 1024)]
 Probability = Annotated[float, Setting(above=0, at_most=1)]
 Length = Annotated[int, between(1, 10_000)]
 Words = choice("spaces", "marks", "characters")
+Figures = choice("png", "svg", "pdf")
 
 
 @dataclass
@@ -352,6 +353,7 @@ class Output:
     format: Annotated[str, choice("text", "jsonl")]
     output: NewFile | None
     plot: Annotated[NewFile | None, ATTENTION]
+    figures: Annotated[str, Figures]
     weights: Annotated[bool, ATTENTION]
     likeliest: Annotated[int, at_least(0)]
     end: bool
@@ -361,6 +363,7 @@ class Output:
 class AlignedOutput(Output):
     """The settings for the output of commands that can write alignments."""
 
+    greyscale: bool
     alignments: Annotated[NewFile | None, ATTENTION]
     words: Annotated[str, Words]
 
@@ -419,6 +422,8 @@ class EvalTranslations(EvalHypotheses):
     ter: bool
     length_bins: list[int]
     plot: NewFile | None
+    figures: Annotated[str, Figures]
+    greyscale: bool
     samples: Annotated[int, at_least(0)]
     beside: Annotated[list[str], READS, SEVERAL]
 
@@ -450,6 +455,7 @@ class Demo(ReadingMachine):
 class Inspect:
     checkpoint: Annotated[Files, POSITIONAL]
     plot: NewFile | None
+    figures: Annotated[str, Figures]
 
 
 @dataclass

@@ -1,6 +1,7 @@
-"""Plots of alignments, of attention over images, of scores and of training runs, as PNG files.
+"""Plots of alignments, of attention over images, of scores and of training runs, as PNG, SVG or PDF files.
 
-- A plot needs no window system, is written completely or not at all, and has fonts with the words' characters.
+- The suffix of a file's name is its format. A plot needs no window system, is written completely or not at all, and has
+  fonts with the words' characters.
 - matplotlib is imported when a figure is made. Its configuration files and the environment do not change how a figure
   looks, and the settings of a caller who uses matplotlib too are kept.
 - The data of the plots of a run are `Panel`s, which `web/charts.js` draws on the page of a report.
@@ -12,7 +13,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -35,15 +36,17 @@ if TYPE_CHECKING:
 DPI = 150
 MAX_LABEL_LETTERS = 30  # longer words are cut in labels
 SYMBOL_FONTS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito: colour-blind safe
+COLOURS = ("#0072b2", "#c24e00", "#00794f", "#a34a80", "#8a6100", "#55595f")  # of web/style.css, in its order
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer than colours, so that more combinations differ
 CELL_INCHES = 0.24  # the size of a word in a heat map, so that 40 × 40 words are readable
 MAX_INCHES = 60.0  # the size of a heat map: with more words the cells and letters shrink
+BAR_INCHES = 0.12, 1.2, 3.0  # the width of a colour bar, and its least and its greatest height
 PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over an image, and the size of each
 SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # for the steps of one run, light to dark
+LEARNING_RATE = "learning rate"
 NORM = "‖gradient‖"
 SINGULAR = "singular values"
-LINE_STYLES = ("-", "--")  # the styles of the first and the second curve of each of several runs in one panel
+LINE_STYLES = ("-", "--", ":", "-.")  # of the first and the second curve of a run, and of runs whose colour is taken
 
 Series = Mapping[str, tuple[list[int], list[float]]]  # steps and values, by their names in metrics.jsonl
 
@@ -71,7 +74,8 @@ def optional_figure(path: Path) -> Iterator[None]:
 
 @contextmanager
 def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
-    """Yield an empty figure of `width` × `height` inches, and write it as a PNG file when the context ends.
+    """Yield an empty figure of `width` × `height` inches, and write it when the context ends, in the format of its
+    suffix.
 
     The file is complete as soon as it exists. Meanwhile matplotlib has its default settings and does not
     log messages about fonts and cache folders; the caller's settings are restored afterwards. Raises InputError if
@@ -86,12 +90,21 @@ def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
         from matplotlib.figure import Figure
 
         settings = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
+        settings |= {"svg.hashsalt": "seqtool", "pdf.fonttype": 42}  # the same file each time; fonts that can be edited
+        format_ = path.suffix.removeprefix(".")
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format_)
         with matplotlib.rc_context(settings):
             figure = Figure(figsize=(width, height), dpi=DPI)
             FigureCanvasAgg(figure)
             yield figure
             with replacement_path(path) as temporary:
-                figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
+                options: dict[str, Any] = {
+                    "bbox_inches": "tight",
+                    "pad_inches": 0.1,
+                    "facecolor": "white",
+                    "metadata": undated,
+                }
+                figure.savefig(temporary, format=format_, **options)
     except (InputError, OSError):
         raise
     except Exception as error:  # matplotlib raises errors of all kinds
@@ -116,19 +129,31 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
-def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path) -> None:
+def alignment(
+    attention: NDArray[np.floating],
+    source: Sequence[str],
+    target: Sequence[str],
+    path: Path,
+    *,
+    greyscale: bool = False,
+) -> None:
     """Draw a heat map of attention (target words × source words), like Figure 3 of Bahdanau et al. 2015.
 
-    The source is at the top and the target at the left; black is 0 and white is 1. Raises ValueError if the shape of
-    the attention does not match the words or there are no words.
+    The source is at the top and the target at the left. White is 0 and dark blue is 1; with `greyscale`, as in the
+    paper, black is 0 and white is 1. Raises ValueError if the shape of the attention does not match the words or there
+    are no words.
     """
     if attention.shape != (len(target), len(source)) or attention.size == 0:
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
     cell = min(CELL_INCHES, MAX_INCHES / max(len(source), len(target)))
-    with drawing(path, cell * len(source), cell * len(target)) as figure:
+    width, height = cell * len(source), cell * len(target)
+    with drawing(path, width, height) as figure:
         axes = figure.add_axes((0, 0, 1, 1))  # the words are outside; the saved picture grows to fit them
-        axes.imshow(attention, cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        colours = "gray" if greyscale else "Blues"
+        image = axes.imshow(attention, cmap=colours, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         axes.xaxis.tick_top()
+        axes.set(xlabel="source", ylabel="target")
+        axes.xaxis.set_label_position("top")
         axes.tick_params(length=0, pad=3)
         axes.set_xticks(np.arange(len(source)), [word_label(word) for word in source], rotation=90)
         axes.set_yticks(np.arange(len(target)), [word_label(word) for word in target])
@@ -137,8 +162,12 @@ def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Se
             label.set(parse_math=False, fontfamily=families(label.get_text()), fontsize=font_size)
         axes.set_xticks(np.arange(1, len(source)) - 0.5, minor=True)
         axes.set_yticks(np.arange(1, len(target)) - 0.5, minor=True)
-        axes.grid(which="minor", color="0.35", linewidth=0.4)
+        axes.grid(which="minor", color="0.35" if greyscale else "0.85", linewidth=0.4)
         axes.tick_params(which="minor", length=0)
+        bar_width, least, greatest = BAR_INCHES
+        bar = min(max(height, least), greatest) / height
+        beside = figure.add_axes((1 + 0.25 / width, 1 - bar, bar_width / width, bar))
+        figure.colorbar(image, cax=beside, label="attention weight", ticks=[0, 0.5, 1])
 
 
 def attention_over_image(
@@ -220,8 +249,8 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
     scores = [score(name) for name in (*SCORES, *user_scores) if name != "loss"]
     titles: list[tuple[str, dict[str, str]]] = [
         ("nats per token", {"valid_loss": "validation loss", "loss": "training loss"}),
-        *((metric.label, {f"valid_{metric.name}": f"validation {metric.label}"}) for metric in scores),
-        ("learning rate", {"learning_rate": "learning rate"}),
+        *((metric.directed_heading, {f"valid_{metric.name}": f"validation {metric.label}"}) for metric in scores),
+        (LEARNING_RATE, {"learning_rate": LEARNING_RATE}),
         (NORM, {"gradient_norm": "norm of the gradient before clipping"}),
     ]
     panels: list[Panel] = []
@@ -232,8 +261,15 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
             for name, title in names.items()
             if name in series
         }
-        panels += [(label, lines)] if lines else []
+        if lines and (not panels or _changes(lines.values(), label)):
+            panels.append((label, lines))
     return panels
+
+
+def _changes(lines: Collection[tuple[list[int], list[float]]], label: str) -> bool:
+    """Whether there is a curve to see: a second step, and for the learning rate, a second value."""
+    values = {value for _, values in lines for value in values}
+    return any(len(steps) > 1 for steps, _ in lines) and (label != LEARNING_RATE or len(values) > 1)
 
 
 def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
@@ -246,9 +282,13 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
         files = ", ".join(map(str, metrics.values()))
         raise NothingToDrawError(f"{files} holds no losses, scores or learning rates to draw.")
     several = len(metrics) > 1
-    colours = {run: COLOURS[i % len(COLOURS)] for i, run in enumerate(metrics)}
-    with drawing(path, 7, 2.3 * len(panels) + 0.4) as figure:
-        plots = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
+    places = {run: place for place, run in enumerate(metrics)}
+    columns = 2 if len(panels) > 2 else 1
+    filled = [0] * (len(panels) % columns) + [*range(len(panels))]  # an odd one out: the losses have a whole row
+    rows = [filled[start : start + columns] for start in range(0, len(filled), columns)]
+    with drawing(path, 1.5 + 5 * columns, 2.4 * len(rows) + 0.4) as figure:
+        grid = figure.subplot_mosaic(rows, sharex=True, gridspec_kw={"wspace": 0.25})
+        plots = [grid[index] for index in range(len(panels))]
         for axes, (label, lines) in zip(plots, panels, strict=True):
             titles = list(dict.fromkeys(title for _, title in lines))
             for (run, title), (steps, values) in lines.items():
@@ -256,9 +296,9 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
                 axes.plot(
                     steps,
                     values,
-                    color=colours[run] if several else COLOURS[index],
-                    linestyle=LINE_STYLES[index] if several else "-",
+                    **(line_look(places[run], index) if several else line_look(index)),
                     marker="." if len(steps) <= 40 else None,
+                    clip_on=False,  # a dot on an axis is whole
                     label=drawable(f"{run}: {title}" if several else title),
                 )
             if label == NORM:
@@ -267,9 +307,17 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
                 axes.set_ylim(0, None)
             style_axes(axes, ylabel=label)
             if len(titles) > 1 or (several and axes is plots[0]):
-                draw_legend(axes, above=several)
-        plots[-1].set_xlabel("updates")
+                draw_legend(axes, above=1.0 if several else None)
+        plots[0].tick_params(labelbottom=True)
+        for index in rows[-1]:
+            grid[index].set_xlabel("updates")
         figure.align_ylabels()
+
+
+def line_look(place: int, curve: int = 0) -> dict[str, Any]:
+    """The colour of the run at a place among all runs, and the style of its first or second curve."""
+    style = LINE_STYLES[(curve + 2 * (place // len(COLOURS))) % len(LINE_STYLES)]
+    return {"color": COLOURS[place % len(COLOURS)], "linestyle": style}
 
 
 def gradient_panels(measurements: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, list[Any]]]:
@@ -292,11 +340,14 @@ def _stack(layer: str) -> str:
     return re.sub(r"\.\d+$", "", layer)
 
 
-def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: bool = False) -> None:
+def gradient_flow(
+    measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: Sequence[str] | None = None
+) -> None:
     """Draw the `gradient_panels` on logarithmic scales, with a column for each stack.
 
-    measurements: the measurements, by name: of several steps of one run, drawn from light to dark, or of several runs
-    runs: whether they are of several runs, each of which has its own colour
+    measurements: the measurements: of several steps of one run, by a name for each, drawn from light to dark, or one
+        of each run, by the run's name
+    runs: if they are of runs, the names of all runs, whose order gives each its colour, as in `learning_curves`
 
     A gradient that is 0 or not finite leaves a gap. Raises NothingToDrawError if all of them are.
     """
@@ -304,27 +355,30 @@ def gradient_flow(measurements: Mapping[str, Mapping[str, Any]], path: Path, *, 
     if not any(any(values) for lines in panels.values() for values in lines.values()):
         raise NothingToDrawError("No gradient and no singular value can be drawn.")
     steps = max(1, len(measurements) - 1)
-    shades = [SHADES[index * (len(SHADES) - 1) // steps] for index in range(len(measurements))]
-    colours = [COLOURS[index % len(COLOURS)] for index in range(len(measurements))] if runs else shades
+    shades = [{"color": SHADES[index * (len(SHADES) - 1) // steps]} for index in range(len(measurements))]
+    looks = [line_look(runs.index(name)) for name in measurements] if runs else shades
     layers = Counter(map(_stack, {layer for values in measurements.values() for layer in values["gradients"]}))
     kinds = [kind for kind in ("h", "c", SINGULAR) if any(kind == other for other, _ in panels)]
     stacks = list(dict.fromkeys(stack for _, stack in panels))
     with drawing(path, 4.2 * max(2, len(stacks)), 2.8 * len(kinds)) as figure:
         grid = figure.subplots(len(kinds), len(stacks), sharey="row", squeeze=False)
         for axes, (kind, stack) in zip(grid.flat, ((kind, stack) for kind in kinds for stack in stacks), strict=True):
-            for colour, name in zip(colours, measurements, strict=True):
+            if (kind, stack) not in panels:
+                axes.set_visible(False)
+                continue
+            for look, (name, measurement) in zip(looks, measurements.items(), strict=True):
                 values = np.array(panels.get((kind, stack), {}).get(name, []), dtype=float)  # None becomes NaN
                 values[~(np.isfinite(values) & (values > 0))] = np.nan
-                axes.plot(np.arange(1, len(values) + 1), values, color=colour, linewidth=1.2, label=drawable(name))
+                label = drawable(f"{name}, step {measurement['step']:,}" if runs else name)
+                axes.plot(np.arange(1, len(values) + 1), values, **look, linewidth=1.4, label=label)
             layer = f"{stack}, highest layer" if layers[stack] > 1 else stack
-            style_axes(axes, yscale="log")
-            axes.set_xlabel(f"singular values of {layer}, in order" if kind == SINGULAR else f"time step t of {layer}")
+            quantity = "∂s$_t$/∂s$_{t-1}$" if kind == SINGULAR else f"‖∂loss/∂{kind}$_t$‖"
+            style_axes(axes, yscale="log", xlabel="rank" if kind == SINGULAR else "time step t")
+            axes.set_title(f"{quantity}: {layer}", fontsize="medium", loc="left")
         for axes, kind in zip(grid[:, 0], kinds, strict=True):
-            axes.set_ylabel(
-                "of ∂s$_t$/∂s$_{t-1}$" if kind == SINGULAR else f"‖∂loss/∂{kind}$_t$‖ of the last token's loss"
-            )
-        draw_legend(grid[0, 0])
+            axes.set_ylabel("singular values (gain in a step)" if kind == SINGULAR else f"nats per unit of {kind}")
         figure.tight_layout()
+        draw_legend(grid[0, 0], above=1.1)  # over the title
 
 
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:
@@ -351,9 +405,9 @@ def style_axes(axes: "Axes", **properties: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def draw_legend(axes: "Axes", *, above: bool = False) -> None:
-    """Draw the legend inside the axes, or above them if curves fill the axes."""
-    position: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if above else {}
+def draw_legend(axes: "Axes", *, above: float | None = None) -> None:
+    """Draw the legend inside the axes, or above them, at this height, if curves fill the axes (1 is their top)."""
+    position: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, above), "ncols": 2} if above else {}
     for text in axes.legend(frameon=False, **position).get_texts():
         text.set(parse_math=False, fontfamily=families(text.get_text()))
 

@@ -58,14 +58,24 @@ def curves(title: str, panels: Sequence[Mapping[str, Any]], note: str | None = N
 
 
 def panel(
-    title: str, x_label: str, y_label: str, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, log: bool
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    log: bool,
+    looks: Mapping[str, Mapping[str, int]] | None = None,
 ) -> dict[str, Any]:
     """A chart of lines.
 
     series: the x and y values of each line, by its name
     log: whether the y axis is logarithmic
+    looks: for each line, the number of its `colour` and of its `dash`; None gives each line the next colour
     """
-    lines = [{"name": name, "x": list(x), "y": [rounded(value) for value in y]} for name, (x, y) in series.items()]
+    lines = [
+        {"name": name, "x": list(x), "y": [rounded(value) for value in y], **(looks or {}).get(name, {})}
+        for name, (x, y) in series.items()
+    ]
     return {"title": title, "xLabel": x_label, "label": y_label, "series": lines, "log": log}
 
 

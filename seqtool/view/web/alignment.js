@@ -2,7 +2,7 @@
 
 import { choice, explorable, fill, fixed, h, label, s, shown } from "./elements.js";
 
-const LETTER = 8.6; // pixels that a letter takes
+const pen = document.createElement("canvas").getContext("2d"); // measures words
 const CELL = 22;
 const LEAST = 0.02; // weights below it have no line
 const LEFTWARDS = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/; // letters of Hebrew, Arabic and their kin
@@ -55,9 +55,10 @@ function links({ source, target, weights, onword }) {
 
 /** A heat map: rows are the target's words, columns the source's. Light is 0. */
 export function heatMap({ source, target, weights }) {
-  const left = Math.max(40, ...target.map((word) => cut(word).length * LETTER + 8));
-  const top = Math.max(30, ...source.map((word) => cut(word).length * LETTER * 0.75 + 12));
+  const left = Math.max(40, ...target.map((word) => wide(word) + 12));
+  const top = Math.max(30, ...source.map((word) => 0.82 * wide(word) + 16)); // they stand at 55°;
   const [across, down] = [source.length, target.length];
+  const right = Math.max(...source.map((word, i) => CELL * (i + 1) + 0.58 * wide(word))) + 6;
   const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: read the weights.");
   const frame = s("rect", { class: "frame", width: CELL, height: CELL, visibility: "hidden" });
   function show(place, byKey) {
@@ -71,7 +72,7 @@ export function heatMap({ source, target, weights }) {
   const cell = (weight, t, i) => s("rect", { class: "cell", x: left + CELL * i, y: top + CELL * t, width: CELL, height: CELL, "fill-opacity": weight.toFixed(3), onpointerenter: () => go(t * across + i) });
   const { svg, go } = explorable(
     {
-      ...{ class: "heat", width: left + CELL * across + 90, height: top + CELL * down + 4, count: across * down, across, show },
+      ...{ class: "heat", width: left + Math.max(CELL * across, right) + 2, height: top + CELL * down + 4, count: across * down, across, show },
       "aria-label": "Heat map of attention: rows are the target’s words, columns the source’s; the arrow keys move through the cells",
     },
     s("rect", { class: "ground", x: left, y: top, width: CELL * across, height: CELL * down }),
@@ -96,11 +97,17 @@ function looked(word, source, weights) {
 function row(words) {
   let x = 4;
   const middles = words.map((word) => {
-    const width = cut(word).length * LETTER + 14;
+    const width = wide(word) + 14;
     x += width;
     return x - width / 2;
   });
-  return { middles, width: x + 4, leftwards: words.filter((word) => LEFTWARDS.test(word)).length > words.length / 2 };
+  return { middles, width: x + 4, leftwards: words.filter((word) => LEFTWARDS.test(word)).length > words.filter((word) => /^[^<]*\p{L}/u.test(word)).length / 2 };
+}
+
+/** How wide a word is, in pixels, in bold. */
+function wide(word) {
+  pen.font = `700 13px ${getComputedStyle(document.body).fontFamily}`;
+  return pen.measureText(cut(word)).width;
 }
 
 function cut(word) {

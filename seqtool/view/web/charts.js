@@ -3,7 +3,7 @@
 import { explorable, fill, fixed, h, later, s, unique } from "./elements.js";
 
 const COLOURS = 6; // --colour-0 … in style.css; more series begin again, with other dashes
-const DASHES = ["", "7 4", "2 3"];
+const DASHES = ["", "7 4", "2 3", "9 3 2 3"]; // of the first and the second curve of a run, and of further runs
 const WIDTH = 640;
 const HEIGHT = 240;
 const LEFT = 62;
@@ -13,14 +13,14 @@ const BOTTOM = 52;
 const APART = 9; // pixels between the intervals of two series in one bin
 
 /**
- * Lines through points: series are {name, x, y}, x rising. `log`: the y axis is logarithmic, and values that are not
+ * Lines through points: series are {name, x, y, colour, dash}, x rising; without a colour, by their order. `log`: the y axis is logarithmic, and values that are not
  * above 0 are left out. `digits` of the values that are read.
  */
 export function lines({ series, log = false, digits = 3, ...labels }) {
   const shown = (value) => value !== null && (!log || value > 0);
   const points = ({ x, y }) => x.map((place, i) => ({ x: place, value: y[i] })).filter(({ value }) => shown(value));
   const text = ({ value }) => precise(value, digits);
-  return chart({ ...labels, log, text, series: series.map((one) => ({ name: one.name, points: points(one) })) });
+  return chart({ ...labels, log, text, series: series.map((one) => ({ ...one, points: points(one) })) });
 }
 
 /** Points with intervals over named bins: series are {name, points}, a point {value, low, high} or null. */
@@ -69,9 +69,9 @@ function chart({ title, label, xLabel, series, text, log = false, bins = null })
     },
     cursor,
     axes(xs, ys, { bins, xLabel, label }),
-    series.flatMap(({ points }, i) => curve(points, i, xs, ys, bins ? APART * (i - (series.length - 1) / 2) : null)),
+    series.flatMap((one, i) => curve(one, i, xs, ys, bins ? APART * (i - (series.length - 1) / 2) : null)),
   );
-  const key = (i) => s("svg", { viewBox: "0 0 24 8", class: "key", "aria-hidden": "true" }, s("line", { ...look(i), x1: 0, x2: 24, y1: 4, y2: 4 }));
+  const key = (i) => s("svg", { viewBox: "0 0 24 8", class: "key", "aria-hidden": "true" }, s("line", { ...look(i, series[i]), x1: 0, x2: 24, y1: 4, y2: 4 }));
   const legend = h("ul", { class: "legend" }, series.map(({ name }, i) => h("li", {}, key(i), name)));
   const rows = () => places.map((x) => [bins ? bins[x] : x, ...series.map((_, i) => value(i, x))]);
   const table = () => plain([xLabel, ...series.map(({ name }) => name)], rows());
@@ -79,18 +79,20 @@ function chart({ title, label, xLabel, series, text, log = false, bins = null })
 }
 
 /** The i-th series: a line through its points, and in bins, `shift` pixels beside their middles, dots and intervals. */
-function curve(points, i, xs, ys, shift) {
+function curve(one, i, xs, ys, shift) {
+  const { points } = one;
+  const of = look(i, one);
   const x = (point) => xs(point.x) + (shift ?? 0);
-  const line = s("polyline", { ...look(i), points: points.map((point) => `${x(point).toFixed(1)},${ys(point.value).toFixed(1)}`).join(" ") });
+  const line = s("polyline", { ...of, points: points.map((point) => `${x(point).toFixed(1)},${ys(point.value).toFixed(1)}`).join(" ") });
   if (shift === null && points.length > 1) return [line];
-  const dot = (point) => s("circle", { class: `dot colour-${i % COLOURS}`, cx: x(point), cy: ys(point.value), r: shift === null ? 4 : 3.5 });
-  const bar = ({ low, high, ...point }) => s("line", { class: `series colour-${i % COLOURS}`, x1: x(point), x2: x(point), y1: ys(low ?? point.value), y2: ys(high ?? point.value) });
+  const dot = (point) => s("circle", { class: of.class.replace("series", "dot"), cx: x(point), cy: ys(point.value), r: shift === null ? 4 : 3.5 });
+  const bar = ({ low, high, ...point }) => s("line", { class: of.class, x1: x(point), x2: x(point), y1: ys(low ?? point.value), y2: ys(high ?? point.value) });
   return [line, ...points.flatMap((point) => [bar(point), dot(point)])];
 }
 
-/** Colour and dashes of the i-th series. */
-function look(i) {
-  return { class: `series colour-${i % COLOURS}`, "stroke-dasharray": DASHES[Math.floor(i / COLOURS) % DASHES.length] };
+/** Colour and dashes of the i-th series: its own, or those of its order. */
+function look(i, { colour = i, dash = 0 }) {
+  return { class: `series colour-${colour % COLOURS}`, "stroke-dasharray": DASHES[(dash + 2 * Math.floor(colour / COLOURS)) % DASHES.length] };
 }
 
 /** A value with so many digits after the point, or as many as a small one needs. */
@@ -124,7 +126,7 @@ function padded([low, high], log) {
   return [low - 0.05 * (high - low), high + 0.05 * (high - low)];
 }
 
-/** Maps values to places; `back` maps places to values, `ticks` are round values; with `log`, powers of ten if two fit. */
+/** Maps values to places; `back` maps places to values, `ticks` are round values; with `log`, powers of ten if three fit. */
 function scale([low, high], from, to, log = false) {
   const f = log ? Math.log10 : (value) => value;
   const [a, b] = [f(low), f(high) === f(low) ? f(low) + 1 : f(high)];
@@ -134,8 +136,10 @@ function scale([low, high], from, to, log = false) {
     return log ? 10 ** value : value;
   };
   const powers = log ? powersOfTen(a, b) : [];
-  map.powers = powers.length > 1;
-  map.ticks = map.powers ? powers : round(low, high === low ? low + 1 : high);
+  const isOneTwoFive = log && powers.length < 3 && b - a > 0.7; // less is evenly divided
+  map.ticks = powers.length > 2 ? powers : isOneTwoFive ? oneTwoFive(low, high) : round(low, high === low ? low + 1 : high);
+  const label = (tick) => (map.ticks.at(-1) < 1e-2 || map.ticks[0] >= 1e3 ? tick.toExponential(0) : String(tick));
+  map.label = (tick) => (powers.length > 2 ? tick.toExponential(0) : isOneTwoFive ? label(tick) : tickText(tick, map.ticks));
   return map;
 }
 
@@ -155,6 +159,13 @@ function powersOfTen(a, b) {
   return ticks;
 }
 
+/** 1, 2, 5, 10, 20 …: what stands evenly on a logarithmic axis of one or two decades. */
+function oneTwoFive(low, high) {
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += 1) ticks.push(...[1, 2, 5].map((one) => Number(`${one}e${power}`)));
+  return ticks.filter((tick) => tick >= low && tick <= high);
+}
+
 function tickText(value, ticks) {
   const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : Math.abs(value);
   const most = ticks.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
@@ -171,7 +182,7 @@ function axes(xs, ys, { bins, xLabel, label }) {
   const middle = (TOP + bottom) / 2;
   const grid = ys.ticks.flatMap((tick) => [
     s("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: ys(tick), y2: ys(tick) }),
-    s("text", { class: "tick end", x: LEFT - 6, y: ys(tick) + 4 }, ys.powers ? tick.toExponential(0) : tickText(tick, ys.ticks)),
+    s("text", { class: "tick end", x: LEFT - 6, y: ys(tick) + 4 }, ys.label(tick)),
   ]);
   const named = bins?.map((name, bin) => name.split(" ").map((part, line) => s("text", { class: "tick", x: xs(bin), y: bottom + 14 * (line + 1) }, part))); // its range, and below how many there are
   const numbered = () => [...xs.ticks.map((tick) => s("text", { class: "tick", x: xs(tick), y: bottom + 16 }, tickText(tick, xs.ticks))), s("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: bottom, y2: bottom })];

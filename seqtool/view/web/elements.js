@@ -57,12 +57,14 @@ export function later(title, make, attributes = {}) {
 
 /** A number with so many digits after the point; "–" for none. */
 export function fixed(value, digits = 2) {
-  return value === null || value === undefined || Number.isNaN(value) ? "–" : value.toFixed(digits);
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  return value.toFixed(digits).replace(/^-(?=[0.]*$)/, ""); // never -0.000
 }
 
-/** 12,345 */
-export function counted(value) {
-  return String(value).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+/** 12,345; with a noun, which gets an s: 12,345 steps, 1 step. */
+export function counted(value, noun = "") {
+  const number = String(value).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
+  return noun ? `${number} ${noun}${value === 1 ? "" : "s"}` : number;
 }
 
 /** A piece of text as it is shown: the mark for a space is a space, and what cannot be seen has a sign. */

@@ -31,7 +31,7 @@ function samples({ steps }) {
   const slider = h("input", { type: "range", min: 0, max: steps.length - 1, value: steps.length - 1, "aria-label": "Step", oninput: () => show(Number(slider.value)) });
   const status = h("p", { class: "status", "aria-live": "polite" });
   function show(i) {
-    status.textContent = `after ${counted(steps[i].step)} steps (validation ${i + 1} of ${steps.length})`;
+    status.textContent = `after ${counted(steps[i].step, "step")} (validation ${i + 1} of ${steps.length})`;
     fill(place, steps[i].samples.map((sample) => SECTIONS.facts({ rows: Object.entries(sample) })));
   }
   show(steps.length - 1);
@@ -48,17 +48,19 @@ function sentences({ systems, scores, sources, names, references, hypotheses, va
   systems.forEach((name, k) =>
     columns.push({ label: name, value: (i) => hypotheses[k][i], cell: (i) => (k ? differing(hypotheses[k][i], hypotheses[0][i]) : hypotheses[0][i]) }),
   );
-  scores.forEach(({ label, digits }, j) => {
-    systems.forEach((name, k) => columns.push({ label: k ? `${label} ${name}` : label, value: (i) => values[k][j][i], cell: (i) => fixed(values[k][j][i], digits), number: true }));
+  scores.forEach(({ label, digits, lower }, j) => {
+    const note = lower ? "lower is better" : null;
+    const column = (name, value) => columns.push({ label: name, note, value, cell: (i) => fixed(value(i), digits), number: true, down: lower });
+    systems.forEach((name, k) => column(k ? `${label} ${name}` : label, (i) => values[k][j][i]));
     systems.slice(1).forEach((name, k) => {
-      const change = (i) => difference(values[0][j][i], values[k + 1][j][i]);
-      columns.push({ label: systems.length > 2 ? `Δ ${label} ${name}` : `Δ ${label}`, value: change, cell: (i) => fixed(change(i), digits), number: true });
+      column(systems.length > 2 ? `Δ ${label} ${name}` : `Δ ${label}`, (i) => difference(values[0][j][i], values[k + 1][j][i]));
     });
   });
   return table({
     label: names ? "captions" : "sentences",
     columns,
     rows,
+    sort: scores.length ? columns.findIndex((column) => column.label === scores[0].label) : 0,
     search: (i) => [names ? names[i] : "", source(i), ...references[i], ...hypotheses.map((one) => one[i])].join("\n"),
     flags: (i) => flags[i],
     open: (i) => sentence({ source: source(i), references: references[i], systems, hypotheses: hypotheses.map((one) => one[i]), flags: flags[i], more: details ? opened(i, details) : null }),
@@ -104,7 +106,7 @@ function pictures({ pictures: all, orders, scores, systems }) {
   const status = h("p", { class: "status", "aria-live": "polite" });
   function draw() {
     const chosen = state.word ? all.map((_, i) => i).filter((i) => all[i].captions.some((one) => places(one.words, state.word).length)) : orders[state.order];
-    status.textContent = `${counted(chosen.length)} of ${counted(all.length)} pictures`;
+    status.textContent = `${counted(chosen.length)} of ${counted(all.length, "picture")}`;
     fill(place, chosen.map((i) => card(all[i], { scores, systems, word: state.word })));
   }
   const word = h("input", { type: "search", "aria-label": "Single out a word", placeholder: "Single out a word: dog", oninput: () => { state.word = word.value.trim().toLowerCase(); draw(); } });

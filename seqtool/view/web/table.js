@@ -5,11 +5,12 @@ import { counted, fill, h, unique } from "./elements.js";
 const PAGE = 50; // rows
 
 /**
- * columns: {label, value(row), cell(row) or null, number}; search(row) is the text that the filter looks through;
+ * columns: {label, note, value(row), cell(row) or null, number, down}: `down` if a click sorts the greatest first;
+ * `sort`: the column by which rows are sorted at first; search(row) is the text that the filter looks through;
  * flags(row) names, of which one can be asked for; open(row) gives what a row shows when it is opened.
  */
-export function table({ label, columns, rows, search, flags = () => [], open }) {
-  const state = { sort: null, down: false, text: "", flag: "", page: 0, printing: false };
+export function table({ label, columns, rows, sort: first, search, flags = () => [], open }) {
+  const state = { sort: first, down: Boolean(columns[first].down), text: "", flag: "", page: 0, printing: false };
   const body = h("tbody", {});
   const status = h("p", { class: "status", "aria-live": "polite" });
   const within = (page, last) => Math.min(Math.max(page, 0), last);
@@ -21,7 +22,7 @@ export function table({ label, columns, rows, search, flags = () => [], open }) 
   ].map(([text, to]) => ({ to, button: h("button", { type: "button", onclick: () => turn(to) }, text) }));
   const pages = h("div", { class: "pages" }, turns.map((one) => one.button));
   const heads = columns.map((column, i) =>
-    h("th", { scope: "col", class: column.number ? "number" : null }, h("button", { type: "button", onclick: () => sort(i) }, column.label, h("span", { "aria-hidden": "true" }))),
+    h("th", { scope: "col", class: column.number ? "number" : null }, h("button", { type: "button", onclick: () => sort(i) }, column.label, h("span", { "aria-hidden": "true" })), column.note ? h("small", {}, column.note) : null),
   );
   const texts = rows.map((row) => search(row).toLowerCase());
   const named = rows.map((row) => flags(row));
@@ -30,7 +31,7 @@ export function table({ label, columns, rows, search, flags = () => [], open }) 
   const count = (kind) => named.filter((one) => one.includes(kind)).length;
 
   function sort(i) {
-    state.down = state.sort === i ? !state.down : Boolean(columns[i].number);
+    state.down = state.sort === i ? !state.down : Boolean(columns[i].down);
     state.sort = i;
     state.page = 0;
     draw();
@@ -39,7 +40,6 @@ export function table({ label, columns, rows, search, flags = () => [], open }) 
   function chosen() {
     const words = state.text.toLowerCase().split(/\s+/).filter(Boolean);
     const kept = rows.map((_, i) => i).filter((i) => words.every((word) => texts[i].includes(word)) && (!state.flag || named[i].includes(state.flag)));
-    if (state.sort === null) return kept;
     const values = rows.map(columns[state.sort].value);
     const sign = state.down ? -1 : 1;
     const missing = (i) => Number(values[i] === null || values[i] === undefined); // they stand last, whichever way
