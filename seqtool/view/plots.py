@@ -14,7 +14,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,12 +71,13 @@ def optional_figure(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
+def drawing(path: Path | None, width: float, height: float) -> Iterator["Figure"]:
     """Yield an empty figure of `width` × `height` inches, and write it as a PNG file when the context ends.
 
-    The file is complete as soon as it exists. Meanwhile matplotlib has its default settings and does not
-    log messages about fonts and cache folders; the caller's settings are restored afterwards. Raises InputError if
-    matplotlib fails.
+    Without a path nothing is written, and the figure is for the caller: notebooks show it, and its `savefig` keeps what
+    is drawn outside the axes. A file is complete as soon as it exists. Within the context matplotlib has its default
+    settings and does not log messages about fonts and cache folders; the caller's settings are restored afterwards.
+    Raises InputError if matplotlib fails.
     """
     logger = logging.getLogger("matplotlib")
     level = logger.level
@@ -89,15 +91,26 @@ def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
         with matplotlib.rc_context(settings):
             figure = Figure(figsize=(width, height), dpi=DPI)
             FigureCanvasAgg(figure)
+            figure.savefig = partial(figure.savefig, bbox_inches="tight", pad_inches=0.1, facecolor="white")  # type: ignore[method-assign]
             yield figure
+            if path is None:
+                figure.draw_without_rendering()  # makes the ticks, before the caller's settings are restored
+                figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
+                return
             with replacement_path(path) as temporary:
-                figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
+                figure.savefig(temporary, format="png")
     except (InputError, OSError):
         raise
     except Exception as error:  # matplotlib raises errors of all kinds
         raise InputError(f"matplotlib cannot draw it ({type(error).__name__}: {error}).") from error
     finally:
         logger.setLevel(level)
+
+
+def _png(figure: "Figure") -> bytes:
+    """The picture that a notebook shows."""
+    figure.savefig(stream := BytesIO(), format="png")
+    return stream.getvalue()
 
 
 def _matplotlib() -> Any:
@@ -116,7 +129,9 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
-def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path) -> None:
+def alignment(
+    attention: NDArray[np.floating], source: Sequence[str], target: Sequence[str], path: Path | None
+) -> "Figure":
     """Draw a heat map of attention (target words × source words), like Figure 3 of Bahdanau et al. 2015.
 
     The source is at the top and the target at the left; black is 0 and white is 1. Raises ValueError if the shape of
@@ -139,16 +154,17 @@ def alignment(attention: NDArray[np.floating], source: Sequence[str], target: Se
         axes.set_yticks(np.arange(1, len(target)) - 0.5, minor=True)
         axes.grid(which="minor", color="0.35", linewidth=0.4)
         axes.tick_params(which="minor", length=0)
+    return figure
 
 
 def attention_over_image(
     image: NDArray[np.uint8],
     words: Sequence[str],
     attention: NDArray[np.floating],
-    path: Path,
+    path: Path | None,
     *,
     chosen: Sequence[int] | None,
-) -> None:
+) -> "Figure":
     """Draw the image, and for each word the image, bright where attention is high, like Figure 2 of Xu et al. 2015.
 
     image: side × side × 3
@@ -182,6 +198,7 @@ def attention_over_image(
                 corner = (column * width, row * height)
                 axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=COLOURS[1], linewidth=1.5))
         figure.tight_layout(pad=0.3)
+    return figure
 
 
 def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *, unit: str = "words") -> None:
@@ -236,7 +253,7 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
     return panels
 
 
-def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
+def learning_curves(metrics: Mapping[str, Path], path: Path | None) -> "Figure":
     """Draw the learning curves of runs, given the metrics.jsonl of each by the run's name.
 
     If there are several runs, each has its own colour. Raises NothingToDrawError if the files have no values.
@@ -270,6 +287,7 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
                 draw_legend(axes, above=several)
         plots[-1].set_xlabel("updates")
         figure.align_ylabels()
+    return figure
 
 
 def gradient_panels(measurements: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, list[Any]]]:
