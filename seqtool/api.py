@@ -95,11 +95,11 @@ class Run:
 def train(*settings: str, **named: Any) -> Run:
     """Train a model, or resume its run, as the command `seqtool train` does with these settings.
 
-    seqtool.train("experiment=quickstart", "train.steps=200", run="first")
-    seqtool.train(experiment="quickstart", train={"steps": 200}, run="first")
-    seqtool.train(run="first", train={"resume": True, "steps": 400})
+    seqtool.train("experiment=quickstart", "train.steps=500", run="first")
+    seqtool.train(experiment="quickstart", train={"steps": 500}, run="first")
+    seqtool.train(run="first", train={"resume": True, "steps": 800})
 
-    settings: arguments as on the command line, such as "train.steps=200" or "--config-dir=mine"
+    settings: arguments as on the command line, such as "train.steps=500" or "--config-dir=mine"
     named: settings by name, those of a group as a dictionary; a value is a text, as on the command line, a number,
         True, False, None, a path or a list of these
 
