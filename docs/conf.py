@@ -18,10 +18,10 @@ author = "the contributors of seqtool"
 version = release = __version__
 copyright = f"{author}, Apache-2.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "reference", "finish"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "notebooks", "reference", "finish"]
 root_doc = "docs/index"
 include_patterns = [
-    *("docs/**.md", "data/README.md", "results/README.md", "results/different_numbers.md"),
+    *("docs/**.md", "docs/notebooks/*.ipynb", "data/README.md", "results/README.md", "results/different_numbers.md"),
     *("CONTRIBUTING.md", "CHANGELOG.md"),
 ]
 exclude_patterns = [".*", "build", "cache", "runs", "outputs", "multirun", "dist", "data/*/**", "**/node_modules"]

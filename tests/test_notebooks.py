@@ -2,6 +2,7 @@
 
 import gc
 import io
+import json
 import logging
 import math
 import os
@@ -15,15 +16,22 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import matplotlib.style
 import numpy as np
 import pytest
 import torch
+from hydra.core.global_hydra import GlobalHydra
 from PIL import Image
 
 import seqtool
+from seqtool.cli import main as cli
 from seqtool.errors import InputError
+from seqtool.runtime.files import config_directory
+from seqtool.settings import leaves
+from seqtool.training.recording import MetricsLog
 
 SENTENCES = ["I have a cat.", "She sees the house."]
+CONFIGS, ROOT = config_directory(), Path(__file__).parent.parent
 SECRET = "qwertz"  # in objects whose content no message may print
 
 
@@ -56,7 +64,7 @@ class Talkative:
 
 @pytest.fixture(scope="module")
 def models(shown_runs: Path) -> dict[str, Any]:
-    settings = {"text": {"max_length": 8}, "attend": {"max_length": 8}, "scenes": {"max_length": 4}}
+    settings = {"text": {"max_length": 8}, "attend": {"max_length": 8}, "scenes": {"max_length": 4}, "fixed": {}}
     return {name: seqtool.load(shown_runs / "runs" / name, device="cpu", **limit) for name, limit in settings.items()}
 
 
@@ -183,7 +191,7 @@ def test_load_takes_paths_and_lists_of_paths(shown_runs: Path) -> None:
 
 
 def test_dir_and_repr_are_informative(models: dict[str, Any], shown_runs: Path) -> None:
-    assert dir(seqtool) == ["__version__", "load"]
+    assert dir(seqtool) == ["Run", "__version__", "load", "train"]
     checkpoint = re.escape(f"{shown_runs}/runs/attend/checkpoints/step-")
     expected = rf"Translator\({checkpoint}\d+: Bahdanau, 200 source and 200 target entries, cpu\)"
     assert re.fullmatch(expected, repr(models["attend"]))
@@ -238,3 +246,120 @@ def test_memory_settings_of_the_process_are_left_unchanged(shown_runs: Path, mon
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     seqtool.load(shown_runs / "runs" / "fixed", device="cpu")
     assert "THP_MEM_ALLOC_ENABLE" not in os.environ
+
+
+SMALL = {
+    "device": "cpu",
+    "data": {"train": 300, "valid": 5, "test": 5, "processes": 1, "vocabulary": {"size": 200}},
+    "model": dict.fromkeys(("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout"), 8),
+    "train": {"steps": 4, "validate_every": 2, "log_every": 1, "minutes": None, "tensorboard": False},
+}
+
+
+def weights(run: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(run.glob("checkpoints/*/model.safetensors")))
+
+
+def test_training_from_python_is_training_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are equal to the bit, also of a second run of the same process; nothing global is changed."""
+    monkeypatch.chdir(tmp_path)
+    plain: dict[str, Any] = {name: text(value) for name, value in leaves(SMALL)}
+    assert cli.run(["train", *(f"{name}={value}" for name, value in plain.items()), "run=command"], CONFIGS) == 0
+    torch.manual_seed(5)
+    before = process_state()
+    first = seqtool.train("data=toy", run="first", **SMALL)  # type: ignore[arg-type]
+    assert process_state() == before and not GlobalHydra.instance().is_initialized()
+    second = seqtool.train(*(f"{name}={value}" for name, value in plain.items()), run="second")
+    assert len({weights(run.path) for run in (first, second, seqtool.Run("runs/command"))}) == 1
+    assert weights(first.path) and repr(first) == "Run('runs/first')"
+    assert [record["step"] for record in first.metrics] == [1, 2, 2, 3, 4, 4]
+    assert first.metrics[-1]["valid_loss"] == seqtool.Run(tmp_path / "runs" / "command").metrics[-1]["valid_loss"]
+    assert len(first.plot().axes) >= 3
+    assert len(first.load(device="cpu").translate(["I have a cat."])) == 1  # type: ignore[union-attr]
+    resumed = seqtool.train(run="first", train={"resume": True, "steps": 5})
+    assert resumed.metrics[-1]["step"] == 5 and resumed.path == first.path
+
+
+def text(value: Any) -> str:
+    return {None: "null", False: "false"}.get(value, str(value))
+
+
+@pytest.mark.parametrize(
+    ("settings", "named", "reason"),
+    [
+        ([], {"train": {"step": 3}}, "Unknown setting 'train.step'; did you mean 'train.steps'?"),
+        (["model=bahdano"], {}, "Unknown model 'bahdano'"),
+        ([], {"train": {"steps": -1}}, "train.steps"),
+        ([], {"run": {"a", "b"}}, "Setting 'run' is a set: use text, a number, a path or a list of them."),
+        (["--multirun", "seed=1,2"], {}, "trains one run: leave out --multirun"),
+        (["steps"], {}, "'steps' is not a setting: write key=value."),
+    ],
+)
+def test_training_from_python_refuses_what_the_command_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str], named: dict[str, Any], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = process_state()
+    with pytest.raises(InputError, match=re.escape(reason)):
+        seqtool.train(*settings, **named)
+    assert process_state() == before and not any(tmp_path.iterdir())
+    with pytest.raises(InputError, match="is not the directory of a run"):
+        seqtool.Run(tmp_path)
+
+
+def test_interrupting_training_leaves_a_run_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    updated = MetricsLog.updated
+
+    def interrupt(self: MetricsLog, progress: Any, rate: float) -> None:
+        updated(self, progress, rate)
+        if progress.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricsLog, "updated", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            seqtool.train(run="stopped", **SMALL)  # type: ignore[arg-type]
+    assert signal.getsignal(signal.SIGINT) is before
+    stopped = seqtool.train(run="stopped", train={"resume": True})
+    whole = seqtool.train(run="whole", **SMALL)  # type: ignore[arg-type]
+    last = [sorted(run.path.glob("checkpoints/*/model.safetensors"))[-1].read_bytes() for run in (stopped, whole)]
+    assert last[0] == last[1]
+
+
+def test_plots_are_figures(models: dict[str, Any], picture: Path, tmp_path: Path) -> None:
+    translation = models["attend"].hypotheses(SENTENCES, attention=True)[0][0]
+    caption = models["scenes"].describe([picture])[0][0]
+    for prediction in (translation, caption):
+        prediction.plot(tmp_path / "command.png", end=True)
+        with matplotlib.style.context("dark_background"):
+            figure = prediction.plot(end=True)
+            png = figure._repr_png_()  # what a notebook shows
+            figure.savefig(tmp_path / "figure.png")
+        assert png.startswith(b"\x89PNG") and "matplotlib.pyplot" not in repr(type(figure))
+        pictures = [np.asarray(Image.open(tmp_path / f"{name}.png")) for name in ("command", "figure")]
+        assert np.array_equal(*pictures)
+    for prediction in (models["attend"].hypotheses(SENTENCES)[0][0], models["fixed"].hypotheses(SENTENCES)[0][0]):
+        with pytest.raises(InputError, match=r"cannot be plotted: .* attention"):
+            prediction.plot()
+
+
+@pytest.mark.parametrize("name", ["words", "pictures"])
+def test_the_cells_of_the_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few steps and little data."""
+    if not (Path(seqtool.__file__).parent / "builtin").is_dir():
+        pytest.skip("the built-in models are not in this checkout")
+    monkeypatch.chdir(tmp_path)
+    train = seqtool.train
+    data: dict[str, Any] = {"train": 20, "valid": 4, "vocabulary": {"minimum_count": 1}}
+    if name == "words":
+        data = {"train": 300, "valid": 5, "vocabulary": {"size": 200}}
+    little = {"data": data | {"processes": 1}, "schedule": {"warmup": 0}, "device": "cpu"}
+    monkeypatch.setattr(seqtool, "train", lambda **named: train(**{**named, **little}))
+    notebook = json.loads((ROOT / "docs" / "notebooks" / f"{name}.ipynb").read_text("utf-8"))
+    variables: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec(re.sub(r"^steps = \d+", "steps = 2", "".join(cell["source"])), variables)
+    assert variables["run"].metrics[-1]["step"] == 2

@@ -155,6 +155,14 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(message[0].upper() + message[1:] + ".")
 
 
+def read(arguments: Sequence[str], command: str, configs: Path) -> tuple[argparse.Namespace, list[str], ConfigFiles]:
+    """The options of a command line, its settings as overrides for Hydra, and the files that they choose from."""
+    options, given, paths = split(arguments, command)
+    files = config_files(arguments, command, configs)
+    check_files(given, files)
+    return options, prepared(given, paths, files), files
+
+
 def split(arguments: Sequence[str], command: str) -> tuple[argparse.Namespace, list[str], list[str]]:
     """Split a command line into options, settings and bare paths.
 

@@ -48,11 +48,11 @@ def caption(config: DictConfig) -> None:
                             "separate commands, or choose format=jsonl."
                         )
             with writer.progress("caption", lambda: len(images)) as bar:
-                for name, pixels, captions in captioner.caption_each(images, likeliest=settings.likeliest):
+                for name, _, captions in captioner.caption_each(images, likeliest=settings.likeliest):
                     if isinstance(captions, InputError):
                         tqdm.write(f"Left out: {captions}", file=sys.stderr)
                     else:
-                        writer.write_image(one_line(name), pixels, captions)
+                        writer.write_image(one_line(name), captions)
                     bar.update()
             if not writer.count:
                 raise InputError("None of the images can be read.")

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seqtool.cli import COMMANDS
 from seqtool.cli import help as help_texts
@@ -145,17 +145,11 @@ class _JobError(BaseException):
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
     """Compose the configuration and call the command's function, with -m once for each job; gives the exit status."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import open_dict, read_write
-
-    from seqtool.cli.arguments import check_files, config_files, prepared, split
-    from seqtool.cli.setting_errors import compose, explained, hydra_of
+    from seqtool.cli.arguments import read
+    from seqtool.cli.setting_errors import explained, hydra_of
 
     _log_to_stderr()
-    options, given, paths = split(arguments, command)
-    files = config_files(arguments, command, configs)
-    check_files(given, files)
-    settings = prepared(given, paths, files)
+    options, settings, files = read(arguments, command, configs)
     if options.multirun:
         return _sweep(settings, files)
     if options.cfg:
@@ -163,13 +157,24 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
             overrides = [*HYDRA_OVERRIDES, *search, *settings]
             hydra.show_cfg(command, overrides, options.cfg, options.package, options.resolve)
         return 0
+    finished = call(composed(settings, files), files, settings) is not False
+    if not finished and "TORCHELASTIC_RUN_ID" not in os.environ:
+        return INTERRUPTED  # so that a script does not continue; torchrun would restart the processes
+    return 0
+
+
+def composed(settings: Sequence[str], files: "ConfigFiles") -> "DictConfig":
+    """The configuration of a command; Hydra's own settings are in `HydraConfig`."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import open_dict, read_write
+
+    from seqtool.cli.setting_errors import compose
+
     config = compose(settings, files, sweep=False)
     HydraConfig.instance().set_config(config)  # makes a copy, which keeps what is deleted here
     with read_write(config), open_dict(config):
         del config["hydra"]
-    if not _call(config, files, settings) and "TORCHELASTIC_RUN_ID" not in os.environ:
-        return INTERRUPTED  # so that a script does not continue; torchrun would restart the processes
-    return 0
+    return config
 
 
 def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
@@ -184,7 +189,7 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
         limit_spinning()  # again, since Hydra's launchers may start other processes
         _log_to_stderr()
         try:
-            sweep.run(config, lambda: _call(config, files, settings))
+            sweep.run(config, lambda: call(config, files, settings) is not False)
         except Exception as error:
             raise _JobError(error) from error
 
@@ -210,8 +215,8 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
     return sweep.status()
 
 
-def _call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) -> bool:
-    """Check the configuration and call the command's function; False if a signal stopped it early."""
+def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) -> Any:
+    """Check the configuration and call the command's function; gives its result, False if a signal stopped it early."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -237,7 +242,7 @@ def _call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) -
     lowered = MEMORY_SETTINGS.get(command, DECODING_MEMORY_SETTINGS)
     try:
         with out_of_memory(lambda: f"in {command}: lower {lowered}."):
-            return getattr(module, function)(config) is not False
+            return getattr(module, function)(config)
     except OmegaConfBaseException as error:
         removed = " ".join(setting for setting in settings if setting.startswith("~"))
         if not removed:

@@ -3,7 +3,8 @@
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -57,8 +58,8 @@ class Job:
         return job
 
 
-def train(config: DictConfig) -> bool:
-    """Train a new run, or resume one. Returns False if a signal stopped it early."""
+def train(config: DictConfig) -> Path | Literal[False]:
+    """Train a new run, or resume one. Returns its directory, or False if a signal stopped it early."""
     resuming.check_groups(config, "Setting")
     typed(TrainSettings, config.train).check()
     with distributed.group(), resuming.open_run(config) as handle, advised(handle):
@@ -72,10 +73,10 @@ def train(config: DictConfig) -> bool:
         print(f"Run {run} is finished: to continue, raise the limit that ended it ({limits}).")
         best = checkpoint.find(run, purpose="record").progress["best"]
         print("\n".join(summary(run, job.config, Progress.of(last), best, job.task.usage)))
-        return True
+        return run
 
 
-def _train(job: Job, handle: resuming.RunHandle) -> bool:
+def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     """Prepare the data, make the model and everything else that the training loop needs, and train."""
     config, last = job.config, handle.checkpoint
     validation = typed(ValidationSettings, config.validation)
@@ -149,7 +150,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
         return _run(trainer, stop, job, cache)
 
 
-def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
+def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> Path | Literal[False]:
     """Log what is trained, train it, and print how training ended."""
     run, progress, device = trainer.checkpoints.run, trainer.progress, trainer.machine.device
     with onednn() as by_onednn:
@@ -163,7 +164,7 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
     else:
         command = f"{resuming.resume_command(run)}{resuming.trust_option(job.config, resuming=True)}"
         print(f"Stopped at step {progress.step:,}. Resume with: {command}")
-    return finished
+    return finished and run
 
 
 def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts, *, fresh: bool) -> Any:

@@ -345,10 +345,10 @@ class TranslationEvaluator(Evaluator):
                             attention=None if weights is None else (weights, best.source_words),
                         )
                         output.flags.append(flags)
-                    if line in samples and (alignment := best.plot_data(end=False)) is not None:
+                    if line in samples:
                         figure = Path(str(settings.plot)) / f"alignment-{line:04d}.{settings.figures}"
                         with plots.optional_figure(figure):
-                            plots.alignment(*alignment, figure, greyscale=settings.greyscale)
+                            best.plot(figure, greyscale=settings.greyscale)
                     if file is not None:
                         file.write(f"{best.text}\n")
                     output.hypotheses[line] = best.text

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import BytesIO, TextIOBase
 from os import PathLike
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,12 +22,17 @@ from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.parts import PLAIN, Parts
+from seqtool.models.tokens import END
 from seqtool.predict.likelihood import Likelihood, caption_likelihoods
 from seqtool.predict.predictor import EncodedText, EnsembleMember, Prediction, Predictor, check_list, class_name
 from seqtool.runtime import distributed
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed
 from seqtool.training.checkpoint import Checkpoint
+from seqtool.view import plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @runtime_checkable
@@ -55,15 +61,34 @@ class Caption(Prediction):
 
     grid: the numbers of rows and columns of locations, which are in reading order
     chosen: the location that hard attention chose for each word; None if it chose none
+    pixels: the pixels that the model saw, size × size × 3, which all captions of an image share; None if it was given
+        annotation vectors
     """
 
     grid: tuple[int, int]
     chosen: list[int] | None
+    pixels: NDArray[np.uint8] | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     @property
     def words(self) -> list[str]:
         """The pieces without the symbol that stands for a space."""
         return [piece.replace(SPACE, "") for piece in self.pieces]
+
+    def plot(self, path: Path | None = None, *, end: bool = False) -> "Figure":
+        """Draw the image, and for each word where the model looked: bright is where attention is high.
+
+        path: the PNG, SVG or PDF file to write, if any
+        end: whether to show where it looked at the end of the caption, as <end>
+
+        Raises NothingToDrawError if the model has no attention.
+        """
+        attention, words = (
+            (self.whole_attention, [*self.words, END]) if end and self.ended else (self.attention, self.words)
+        )
+        if attention is None or self.pixels is None or not words:
+            raise plots.NothingToDrawError("The caption cannot be plotted: its model has no attention over images.")
+        maps = attention.reshape(-1, *self.grid)
+        return plots.attention_over_image(self.pixels, words, maps, path, chosen=self.chosen)
 
     def summary(self) -> dict[str, Any]:
         """The fields of every record. `attended` has the row and column of each word's location: the location that
@@ -133,18 +158,13 @@ class Captioner(Predictor):
         An image may be a path, an http(s) URL, a Pillow image, an array of uint8 (height × width × 3), the bytes of an
         image file, or a file opened with mode 'rb'. Raises InputError if one cannot be read.
         """
-        return [captions[0].text for captions in self.describe(images)]
+        return [_captions(image)[0].text for image in self.caption_each(images)]
 
     def describe(
         self, images: Sequence[Picture], *, prefix: str | Sequence[str] = "", likeliest: int = 0
     ) -> list[list[Caption]]:
         """Return the n best captions of each image, best first. Raises InputError if an image cannot be read."""
-        result = []
-        for image in self.caption_each(images, prefix=prefix, likeliest=likeliest):
-            if isinstance(image.captions, InputError):
-                raise image.captions
-            result.append(image.captions)
-        return result
+        return [_captions(image) for image in self.caption_each(images, prefix=prefix, likeliest=likeliest)]
 
     def caption_each(
         self, images: Sequence[Picture], *, prefix: str | Sequence[str] = "", likeliest: int = 0
@@ -168,7 +188,8 @@ class Captioner(Predictor):
                 loaded = torch.from_numpy(np.stack(list(readable.values()))).permute(0, 3, 1, 2)
                 options: dict[str, Any] = {"prefix": encoded_prefix, "likeliest": likeliest}
                 captions = self.caption_prepared(lambda rows: Pixels(loaded[rows].contiguous()), [*readable], **options)
-                results |= zip(readable, captions, strict=True)
+                for (n, pixels), n_best in zip(readable.items(), captions, strict=True):
+                    results[n] = [replace(caption, pixels=pixels) for caption in n_best]
             names = {n: picture_name(images[n], n + 1) for n in numbers}
             return [CaptionedImage(names[n], readable.get(n, NO_PIXELS), results[n]) for n in numbers]
 
@@ -272,6 +293,13 @@ class Captioner(Predictor):
         values = {name: np.array([caption[name] for caption in likelihoods]) for name in likelihoods[0]}
         owners = np.repeat(np.arange(len(captions)), [len(texts) for texts in captions])
         return Likelihood(values, np.array(tokens), owners, samples if model.hard else None)
+
+
+def _captions(image: CaptionedImage) -> list[Caption]:
+    """The captions of an image. Raises InputError if it cannot be read."""
+    if isinstance(image.captions, InputError):
+        raise image.captions
+    return image.captions
 
 
 def picture_name(picture: Picture, number: int) -> str:

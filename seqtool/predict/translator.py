@@ -4,7 +4,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -25,6 +26,10 @@ from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, UNK
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode
+from seqtool.view import plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,20 @@ class Translation(Prediction):
             indices, target = [*indices, len(target)], [*target, END]
         matrix = word_attention(self.whole_attention, source_indices, indices, (len(target), len(source)))
         return matrix, source, target
+
+    def plot(self, path: Path | None = None, *, end: bool = False, greyscale: bool = False) -> "Figure":
+        """Draw the attention of words as a heat map, with the source at the top and the translation at the left.
+
+        path: the PNG, SVG or PDF file to write, if any
+        end: whether to show the end of both sentences, as <end>
+        greyscale: whether to draw in the colours of Bahdanau et al. 2015, Figure 3
+
+        Raises NothingToDrawError if there is no attention.
+        """
+        if (shown := self.plot_data(end=end)) is None:
+            reason = "it has no words, its model has no attention, or attention=True was not given"
+            raise plots.NothingToDrawError(f"The translation cannot be plotted: {reason}.")
+        return plots.alignment(*shown, path, greyscale=greyscale)
 
     @property
     def alignment(self) -> set[Link] | None:

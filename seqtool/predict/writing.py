@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TextIO, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from omegaconf import DictConfig
 from tqdm import tqdm
 
@@ -19,7 +17,6 @@ from seqtool.data.images.finding import image_id
 from seqtool.data.text.alignment import format_pharaoh
 from seqtool.data.text.words import SPLITS, writing
 from seqtool.errors import InputError
-from seqtool.models.tokens import END
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
@@ -160,10 +157,10 @@ class TranslationWriter(Writer[Translation]):
         best = n_best[0]
         if self.links is not None:
             self.links.write(format_pharaoh(best.alignment or set()) + "\n")
-        if self.plot is not None and (shown := best.plot_data(end=self.settings.end)) is not None:
+        if self.plot is not None:
             file = self.plot / f"alignment-{self.count:04d}.{self.settings.figures}"
             with plots.optional_figure(file):
-                plots.alignment(*shown, file, greyscale=self.greyscale)
+                best.plot(file, end=self.settings.end, greyscale=self.greyscale)
 
     def flush(self) -> None:
         """Flush the files, so that each line can be read at once."""
@@ -209,19 +206,14 @@ class CaptionWriter(Writer["Caption"]):
             if self.settings.format == "coco":
                 self.out.write(_json(self._results))
 
-    def write_image(self, name: str, pixels: NDArray[np.uint8], n_best: "Sequence[Caption]") -> None:
-        """Write the captions of an image, and plot the attention of the best one over the pixels that the model saw."""
+    def write_image(self, name: str, n_best: "Sequence[Caption]") -> None:
+        """Write the captions of an image, and plot the attention of the best one over the image."""
         self.write(name, n_best)
-        caption = n_best[0]
-        if self.plot is not None and caption.attention is not None and caption.words:
+        if self.plot is not None:
             stem = re.sub(r"[^\w.-]+", "_", without_suffix(PurePosixPath(name).name))[:80]
             file = self.plot / f"caption-{self.count:04d}-{stem}.{self.settings.figures}"
-            with_end = self.settings.end and caption.ended
-            attention = caption.whole_attention if with_end else caption.attention
-            words = [*caption.words, END] if with_end else caption.words
-            maps = np.asarray(attention).reshape(-1, *caption.grid)
             with plots.optional_figure(file):
-                plots.attention_over_image(pixels, words, maps, file, chosen=caption.chosen)
+                n_best[0].plot(file, end=self.settings.end)
         self.out.flush()
 
     def text(self, source: str, n_best: "Sequence[Caption]") -> str:

@@ -15,7 +15,8 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +74,14 @@ def optional_figure(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
+def drawing(path: Path | None, width: float, height: float) -> Iterator["Figure"]:
     """Yield an empty figure of `width` × `height` inches, and write it when the context ends, in the format of its
     suffix.
 
-    The file is complete as soon as it exists. Meanwhile matplotlib has its default settings and does not
-    log messages about fonts and cache folders; the caller's settings are restored afterwards. Raises InputError if
-    matplotlib fails.
+    Without a path nothing is written, and the figure is for the caller: notebooks show it, and its `savefig` keeps what
+    is drawn outside the axes. A file is complete as soon as it exists. Within the context matplotlib has its default
+    settings and does not log messages about fonts and cache folders; the caller's settings are restored afterwards.
+    Raises InputError if matplotlib fails.
     """
     logger = logging.getLogger("matplotlib")
     level = logger.level
@@ -91,26 +93,31 @@ def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
 
         settings = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
         settings |= {"svg.hashsalt": "seqtool", "pdf.fonttype": 42}  # the same file each time; fonts that can be edited
-        format_ = path.suffix.removeprefix(".")
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format_)
         with matplotlib.rc_context(settings):
             figure = Figure(figsize=(width, height), dpi=DPI)
             FigureCanvasAgg(figure)
+            figure.savefig = partial(figure.savefig, bbox_inches="tight", pad_inches=0.1, facecolor="white")  # type: ignore[method-assign]
             yield figure
+            if path is None:
+                figure.draw_without_rendering()  # makes the ticks, before the caller's settings are restored
+                figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
+                return
             with replacement_path(path) as temporary:
-                options: dict[str, Any] = {
-                    "bbox_inches": "tight",
-                    "pad_inches": 0.1,
-                    "facecolor": "white",
-                    "metadata": undated,
-                }
-                figure.savefig(temporary, format=format_, **options)
+                format_ = path.suffix.removeprefix(".")
+                undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format_)
+                figure.savefig(temporary, format=format_, metadata=undated)
     except (InputError, OSError):
         raise
     except Exception as error:  # matplotlib raises errors of all kinds
         raise InputError(f"matplotlib cannot draw it ({type(error).__name__}: {error}).") from error
     finally:
         logger.setLevel(level)
+
+
+def _png(figure: "Figure") -> bytes:
+    """The picture that a notebook shows."""
+    figure.savefig(stream := BytesIO(), format="png")
+    return stream.getvalue()
 
 
 def _matplotlib() -> Any:
@@ -130,13 +137,14 @@ def _matplotlib() -> Any:
 
 
 def alignment(
+def alignment(
     attention: NDArray[np.floating],
     source: Sequence[str],
     target: Sequence[str],
-    path: Path,
+    path: Path | None,
     *,
     greyscale: bool = False,
-) -> None:
+) -> "Figure":
     """Draw a heat map of attention (target words × source words), like Figure 3 of Bahdanau et al. 2015.
 
     The source is at the top and the target at the left. White is 0 and dark blue is 1; with `greyscale`, as in the
@@ -168,16 +176,17 @@ def alignment(
         bar = min(max(height, least), greatest) / height
         beside = figure.add_axes((1 + 0.25 / width, 1 - bar, bar_width / width, bar))
         figure.colorbar(image, cax=beside, label="attention weight", ticks=[0, 0.5, 1])
+    return figure
 
 
 def attention_over_image(
     image: NDArray[np.uint8],
     words: Sequence[str],
     attention: NDArray[np.floating],
-    path: Path,
+    path: Path | None,
     *,
     chosen: Sequence[int] | None,
-) -> None:
+) -> "Figure":
     """Draw the image, and for each word the image, bright where attention is high, like Figure 2 of Xu et al. 2015.
 
     image: side × side × 3
@@ -211,6 +220,7 @@ def attention_over_image(
                 corner = (column * width, row * height)
                 axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=COLOURS[1], linewidth=1.5))
         figure.tight_layout(pad=0.3)
+    return figure
 
 
 def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *, unit: str = "words") -> None:
@@ -272,7 +282,7 @@ def _changes(lines: Collection[tuple[list[int], list[float]]], label: str) -> bo
     return any(len(steps) > 1 for steps, _ in lines) and (label != LEARNING_RATE or len(values) > 1)
 
 
-def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
+def learning_curves(metrics: Mapping[str, Path], path: Path | None) -> "Figure":
     """Draw the learning curves of runs, given the metrics.jsonl of each by the run's name.
 
     If there are several runs, each has its own colour. Raises NothingToDrawError if the files have no values.
@@ -312,6 +322,7 @@ def learning_curves(metrics: Mapping[str, Path], path: Path) -> None:
         for index in rows[-1]:
             grid[index].set_xlabel("updates")
         figure.align_ylabels()
+    return figure
 
 
 def line_look(place: int, curve: int = 0) -> dict[str, Any]:
