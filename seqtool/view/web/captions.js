@@ -79,9 +79,10 @@ function column(model, kept, { said, look }) {
     const words = [...best.words, ...(best.ended && best.attention ? [END] : [])];
     const chosen = best.hard ? best.attended.map(([row, column]) => row * best.grid[1] + column) : null;
     const draw = (force) => {
-      const { elements, choose } = forceable(best, force); // a word is a piece
+      const { elements, choose } = forceable(best, force, { onlook: (place) => looks.look(place), onchosen: (place) => looks.hold(place) }); // a word is a piece
       const looks = looking({ picture: answer.pictures[0], name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen, onword: choose, onlook: (...seen) => look(best.grid, ...seen), scrub: true });
-      return [looks.element, saveButton(() => looks.element.querySelector("svg"), "caption"), ...elements];
+      const escape = (event) => event.key === "Escape" && looks.hold(-1);
+      return [h("div", { onkeyup: escape }, looks.element, saveButton(() => looks.element.querySelector("svg"), "caption"), elements)];
     };
     said(best.text);
     return { text: best.text, draw };

@@ -60,7 +60,7 @@ export function looking({ picture, name, words, attention, grid, chosen = null, 
 
   look(-1);
   const drawing = s("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, class: "picture", role: "img", "aria-label": name }, image, view.elements);
-  return { element: h("div", { class: "looking" }, drawing, text, scrub && attention && words.length ? slider : null), look };
+  return { element: h("div", { class: "looking" }, drawing, text, scrub && attention && words.length ? slider : null), look: (place) => look(place < 0 ? held : place), hold };
 }
 
 /** The places of a word among the words of several captions, to single it out in all of them. */

@@ -109,7 +109,7 @@ function list(nBest, rank, choose) {
     const behind = i ? `, ${fixed(best.score - one.score, 3)} behind the best` : "";
     return h("li", {}, h("button", { type: "button", class: "hypothesis", "aria-pressed": String(i === rank), onclick: () => choose(i) }, h("bdi", {}, i ? differing(one.text, best.text) : one.text || "(nothing)")), " ", h("span", { class: "status" }, fixed(one.score, 3), behind));
   };
-  return h("div", {}, h("h3", {}, "The n best: choose one to see its tokens and its way through the search"), h("ol", { class: "hypotheses" }, nBest.map(entry)));
+  return h("div", {}, h("h3", {}, "The n best: choose one to see its tokens and its place in the tree"), h("ol", { class: "hypotheses" }, nBest.map(entry)));
 }
 
 /** Details that are as open as they were when `kept` last heard of them. */
