@@ -45,7 +45,7 @@ export function looking({ picture, name, words, attention, grid, chosen = null, 
   );
   const escape = (event) => event.key === "Escape" && hold(-1);
   const text = buttonRow({ move: (place) => buttons[place].focus(), "aria-label": attention ? "Words: the arrow keys show where each looked" : "Words", onpointerleave: () => look(held), onkeyup: escape }, buttons);
-  const view = gaze(SIDE, attention ? (grid ?? [1, 1]) : [0, 0]);
+  const view = attention ? gaze(SIDE, grid ?? [1, 1]) : null;
   const slider = h("input", { type: "range", min: -1, max: words.length - 1, value: -1, "aria-label": "Go through the words", oninput: () => hold(Number(slider.value)) });
 
   function look(place) {
@@ -59,7 +59,7 @@ export function looking({ picture, name, words, attention, grid, chosen = null, 
   }
 
   look(-1);
-  const drawing = s("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, class: "picture", role: "img", "aria-label": name }, image, view.elements);
+  const drawing = s("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, class: "picture", role: "img", "aria-label": name }, image, view?.elements ?? []);
   return { element: h("div", { class: "looking" }, drawing, text, scrub && attention && words.length ? slider : null), look: (place) => look(place < 0 ? held : place), hold };
 }
 
