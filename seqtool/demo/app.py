@@ -136,6 +136,7 @@ def describe(models: Sequence[Any]) -> list[dict[str, Any]]:
             "name": name,
             "command": model.command,
             "attends": model.attends,
+            "hard": getattr(model.models[0], "hard", False),  # whether its attention chooses locations
             "parameters": model.checkpoints[0].parameters,
             "settings": {key: value for key, value in vars(model.settings).items() if key not in FIXED_SETTINGS},
         }

@@ -56,11 +56,11 @@ TYPE_NAMES = {
 class Request(WorkItem):
     """The fields that all requests have. A subclass declares its own; fields without a default are required.
 
-    model: the index of the model in the server's list
+    model: the index of the model in the server's list; None is the first that can answer the request
     settings: settings of decoding that replace the server's
     """
 
-    model: int = 0
+    model: int | None = None
     settings: dict[str, Any] | None = None
 
     @classmethod
@@ -91,9 +91,12 @@ class Request(WorkItem):
 
         Raises InputError unless it is of one of these `kinds`, and for settings that are not allowed here.
         """
-        if not 0 <= self.model < len(models):
+        index = self.model
+        if index is None:
+            index = next((i for i, model in enumerate(models) if isinstance(model, kinds)), 0)
+        if not 0 <= index < len(models):
             raise InputError(f"'model' must be a whole number from 0 to {len(models) - 1:,}.")
-        predictor = models[self.model]
+        predictor = models[index]
         if not isinstance(predictor, kinds):
             raise InputError(f"{predictor.name} takes requests at /api/{predictor.command}, not here.")
         schema, defaults, changes = type(predictor.settings), asdict(predictor.settings), self.settings or {}

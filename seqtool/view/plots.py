@@ -137,7 +137,6 @@ def _matplotlib() -> Any:
 
 
 def alignment(
-def alignment(
     attention: NDArray[np.floating],
     source: Sequence[str],
     target: Sequence[str],

@@ -1,6 +1,7 @@
 // Attention between the words of a source and those of a target: as lines between two rows of words, or as a heat map.
 
 import { choice, explorable, fill, fixed, h, label, s, shown } from "./elements.js";
+import { saveButton } from "./saving.js";
 
 const pen = document.createElement("canvas").getContext("2d"); // measures words
 const CELL = 22;
@@ -8,19 +9,33 @@ const LEAST = 0.02; // weights below it have no line
 const LEFTWARDS = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/; // letters of Hebrew, Arabic and their kin
 
 /**
- * The attention, in both forms. source and target are words, weights target × source. `onword`, if given, is called with
- * the place of a target's word that is chosen.
+ * The attention, in both forms, of which `form` is shown first; `onform` is called with one that is chosen. source and
+ * target are words, weights target × source. `onword`, if given, is called with the place of a target's word that is
+ * chosen. `look(place)` shows where a word looked, as the pointer on it does, and -1 what was chosen last.
  */
-export function alignment({ source, target, weights, onword = null }) {
-  if (!weights || weights.length === 0) return h("p", { class: "empty" }, "No attention to show.");
+export function alignment({ source, target, weights, onword = null, form = "lines", onform = null }) {
+  if (!weights || weights.length === 0) return { element: h("p", { class: "empty" }, "No attention to show."), look: () => {} };
   const place = h("div", {});
   const forms = { lines: () => links({ source, target, weights, onword }), map: () => heatMap({ source, target, weights }) };
-  const show = (form) => fill(place, forms[form]());
-  show("lines");
-  return h("div", { class: "alignment" }, choice("Form", [["lines", "Lines"], ["map", "Heat map"]], "lines", show), place);
+  let drawing = null;
+  const show = (next) => {
+    drawing = forms[next]();
+    fill(place, drawing.element);
+  };
+  const begin = form in forms ? form : "lines";
+  show(begin);
+  const press = (next) => {
+    show(next);
+    onform?.(next);
+  };
+  const controls = h("div", { class: "controls" }, choice("Form", [["lines", "Lines"], ["map", "Heat map"]], begin, press), saveButton(() => place.querySelector("svg"), "alignment"));
+  return { element: h("div", { class: "alignment" }, controls, place), look: (word, held) => drawing.look?.(word, held) };
 }
 
-/** The source's words above the target's, and a line for each weight, the stronger the weight. */
+/**
+ * The source's words above the target's, and a line for each weight, the stronger the weight. A word under the pointer
+ * hides the lines of the others; one that is chosen goes on doing so, until it is chosen again or Escape is pressed.
+ */
 function links({ source, target, weights, onword }) {
   const above = row(source);
   const below = row(target);
@@ -29,32 +44,48 @@ function links({ source, target, weights, onword }) {
   const height = 150;
   const line = (weight, t, i) => s("line", { class: "link", "data-target": t, "data-source": i, x1: above.middles[i], x2: below.middles[t], y1: 26, y2: height - 26, "stroke-opacity": weight.toFixed(3), "stroke-width": (0.5 + 3 * weight).toFixed(2) });
   const lines = weights.flatMap((ofWord, t) => ofWord.map((weight, i) => (weight < LEAST ? null : line(weight, t, i))));
-  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Choose a word of the lower row to see where it looked.");
+  const hint = "Choose a word of the lower row to see where it looked.";
+  const reading = h("p", { class: "reading", "aria-live": "polite" }, hint);
   const words = [
     ...source.map((word, i) => s("text", { class: "word", "data-source": i, x: above.middles[i], y: 18 }, cut(word))),
-    ...target.map((word, t) => s("text", { class: "word", "data-target": t, x: below.middles[t], y: height - 10, onpointerenter: () => go(t), onclick: () => onword?.(t) }, cut(word))),
+    ...target.map((word, t) => s("text", { class: "word", "data-target": t, x: below.middles[t], y: height - 10, onpointerenter: () => look(t), onclick: () => hold(t) }, cut(word))),
   ];
+  let held = -1;
+  function hold(t) {
+    held = held === t ? -1 : t;
+    look(held);
+    if (held >= 0) onword?.(t);
+  }
+  /** Shows where a word looked, or for -1 the one that is held; with `holding` it is held. */
+  function look(t, holding = false) {
+    if (holding) held = t;
+    go(t < 0 ? held : t);
+  }
   function show(t, byKey) {
+    if (byKey) held = t;
     const mark = (selector, name, holds) => svg.querySelectorAll(selector).forEach((element) => element.classList.toggle(name, holds(element.dataset)));
-    mark(".link", "off", (data) => Number(data.target) !== t);
+    const most = t < 0 || !weights[t] ? null : Math.max(...weights[t]);
+    mark(".link", "off", (data) => most !== null && Number(data.target) !== t);
     mark(".word[data-target]", "on", (data) => Number(data.target) === t);
-    mark(".word[data-source]", "on", (data) => weights[t][Number(data.source)] === Math.max(...weights[t]));
-    fill(reading, looked(target[t], source, weights[t]));
+    mark(".word[data-source]", "on", (data) => most !== null && weights[t][Number(data.source)] === most);
+    fill(reading, most === null ? hint : looked(target[t], source, weights[t]));
     if (byKey) svg.querySelector(`.word[data-target="${t}"]`).scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   const { svg, go } = explorable(
     {
+      onpointerleave: () => look(-1),
+      onkeyup: (event) => event.key === "Escape" && look(-1, true),
       ...{ class: `links ${onword ? "choosing" : ""} ${below.leftwards ? "leftwards" : ""}`, width, height, count: target.length, show, enter: onword },
       "aria-label": `Alignment of “${source.map(shown).join(" ")}” and “${target.map(shown).join(" ")}”: the arrow keys move through its words${onword ? ", Enter chooses one" : ""}`,
     },
     lines.filter(Boolean),
     words,
   );
-  return h("div", {}, h("div", { class: "scroll" }, svg), reading);
+  return { element: h("div", {}, h("div", { class: "scroll" }, svg), reading), look };
 }
 
-/** A heat map: rows are the target's words, columns the source's. Light is 0. */
-export function heatMap({ source, target, weights }) {
+/** A heat map: rows are the target's words, columns the source's. Light is 0. A word that is chosen has its cell framed. */
+function heatMap({ source, target, weights }) {
   const left = Math.max(40, ...target.map((word) => wide(word) + 12));
   const top = Math.max(30, ...source.map((word) => 0.82 * wide(word) + 16)); // they stand at 55°;
   const [across, down] = [source.length, target.length];
@@ -84,7 +115,8 @@ export function heatMap({ source, target, weights }) {
     target.map((word, t) => s("text", { class: "word end", x: left - 6, y: top + CELL * (t + 0.7) }, cut(word))),
     frame,
   );
-  return h("div", {}, h("div", { class: "scroll" }, svg), reading);
+  const look = (t, holding) => t >= 0 && holding && go(t * across + weights[t].indexOf(Math.max(...weights[t])));
+  return { element: h("div", {}, h("div", { class: "scroll" }, svg), reading), look };
 }
 
 function looked(word, source, weights) {

@@ -1,31 +1,41 @@
 // Asking the server, and showing what it answers.
 
-import { fill, h } from "./elements.js";
+import { fill, h, label } from "./elements.js";
 import { written } from "./tokens.js";
+
+const RETRY = 2000; // milliseconds until a server that did not answer is asked again
 
 /** The answer to a JSON request or a form; an Error with the server's sentence if it refuses. */
 export async function post(path, body) {
   const form = body instanceof FormData;
-  return answered(await fetch(path, { method: "POST", body: form ? body : JSON.stringify(body), headers: form ? {} : { "content-type": "application/json" } }));
+  return answered(path, { method: "POST", body: form ? body : JSON.stringify(body), headers: form ? {} : { "content-type": "application/json" } });
 }
 
 export async function get(path) {
-  return answered(await fetch(path));
+  return answered(path);
 }
 
-async function answered(response) {
-  if (!response.ok) throw new Error((await response.text()).trim() || `The server answered ${response.status}.`);
-  return response.json();
+/** The server's answer. An error is `offline` if there was none; settings have the names that the page shows. */
+async function answered(path, request) {
+  const response = await fetch(path, request).catch(() => {
+    throw Object.assign(new Error("The server does not answer. If it was stopped, start seqtool demo again with the same port: this page then goes on by itself."), { offline: true });
+  });
+  if (response.ok) return response.json();
+  const text = (await response.text()).trim() || `The server answered ${response.status}.`;
+  throw new Error(text.replace(/\b[a-z]+(_[a-z]+)+\b/g, (name) => (FIELDS[name] ? `“${FIELDS[name].label}”` : name)));
 }
 
 /**
- * Runs one request after another, only the newest of those that came meanwhile, and shows what goes wrong; `rescue` gives
- * what stands below that.
+ * Runs one request after another, only the newest of those that came meanwhile. What goes wrong is shown above `place`,
+ * whose last answer stays, with what `rescue` gives; a server that does not answer is asked again.
  */
 export function newest(place, work, rescue = () => null) {
+  const trouble = h("div", { class: "trouble" });
   let running = false;
   let waiting = null;
+  let timer = null;
   async function run(...question) {
+    clearTimeout(timer);
     if (running) {
       waiting = question;
       return;
@@ -35,9 +45,13 @@ export function newest(place, work, rescue = () => null) {
     place.setAttribute("aria-busy", "true");
     try {
       await work(...question);
+      trouble.remove();
     } catch (error) {
-      fill(place, h("p", { class: "error", role: "alert" }, error.message), rescue(...question));
+      fill(trouble, h("p", { class: "error", role: "alert" }, error.message), rescue(...question));
+      place.before(trouble);
+      if (error.offline) timer = setTimeout(run, RETRY, ...question);
     }
+    place.classList.toggle("stale", trouble.isConnected);
     place.setAttribute("aria-busy", "false");
     running = false;
     if (focused && document.activeElement === document.body) first(place)?.focus(); // what had the focus is gone
@@ -54,38 +68,78 @@ function first(place) {
   return place.querySelector(".force") ?? place.querySelector(".predicted button") ?? place.querySelector("button");
 }
 
+/** Whether a value is a text, or a list of tokens. */
+function isPrefix(value) {
+  return typeof value === "string" || (Array.isArray(value) && value.every((token) => token && typeof token === "string"));
+}
+
 /**
  * A model's column, where one answer after another is shown, each to a question (a text or a picture), settings, and a
- * prefix (a text or tokens) with which the answer is forced to begin. `answer` gets these, `force`, to ask again with
- * another prefix, and an element about the prefix; it gives the text and the elements to show.
+ * prefix (a text or tokens) with which the answer is forced to begin. `answer` gets these; it gives the text, and `draw`,
+ * which gives the elements to show, from `force`, which asks again with another prefix. The prefixes that were forced one
+ * after another are in `kept`, and each can be taken back.
  */
-export function modelColumn(model, answer) {
+export function modelColumn(model, kept, answer) {
   const place = h("div", { class: "answer" });
+  const begun = h("div", { class: "begun" });
   const spoken = h("p", { class: "spoken", "aria-live": "polite" });
-  let last = { question: null, prefix: "" };
+  const name = `begins.${model.place}`;
+  let last = { question: null, settings: {}, begins: kept.get(name, []).filter(isPrefix) };
+  let drawn = null; // the answer that is shown, and its prefixes
 
-  function ask(question, settings, prefix) {
-    last = { question, prefix };
-    run(question, settings, prefix);
+  function ask(question, settings, begins) {
+    last = { question, settings, begins };
+    kept.set(name, begins.length ? begins : null);
+    run(question, settings, begins);
   }
 
-  const removal = (question, settings) => h("button", { type: "button", onclick: () => ask(question, settings, "") }, "Remove the prefix");
+  const again = (begins) => ask(last.question, last.settings, begins);
+  const removal = (begins) => (begins.length ? h("button", { type: "button", onclick: () => again([]) }, "Remove the prefix") : null);
 
-  async function show(question, settings, prefix) {
-    const force = (beginning) => place.getAttribute("aria-busy") === "true" || ask(question, settings, beginning);
-    const begins = prefix ? h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, written(prefix)), typeof prefix === "string" ? "”; the last word may be completed " : "” ", removal(question, settings)) : null;
-    const { text, elements } = await answer(question, settings, prefix, { force, begins });
-    fill(spoken, text || "(nothing)");
-    fill(place, elements);
+  function force(prefix) {
+    if (place.getAttribute("aria-busy") === "true") return;
+    again([...last.begins.filter((before) => written(before) !== written(prefix) && written(prefix).startsWith(written(before))), prefix]);
   }
 
-  const run = newest(place, show, (question, settings, prefix) => (prefix ? removal(question, settings) : null));
+  /** The prefix, and a button for each word that was forced, which takes it back with those after it. */
+  function beginning(begins) {
+    if (!begins.length) return null;
+    const prefix = begins.at(-1);
+    const word = (one) => (typeof one === "string" ? one.trim().split(/\s+/).at(-1) : label(one.at(-1) ?? ""));
+    const takeBack = begins.map((one, i) => h("button", { type: "button", class: "taken", "aria-label": `Take back ${word(one)}`, onclick: () => again(begins.slice(0, i)) }, `✕ ${word(one)}`));
+    return h("div", { class: "controls" }, h("p", { class: "prefix" }, "Begins with “", h("bdi", {}, written(prefix)), typeof prefix === "string" ? "”; the last word may be completed" : "”"), takeBack, removal(begins));
+  }
+
+  async function show(question, settings, begins) {
+    try {
+      const shown = await answer(question, settings, begins.at(-1) ?? "");
+      drawn = { ...shown, question, begins };
+    } catch (error) {
+      if (!error.offline && drawn?.question === question && last.begins === begins) {
+        last.begins = drawn.begins; // those of the answer that stays
+        kept.set(name, drawn.begins.length ? drawn.begins : null);
+      }
+      throw error;
+    }
+    fill(spoken, drawn.text || "(nothing)");
+    fill(begun, beginning(begins));
+    redraw();
+  }
+
+  function redraw() {
+    const focused = document.activeElement?.closest(".hypothesis");
+    if (drawn) fill(place, drawn.draw(force, redraw));
+    if (focused) place.querySelector('.hypothesis[aria-pressed="true"]')?.focus();
+  }
+
+  const run = newest(place, show, () => (drawn?.question === last.question ? null : removal(last.begins)));
 
   return {
-    element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), spoken, place),
-    ask: (question, settings) => ask(question, settings, question === last.question ? last.prefix : ""), // a prefix stays as long as the question
+    element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), spoken, begun, place),
+    ask: (question, settings) => ask(question, settings, last.question === null || question === last.question ? last.begins : []), // a prefix stays as long as the question
+    redraw,
     forget: () => {
-      last = { question: null, prefix: "" };
+      last.begins = [];
     },
   };
 }
@@ -100,18 +154,23 @@ const FIELDS = {
   top_k: { label: "top k (0: all)", min: 0 },
   top_p: { label: "top p", min: 0.05, max: 1, step: "any" },
   max_length: { label: "Tokens", min: 1, max: 500 },
-  hard_attention: { label: "Attention", options: ["expected", "argmax", "sample"] },
+  hard_attention: { label: "Hard attention", options: ["expected", "argmax", "sample"] },
   seed: { label: "Seed", min: 0 },
 };
 
-/** Inputs for some of a model's settings; `read()` gives those that were changed. */
-export function settings(model, names, changed = () => {}) {
+/** Inputs for some of a model's settings, which `kept` remembers; `read()` gives those that were changed. */
+export function settings(model, names, kept, changed = () => {}) {
   const fields = names.map((name) => {
     const { label, options, type = "number", ...range } = FIELDS[name];
     const value = model.settings[name];
-    const choice = () => h("select", { onchange: changed }, options.map((option) => h("option", { value: option, selected: option === value }, option)));
-    const input = options ? choice() : h("input", { type, ...(type === "number" ? { value } : { checked: value }), onchange: changed, ...range });
+    const begin = kept.get(name, value);
     const now = () => (options ? input.value : type === "number" ? Number(input.value) : input.checked);
+    const onchange = () => {
+      kept.set(name, now() === value ? null : now());
+      changed();
+    };
+    const choice = () => h("select", { onchange }, options.map((option) => h("option", { value: option, selected: option === begin }, option)));
+    const input = options ? choice() : h("input", { type, ...(type === "number" ? { value: begin } : { checked: begin }), onchange, ...range });
     return { name, value, now, element: h("label", { class: "setting" }, label, input) };
   });
   const read = () => Object.fromEntries(fields.filter(({ value, now }) => now() !== value).map(({ name, now }) => [name, now()]));

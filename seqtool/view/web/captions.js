@@ -3,20 +3,33 @@
 import { get, modelColumn, post, settings } from "./asking.js";
 import { fill, h } from "./elements.js";
 import { looking } from "./pictures.js";
+import { saveButton } from "./saving.js";
 import { sceneEditor } from "./scene.js";
 import { END, forceable } from "./tokens.js";
 
-export async function captionsView(models) {
+export async function captionsView(models, kept) {
   let picture = null; // a File, or null for the scene
   const status = h("p", { class: "status", "aria-live": "polite" });
-  const columns = models.map(column);
-  const controls = settings(models[0], ["beam", "length_penalty", "hard_attention", "seed"], () => all());
-  const editor = sceneEditor(await get("/api/scenes"), () => {
-    picture = null;
-    status.textContent = "";
-    anew();
+  const lines = models.map((model) => [h("dt", {}, model.name), h("dd", {}, "…")]);
+  const captions = h("dl", { class: "captions" }, lines.map((line) => h("div", {}, line)));
+  const editor = sceneEditor(
+    await get("/api/scenes"),
+    kept,
+    () => {
+      picture = null;
+      status.textContent = "";
+      anew();
+    },
+    captions,
+  );
+  const columns = models.map((model, i) => column(model, kept, { said: (text) => fill(lines[i][1], text || "(nothing)"), look: (...seen) => picture || editor.look(...seen) }));
+  const hard = models.find((model) => model.hard);
+  const names = ["beam", "length_penalty", ...(hard ? ["hard_attention", "seed"] : [])];
+  const controls = settings(hard ?? models[0], names, kept, () => all());
+  const all = () => columns.forEach((column, i) => {
+    const { hard_attention, ...others } = controls.read();
+    column.ask(picture ?? editor.scene(), models[i].hard && hard_attention ? { ...others, hard_attention } : others);
   });
-  const all = () => columns.forEach((column) => column.ask(picture ?? editor.scene(), controls.read()));
   const anew = () => {
     columns.forEach((column) => column.forget());
     all();
@@ -24,6 +37,7 @@ export async function captionsView(models) {
   const take = (files) => {
     if (!files.length) return;
     [picture] = files;
+    editor.look(null, null, null);
     fill(status, `Chosen: ${picture.name}`);
     anew();
   };
@@ -42,17 +56,18 @@ export async function captionsView(models) {
         take(event.dataTransfer.files);
       },
     },
-    "Drop a picture here, or choose one: ",
+    "Or drop a picture here, or choose one: ",
     input,
   );
   for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault()); // elsewhere
   all();
-  return h("div", {}, h("div", { class: "columns" }, h("section", { class: "column", "aria-label": "Picture" }, h("h2", {}, "Picture"), drop, status, h("h3", {}, "Or a built-in one"), editor.element, controls.element), columns.map(({ element }) => element)));
+  return h("div", {}, h("div", { class: "columns pictures" }, h("section", { class: "column scene", "aria-label": "Picture" }, h("h2", {}, "Picture"), editor.element, drop, status, controls.element), columns.map(({ element }) => element)));
 }
 
-function column(model, place) {
-  return modelColumn(model, async (picture, settings, prefix, { force, begins }) => {
-    const fields = { prefix, likeliest: 5, weights: model.attends, picture: true, model: place, settings };
+/** One model's caption: `said` is called with it, and `look` with the grid, the weights and the location of a word. */
+function column(model, kept, { said, look }) {
+  return modelColumn(model, kept, async (picture, settings, prefix) => {
+    const fields = { prefix, likeliest: 5, weights: model.attends, picture: true, model: model.place, settings };
     let body = { scene: picture, ...fields };
     if (picture instanceof File) {
       body = new FormData();
@@ -63,8 +78,13 @@ function column(model, place) {
     const [best] = answer.captions[0].captions;
     const words = [...best.words, ...(best.ended && best.attention ? [END] : [])];
     const chosen = best.hard ? best.attended.map(([row, column]) => row * best.grid[1] + column) : null;
-    const { elements, choose } = forceable(best, force); // a word is a piece
-    const looks = looking({ picture: answer.pictures[0], name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen, onword: choose });
-    return { text: best.text, elements: [begins, looks.element, ...elements] };
+    const draw = (force) => {
+      const { elements, choose } = forceable(best, force, { onlook: (place) => looks.look(place), onchosen: (place) => looks.hold(place) }); // a word is a piece
+      const looks = looking({ picture: answer.pictures[0], name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen, onword: choose, onlook: (...seen) => look(best.grid, ...seen), scrub: true });
+      const escape = (event) => event.key === "Escape" && looks.hold(-1);
+      return [h("div", { onkeyup: escape }, looks.element, saveButton(() => looks.element.querySelector("svg"), "caption"), elements)];
+    };
+    said(best.text);
+    return { text: best.text, draw };
   });
 }

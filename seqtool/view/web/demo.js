@@ -1,29 +1,74 @@
-// The page of `seqtool demo`: waits until the models are loaded, then shows what they do.
+// The page of `seqtool demo`: waits until the models are loaded, then shows what they do, one task at a time.
 
+import { kept, link } from "./address.js";
 import { get } from "./asking.js";
 import { captionsView } from "./captions.js";
-import { counted, fill, h, inert } from "./elements.js";
+import { choice, counted, fill, h, inert } from "./elements.js";
 import { textsView } from "./texts.js";
 import { wordsView } from "./words.js";
 
-const VIEWS = { translate: wordsView, caption: captionsView, generate: textsView };
+const VIEWS = {
+  translate: { title: "Words", make: wordsView },
+  caption: { title: "Pictures", make: captionsView },
+  generate: { title: "Texts", make: textsView },
+};
 const EVERY = 400; // milliseconds between two looks at whether the models are loaded
 
 const state = document.getElementById("state");
-if (location.search) history.replaceState(null, "", location.pathname); // the token, which stays in a cookie
+const page = kept("");
+if (location.search) history.replaceState(null, "", location.pathname + location.hash); // the token, which stays in a cookie
 
 async function begin() {
   const served = await get("/api/model");
   if (served.state === "loading") {
-    state.textContent = "Loading the model…";
+    state.textContent = "Loading the models…";
     setTimeout(attempt, EVERY);
     return;
   }
   if (served.state === "failed") throw new Error(served.problem);
-  const names = served.models.map((one) => `${one.name} (${counted(one.parameters)} parameters)`);
-  fill(state, names.join(", "));
-  document.title = inert(`${served.models.map((one) => one.name).join(", ")}: seqtool demo`);
-  fill(document.getElementById("view"), await VIEWS[served.models[0].command](served.models), interfaces(served));
+  const models = served.models.map((model, place) => ({ ...model, place }));
+  const commands = Object.keys(VIEWS).filter((command) => models.some((model) => model.command === command));
+  const view = h("div", {});
+  const made = {};
+  async function show(command) {
+    page.set("task", command === commands[0] ? null : command);
+    const shown = models.filter((model) => model.command === command);
+    const names = shown.map((model) => `${model.name} (${counted(model.parameters)} parameters)`);
+    fill(state, names.join(", "));
+    document.title = inert(`${shown.map((model) => model.name).join(", ")}: seqtool demo`);
+    made[command] ??= VIEWS[command].make(shown, kept(command));
+    fill(view, await made[command]);
+  }
+  const task = commands.includes(page.get("task", "")) ? page.get("task", "") : commands[0];
+  const tasks = choice("Task", commands.map((command) => [command, VIEWS[command].title]), task, (command) => show(command).catch(problem));
+  fill(document.getElementById("switches"), commands.length > 1 ? tasks : null, largeType(), copyLink());
+  await show(task);
+  fill(document.getElementById("view"), view, interfaces(served));
+}
+
+/** A switch to the full width and large type, for a projector. */
+function largeType() {
+  const button = h("button", { type: "button", onclick: () => set(!page.get("large", false)) }, "Large type");
+  function set(large) {
+    document.documentElement.classList.toggle("large", large);
+    button.setAttribute("aria-pressed", String(large));
+    page.set("large", large || null);
+  }
+  set(page.get("large", false));
+  return button;
+}
+
+function copyLink() {
+  const said = h("span", { class: "status", role: "status" });
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(link());
+      fill(said, "Copied.");
+    } catch {
+      fill(said, "The browser does not allow it: copy the address of this page."); // it has no clipboard without https
+    }
+  };
+  return h("span", { class: "controls" }, h("button", { type: "button", onclick: copy }, "Copy link"), said);
 }
 
 function interfaces({ limits }) {
@@ -41,8 +86,13 @@ function interfaces({ limits }) {
   return h("details", { class: "interface" }, h("summary", {}, "The JSON interface"), h("p", {}, note), h("dl", { class: "facts" }, calls.map(([name, body]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("code", {}, body))))));
 }
 
+function problem(error) {
+  fill(state, h("span", { class: "error", role: "alert" }, error.message));
+  if (error.offline) setTimeout(attempt, 5 * EVERY);
+}
+
 function attempt() {
-  begin().catch((error) => fill(state, h("span", { class: "error", role: "alert" }, error.message)));
+  begin().catch(problem);
 }
 
 attempt();

@@ -91,7 +91,8 @@ export function choice(label, options, chosen, choose) {
 
 /**
  * A drawing of `count` places, with `width` and `height`. The arrow keys go through them, and `go(place)` to any; `show`
- * is called with the new place and whether a key chose it, `enter` with the place at which Enter is pressed.
+ * is called with the new place and whether a key chose it, `enter` with the place at which Enter is pressed. `width` and
+ * `height` are pixels where type is 16 pixels high, and grow with it.
  */
 export function explorable({ count, across = 1, width, height, show, enter = null, ...attributes }, ...children) {
   let place = -1;
@@ -104,7 +105,7 @@ export function explorable({ count, across = 1, width, height, show, enter = nul
     const next = moved(event, place, count, across);
     if (next !== null) go(next, true);
   };
-  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "application", tabindex: 0, onkeydown, ...attributes }, ...children);
+  const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width: `${width / 16}em`, height: `${height / 16}em`, role: "application", tabindex: 0, onkeydown, ...attributes }, ...children);
   return { svg, go };
 }
 

@@ -93,7 +93,7 @@ function opened(i, { size }) {
   if (!chunks.has(number)) chunks.set(number, read(`details-${number}`));
   chunks.get(number).then((sentences) => {
     const { predicted, ...looked } = sentences[i % size];
-    fill(place, looked.weights ? alignment(looked) : null, predicted ? tokens(predicted).element : null);
+    fill(place, looked.weights ? alignment(looked).element : null, predicted ? tokens(predicted).element : null);
     place.removeAttribute("aria-busy");
   });
   return place;

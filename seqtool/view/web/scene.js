@@ -1,16 +1,22 @@
 // The built-in pictures: one can be chosen and edited, by pointer or keys.
 
 import { fill, h, s } from "./elements.js";
+import { gaze } from "./pictures.js";
 
 const MOST = 12; // objects of a scene
 const range = (end) => Array.from({ length: Math.floor(end / 4) + 1 }, (_, i) => 4 * i);
 const apart = (a, b) => a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
 
-/** offered: what /api/scenes gives; `changed` is called with the scene each time that it is another. */
-export function sceneEditor(offered, changed) {
-  let scene = structuredClone(offered.scenes[0]);
-  let chosen = 0;
+/**
+ * offered: what /api/scenes gives; `kept` remembers the scene, and `changed` is called each time that it is another.
+ * `below` stands right below it, and `look(grid, weights, where)` shows on it where a word looked.
+ */
+export function sceneEditor(offered, kept, changed, below) {
   const { side } = offered;
+  const remembered = kept.get("scene", {});
+  let scene = structuredClone(isScene(remembered, offered) ? remembered : offered.scenes[0]);
+  let chosen = 0;
+  let view = null; // where a word looked
   const board = s("svg", { viewBox: `0 0 ${side} ${side}`, class: "board", role: "group", "aria-label": "Scene: choose an object, drag it or move it with the arrow keys" });
   const tools = h("div", { class: "controls" });
 
@@ -43,7 +49,7 @@ export function sceneEditor(offered, changed) {
         onpointerdown: (event) => drag(event, i),
       }),
     );
-    fill(board, s("rect", { width: side, height: side, class: "paper" }), items);
+    fill(board, s("rect", { width: side, height: side, class: "paper" }), items, view?.elements ?? []);
     const item = scene.items[chosen];
     const focused = document.activeElement?.dataset.tool;
     const pick = (label, options, value, set) =>
@@ -69,8 +75,17 @@ export function sceneEditor(offered, changed) {
   function edit(change) {
     change();
     chosen = Math.max(0, Math.min(chosen, scene.items.length - 1));
+    view = null;
     draw();
-    changed(scene);
+    kept.set("scene", scene);
+    changed();
+  }
+
+  function look(grid, weights, where) {
+    view?.elements.forEach((element) => element.remove());
+    view = weights && gaze(side, grid);
+    view?.show(weights, where);
+    board.append(...(view?.elements ?? []));
   }
 
   function add() {
@@ -134,5 +149,11 @@ export function sceneEditor(offered, changed) {
     h("select", { onchange: (event) => edit(() => { scene = structuredClone(offered.scenes[Number(event.target.value)]); chosen = 0; }) }, offered.scenes.map((_, i) => h("option", { value: i }, `number ${i + 1}`))),
   );
   draw();
-  return { element: h("div", { class: "editor" }, h("div", { class: "controls" }, pick), board, tools), scene: () => scene };
+  return { element: h("div", { class: "editor" }, h("div", { class: "controls" }, pick), board, below, tools), scene: () => scene, look };
+}
+
+/** Whether a scene from an address can be drawn. */
+function isScene(scene, { shapes, colours }) {
+  const drawable = (item) => item && shapes[item.shape] && colours[item.colour] && Number.isFinite(item.turned) && item.box?.length === 4 && item.box.every(Number.isFinite);
+  return Array.isArray(scene.items) && scene.items.every(drawable);
 }

@@ -7,13 +7,14 @@ import { notes, percent, tokens } from "./tokens.js";
 const READ = 400; // of the text, the last characters, which the model reads
 const PAUSE = 200; // milliseconds without a key before the model is asked
 
-export function textsView(models) {
-  const text = h("textarea", { rows: 5, "aria-label": "Text", dir: "auto" }, "The old");
-  const columns = models.map((model, place) => column(model, place, text));
-  const controls = settings(models[0], ["temperature", "top_k", "top_p", "max_length", "seed"]);
+export function textsView(models, kept) {
+  const text = h("textarea", { rows: 5, "aria-label": "Text", dir: "auto" }, kept.get("text", "The old"));
+  const columns = models.map((model) => column(model, text));
+  const controls = settings(models[0], ["temperature", "top_k", "top_p", "max_length", "seed"], kept);
   const look = () => columns.forEach((one) => one.look());
   let timer = null;
   text.addEventListener("input", () => {
+    kept.set("text", text.value);
     columns.forEach((one) => one.forget());
     clearTimeout(timer);
     timer = setTimeout(look, PAUSE);
@@ -26,12 +27,12 @@ export function textsView(models) {
   return h("div", {}, h("form", { class: "asking", onsubmit: submit }, text, h("button", { class: "primary" }, "Continue"), controls.element), h("div", { class: "columns" }, columns.map((one) => one.element)));
 }
 
-function column(model, place, text) {
+function column(model, text) {
   const expected = h("div", { class: "answer" });
   const written = h("div", { class: "written", "aria-live": "polite" });
 
   const look = newest(expected, async () => {
-    const answer = await post("/api/next", { text: Array.from(text.value).slice(-READ).join(""), likeliest: 10, model: place });
+    const answer = await post("/api/next", { text: Array.from(text.value).slice(-READ).join(""), likeliest: 10, model: model.place });
     const rows = answer.likeliest.map(([token, probability]) => {
       const name = label(token);
       const add = () => {
@@ -52,7 +53,7 @@ function column(model, place, text) {
 
   const write = newest(written, async (chosen) => {
     const prompt = text.value;
-    const answer = await post("/api/generate", { prompts: [prompt], model: place, settings: chosen });
+    const answer = await post("/api/generate", { prompts: [prompt], model: model.place, settings: chosen });
     if (text.value !== prompt) return; // it has been changed meanwhile
     const [{ unknown, texts }] = answer.texts;
     const [one] = texts;

@@ -7,37 +7,50 @@ const NAMED = 12; // unknown pieces that are named
 const LEVELS = [0.5, 0.2, 0.05, 0.01]; // probabilities below which a token has another colour
 
 /**
- * predicted: {token, probability, entropy, likeliest: [[token, probability], …]} for each token. `onforce`, if given, is
- * called with the place of a token and another one that is chosen in its stead, `onchosen` with that of
- * a token that is looked at. `choose(place)` shows a token as a click on it does.
+ * predicted: {token, probability, entropy, likeliest: [[token, probability], …]} for each token. `groups`, the places of
+ * the tokens of each button, make words of them. `onforce`, if given, is called with the place of a token and another one
+ * that is chosen in its stead, `onlook` with a button's place, or -1, while the pointer is on it, and `onchosen` with that
+ * of a button that is chosen. `choose(place)` shows a token as a click on it does.
  */
-export function tokens(predicted, { onforce = null, onchosen = null } = {}) {
+export function tokens(predicted, { groups = singly(predicted), onforce = null, onlook = null, onchosen = null } = {}) {
   if (!predicted || predicted.length === 0) return { element: h("p", { class: "empty" }, "No tokens."), choose: () => {} };
-  const detail = h("div", { class: "expected", "aria-live": "polite" });
-  const buttons = predicted.map((one, place) =>
-    h(
+  const detail = h("div", { class: "expected", "aria-live": "polite" }, h("p", { class: "note" }, "Choose one to see what else was expected."));
+  const buttons = groups.map((group, place) => {
+    const text = group.map((i) => predicted[i].token).join("");
+    const probability = group.reduce((product, i) => product * predicted[i].probability, 1);
+    return h(
       "button",
       {
         type: "button",
-        class: `token level-${level(one.probability)}`,
-        title: `${shown(one.token)} ${percent(one.probability)}`,
+        class: `token level-${level(probability)}`,
+        title: `${shown(text)} ${percent(probability)}`,
         tabindex: place === 0 ? 0 : -1,
         onclick: () => choose(place),
-        onpointerenter: () => pinned || choose(place, false),
+        onpointerenter: () => onlook?.(place),
       },
-      shown(one.token).trim() ? shown(one.token) : label(one.token),
-    ),
-  );
-  let pinned = false; // a chosen one stays while the pointer goes on
-  function choose(place, focus = true) {
-    pinned = focus;
+      shown(text).trim() ? shown(text) : label(text),
+    );
+  });
+  function choose(place) {
     mark(buttons, place);
-    if (focus) buttons[place].focus();
+    buttons[place].focus({ preventScroll: true });
     onchosen?.(place);
-    fill(detail, expected(predicted[place], onforce && ((token) => onforce(place, token))));
+    fill(detail, groups[place].map((i) => h("div", {}, expected(predicted[i], onforce && ((token) => onforce(i, token))))));
   }
-  const list = buttonRow({ move: choose, "aria-label": "Tokens: the arrow keys move through them" }, buttons);
+  const list = buttonRow({ move: choose, "aria-label": "Tokens: the arrow keys move through them", onpointerleave: () => onlook?.(-1) }, buttons);
   return { element: h("div", { class: "predicted" }, list, legend(), detail), choose };
+}
+
+/** The places of each piece by itself. */
+export function singly(pieces) {
+  return (pieces ?? []).map((_, i) => [i]);
+}
+
+/** The places of the pieces of each word: a word begins with the mark for a space. */
+export function wordGroups(pieces) {
+  const groups = [];
+  pieces.forEach((piece, i) => (i === 0 || piece.startsWith("▁") || piece === END ? groups.push([i]) : groups.at(-1).push(i)));
+  return groups;
 }
 
 /** What the colours of tokens mean. */
@@ -66,27 +79,33 @@ export function written(prefix) {
 
 /**
  * A text with its probabilities and its tokens, in whose place others can be forced: `force` is called with how the text
- * then begins. `choose(place)` shows what else was expected at a token.
+ * then begins. `title` shows the text, `beside` stands beside the tokens; the others are as in `tokens`. `choose(place)`
+ * shows what else was expected at a token, or a word.
  */
-export function forceable(best, force) {
+export function forceable(best, force, { title = best.text || "(nothing)", beside = null, groups, onlook, onchosen } = {}) {
   const predicted = best.predicted ?? [];
   const pieces = predicted.map(({ token }) => token);
+  const places = groups ?? singly(pieces);
   const begun = (at, token) => [...pieces.slice(0, at), token];
   const word = h("input", { type: "text", "aria-label": "A word of your own", placeholder: "or type another word" });
-  const at = h("select", { "aria-label": "Replace" }, pieces.map((piece, i) => h("option", { value: i }, `${i + 1}: ${label(piece)}`)));
+  const name = (group) => label(group.map((i) => pieces[i]).join(""));
+  const at = h("select", { "aria-label": "Replace" }, places.map((group, i) => h("option", { value: i }, `${i + 1}: ${name(group)}`)));
   const submit = (event) => {
     event.preventDefault();
-    if (word.value.trim()) force(written(begun(Number(at.value), `▁${word.value.trim()}`)));
+    if (word.value.trim()) force(written(begun(places[Number(at.value)][0], `▁${word.value.trim()}`)));
   };
-  const expected = tokens(predicted, { onforce: (place, token) => force(begun(place, token)), onchosen: (place) => (at.value = place) });
-  const elements = [
-    h("p", { class: "translation", dir: "auto" }, best.text || "(nothing)"),
-    ...probabilities(best),
+  const chosen = (place) => {
+    at.value = place;
+    onchosen?.(place);
+  };
+  const expected = tokens(predicted, { groups: places, onforce: (place, token) => force(begun(place, token)), onlook, onchosen: chosen });
+  const row = [
     h("h3", {}, "Each token, and what else was expected: choose one to force it"),
     expected.element,
     pieces.length ? h("form", { class: "controls", onsubmit: submit }, word, "replaces", at, h("button", {}, "Force it")) : null,
   ];
-  return { elements, choose: (place) => place < pieces.length && expected.choose(place) };
+  const elements = [h("p", { class: "translation", dir: "auto" }, title), ...probabilities(best), h("div", { class: "beside" }, beside, h("div", {}, row))];
+  return { elements, choose: (place) => place < places.length && expected.choose(place) };
 }
 
 /** The log-probability and the score of a text: of the whole, and of what follows a forced beginning. */

@@ -1,33 +1,75 @@
 // The tree of a beam search: what was kept, what ended, what was pruned.
 
 import { choice, explorable, fill, fixed, h, label, s } from "./elements.js";
+import { saveButton } from "./saving.js";
 
-const ACROSS = 118; // pixels from step to step
+const ACROSS = [56, 150]; // the least and the most pixels from step to step
 const DOWN = 40;
-const FATES = { kept: "kept in the beam", ended: "ended", pruned: "pruned" };
+const GAP = 16; // pixels between the boxes of two steps
+const LETTER_WIDTH = 8;
+const MARGIN = 18;
+const FATES = { kept: "kept in the beam", ended: "ended: a whole translation", pruned: "pruned" };
+const SCORES = { score: "With length penalty", log_probability: "Without" };
 
-/** tree: {steps: [[{parent, token, log_probability, score, fate, rank}, …], …]}. */
-export function searchTree({ steps }) {
-  const nodes = steps.flatMap((step, t) => step.map((candidate, i) => ({ ...candidate, t, i, x: 60 + ACROSS * t, y: 22 + DOWN * i })));
-  const index = new Map(nodes.map((node, n) => [`${node.t} ${node.i}`, n]));
-  const parent = (node) => nodes[index.get(`${node.t - 1} ${node.parent}`)];
+/**
+ * tree: {steps: [[{parent, token, log_probability, score, fate, rank}, …], …]}, as wide as the page has room for. `kept`
+ * remembers what is shown; the way to the translation with the rank `chosen` is marked.
+ */
+export function searchTree({ steps }, kept, chosen = 0) {
+  const place = h("div", { class: "scroll" });
+  const legend = h("ul", { class: "legend fates" });
+  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: each continuation’s fate and score.");
+  let width = 0;
+
+  function draw() {
+    if (!width) return;
+    const hidden = kept.get("hide", false) ? "pruned" : null;
+    const score = kept.get("shown", "score") in SCORES ? kept.get("shown", "score") : "score";
+    const shown = steps.map((step) => step.map((candidate, i) => ({ ...candidate, i })).filter(({ fate }) => fate !== hidden));
+    const across = Math.min(Math.max((width - MARGIN) / steps.length, ACROSS[0]), ACROSS[1]);
+    fill(place, drawing({ shown, across, score, chosen, reading }));
+    const fates = Object.entries(FATES).filter(([fate]) => shown.flat().some((node) => node.fate === fate));
+    const name = chosen ? `on the way to number ${chosen + 1} of the n best` : "on the way to the best";
+    fill(legend, [...fates, ["best", name]].map(([fate, text]) => h("li", { class: fate }, text)));
+  }
+
+  const change = (name, value) => {
+    kept.set(name, value);
+    draw();
+  };
+  const hide = h("label", { class: "setting" }, h("input", { type: "checkbox", checked: kept.get("hide", false), onchange: (event) => change("hide", event.target.checked || null) }), "Hide pruned branches");
+  const which = choice("Score shown", Object.entries(SCORES), kept.get("shown", "score"), (name) => change("shown", name === "score" ? null : name));
+  const resized = () => {
+    const next = place.clientWidth / (parseFloat(getComputedStyle(place).fontSize) / 16); // in the drawing's units
+    if (Math.abs(next - width) < 4) return;
+    width = next;
+    draw();
+  };
+  new ResizeObserver(resized).observe(place);
+  return h("div", {}, h("div", { class: "controls" }, which, hide, saveButton(() => place.querySelector("svg"), "search")), legend, place, reading);
+}
+
+function drawing({ shown, across, score, chosen, reading }) {
+  const box = across - GAP;
+  const nodes = shown.flatMap((step, t) => step.map((node, row) => ({ ...node, t, x: MARGIN + across * t + GAP / 2 + box / 2, y: 22 + DOWN * row })));
+  const index = new Map(nodes.map((node) => [`${node.t} ${node.i}`, node]));
+  const parent = (node) => index.get(`${node.t - 1} ${node.parent}`);
   const best = new Set();
-  for (let node = nodes.find(({ rank }) => rank === 0); node; node = parent(node)) best.add(node);
+  for (let node = nodes.find(({ rank }) => rank === chosen); node; node = parent(node)) best.add(node);
   const kind = (node) => `${node.fate} ${best.has(node) ? "best" : ""}`;
   const root = { x: 8, y: 22 };
   const edges = nodes.map((node) => {
-    const from = parent(node) ? { x: parent(node).x + 42, y: parent(node).y, bend: 28 } : { ...root, bend: 0 };
-    return s("path", { class: `edge ${kind(node)}`, d: `M${from.x},${from.y} C${from.x + from.bend},${from.y} ${node.x - 42 - from.bend},${node.y} ${node.x - 42},${node.y}` });
+    const before = parent(node);
+    const [from, to, bend] = [before ? before.x + box / 2 : root.x, node.x - box / 2, before ? GAP / 2 : 0];
+    const y = (before ?? root).y;
+    return s("path", { class: `edge ${kind(node)}`, d: `M${from},${y} C${from + bend},${y} ${to - bend},${node.y} ${to},${node.y}` });
   });
   const labels = nodes.map((node, n) => {
     const { x, y } = node;
-    const texts = [s("text", { x, y: y - 2 }, cut(node.token)), s("text", { class: "tick", x, y: y + 12 })];
+    const texts = [s("text", { x, y: y - 2 }, cutToken(node.token, Math.floor(box / LETTER_WIDTH))), s("text", { class: "tick", x, y: y + 12 }, fixed(node[score], 2))];
     const isOn = () => labels[n].classList.contains("on");
-    return s("g", { class: `node ${kind(node)}`, onpointermove: () => isOn() || go(n), onpointerdown: () => go(n) }, s("rect", { x: x - 42, y: y - 17, width: 84, height: 34, rx: 5 }), texts);
+    return s("g", { class: `node ${kind(node)}`, onpointermove: () => isOn() || go(n), onpointerdown: () => go(n) }, s("rect", { x: x - box / 2, y: y - 17, width: box, height: 34, rx: 5 }), texts);
   });
-  const number = (name) => nodes.forEach((node, n) => (labels[n].lastChild.textContent = fixed(node[name], 2)));
-  number("score");
-  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: each continuation’s fate and score.");
   function show(n, byKey) {
     svg.querySelector(".node.on")?.classList.remove("on");
     labels[n].classList.add("on");
@@ -38,19 +80,17 @@ export function searchTree({ steps }) {
   }
   const { svg, go } = explorable(
     {
-      ...{ class: "tree", width: 60 + ACROSS * steps.length, height: 8 + DOWN * Math.max(...steps.map((step) => step.length), 1), count: nodes.length, show },
+      ...{ class: "tree", width: MARGIN + across * shown.length, height: 8 + DOWN * Math.max(...shown.map((step) => step.length), 1), count: nodes.length, show },
       "aria-label": "Tree of the beam search: the arrow keys move through its continuations",
     },
     edges,
     s("circle", { class: "root", cx: root.x, cy: root.y, r: 4 }),
     labels,
   );
-  const which = choice("Score shown", [["score", "With length penalty"], ["log_probability", "Without"]], "score", number);
-  const legend = h("ul", { class: "legend fates" }, Object.entries(FATES).map(([fate, text]) => h("li", { class: fate }, text)));
-  return h("div", {}, which, legend, h("div", { class: "scroll" }, svg), reading);
+  return svg;
 }
 
-function cut(token) {
+function cutToken(token, letters) {
   const text = label(token);
-  return text.length > 11 ? `${text.slice(0, 10)}…` : text;
+  return text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
 }

@@ -2,23 +2,29 @@
 
 import { alignment } from "./alignment.js";
 import { modelColumn, newest, post, settings } from "./asking.js";
-import { fill, fixed, h, label, later } from "./elements.js";
-import { END, forceable, notes } from "./tokens.js";
+import { differing } from "./difference.js";
+import { choice, fill, fixed, h, label, later } from "./elements.js";
+import { END, forceable, notes, singly, wordGroups } from "./tokens.js";
 import { searchTree } from "./tree.js";
 
 const PAUSE = 500; // milliseconds without a key before the text is translated
 const EXAMPLE = "I have a big cat but a small house.";
+const SETTINGS = ["beam", "n_best", "length_penalty", "length_alpha", "sample", "temperature", "seed"];
 
-export function wordsView(models) {
-  const source = h("textarea", { rows: 3, "aria-label": "Text to translate", dir: "auto" }, EXAMPLE);
-  const columns = models.map(column);
+export function wordsView(models, kept) {
+  const source = h("textarea", { rows: 3, "aria-label": "Text to translate", dir: "auto" }, kept.get("text", EXAMPLE));
+  const columns = models.map((model) => column(model, kept));
   let timer = null;
-  const controls = settings(models[0], ["beam", "n_best", "length_penalty", "length_alpha", "sample", "temperature", "seed"], () => all());
+  const controls = settings(models[0], SETTINGS, kept, () => all());
   const chosen = () => {
     const { temperature, ...others } = controls.read();
     return others.sample && temperature !== undefined ? { ...others, temperature } : others;
   };
   const all = () => columns.forEach((column) => column.ask(source.value, chosen()));
+  const pieces = choice("Alignment and tokens", [["pieces", "Pieces"], ["words", "Words"]], kept.get("unit", "pieces"), (unit) => {
+    kept.set("unit", unit === "pieces" ? null : unit);
+    columns.forEach((column) => column.redraw());
+  });
   const form = h(
     "form",
     {
@@ -33,11 +39,13 @@ export function wordsView(models) {
     source,
     h("button", { class: "primary" }, "Translate"),
     controls.element,
+    pieces,
   );
   source.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
   source.addEventListener("input", () => {
+    kept.set("text", source.value);
     clearTimeout(timer);
     timer = setTimeout(all, PAUSE);
   });
@@ -46,28 +54,73 @@ export function wordsView(models) {
 }
 
 /** One model's translation of the text. */
-function column(model, place) {
-  return modelColumn(model, async (text, settings, prefix, { force, begins }) => {
-    const request = { sentences: [text], prefixes: prefix ? [prefix] : null, likeliest: 5, weights: model.attends, tree: !settings.sample, model: place, settings };
+function column(model, kept) {
+  return modelColumn(model, kept, async (text, settings, prefix) => {
+    const request = { sentences: [text], prefixes: prefix ? [prefix] : null, likeliest: 5, weights: model.attends, tree: !settings.sample, model: model.place, settings };
     const { translations, tree } = await post("/api/translate", request);
     const [{ source_cut: cut, source_unknown: unknown, translations: nBest }] = translations;
-    const [best] = nBest;
-    const target = [...best.tokens, ...(best.ended ? [END] : [])];
-    const { elements, choose } = forceable(best, force);
-    const elementsBelow = [
-      best.attention?.length ? [h("h3", {}, "Where it looked"), alignment({ source: best.source_tokens, target, weights: best.attention, onword: best.predicted ? choose : null })] : [],
-      nBest.length > 1 ? [h("h3", {}, "The n best"), h("ol", {}, nBest.map((one) => h("li", {}, h("bdi", {}, one.text), " ", h("span", { class: "status" }, fixed(one.score, 3)))))] : [],
-      tree?.steps.length ? later(prefix ? "The search for what follows the forced beginning, with its numbers" : "The search", () => searchTree(tree), { class: "search" }) : null,
-      tree ? mine({ text, best: best.text, model: place, settings }) : null,
-    ];
     const merged = text.trim().includes("\n") ? h("p", { class: "note" }, "The lines were read as one sentence.") : null;
-    return { text: best.text, elements: [...notes(cut, unknown), merged, begins, ...elements, ...elementsBelow.flat()] };
+    const why = tree ? mine({ text, best: nBest[0].text, model: model.place, settings }, kept) : null;
+    let rank = 0; // of the translation that is shown
+    const draw = (force, redraw) => {
+      const choose = (next) => {
+        rank = next;
+        redraw();
+      };
+      const search = "The search" + (prefix ? " for what follows the forced beginning, with its numbers" : "");
+      return [
+        ...notes(cut, unknown),
+        merged,
+        ...translation(nBest, rank, force, kept),
+        nBest.length > 1 ? list(nBest, rank, choose) : null,
+        tree?.steps.length ? open("tree", kept, later(search, () => searchTree(tree, kept, rank), { class: "search", open: kept.get("tree", false) })) : null,
+        why,
+      ];
+    };
+    return { text: nBest[0].text, draw };
   });
 }
 
+/** One of the n best: its text, where it looked and what else was expected, by pieces or by words. */
+function translation(nBest, rank, force, kept) {
+  const one = nBest[rank];
+  const target = [...one.tokens, ...(one.ended ? [END] : [])];
+  const groups = kept.get("unit", "pieces") === "words" ? wordGroups : singly;
+  const [rows, columns] = [groups(target), groups(one.source_tokens ?? [])];
+  const joined = (places, pieces) => places.map((group) => group.map((i) => pieces[i]).join(""));
+  const sum = (values) => values.reduce((a, b) => a + b, 0);
+  let looked = null;
+  const beside = h("div", {});
+  const title = rank ? differing(one.text, nBest[0].text) : one.text || "(nothing)";
+  const { elements, choose } = forceable(one, force, { title, beside, groups: one.predicted ? groups(one.predicted.map(({ token }) => token)) : undefined, onlook: (place) => looked?.look(place), onchosen: (place) => looked?.look(place, true) });
+  if (one.attention?.length) {
+    // The attention of a word: the mean of its pieces', to all the pieces of another word together.
+    const weights = rows.map((row) => columns.map((column) => sum(row.map((t) => sum(column.map((i) => one.attention[t]?.[i] ?? 0)))) / row.length));
+    looked = alignment({ source: joined(columns, one.source_tokens), target: joined(rows, target), weights, onword: one.predicted ? choose : null, form: kept.get("form", "lines"), onform: (form) => kept.set("form", form === "lines" ? null : form) });
+    fill(beside, h("h3", {}, "Where it looked"), looked.element);
+  }
+  return elements;
+}
+
+/** The n best, of which one can be chosen to be shown: its score, and how it differs from the best. */
+function list(nBest, rank, choose) {
+  const [best] = nBest;
+  const entry = (one, i) => {
+    const behind = i ? `, ${fixed(best.score - one.score, 3)} behind the best` : "";
+    return h("li", {}, h("button", { type: "button", class: "hypothesis", "aria-pressed": String(i === rank), onclick: () => choose(i) }, h("bdi", {}, i ? differing(one.text, best.text) : one.text || "(nothing)")), " ", h("span", { class: "status" }, fixed(one.score, 3), behind));
+  };
+  return h("div", {}, h("h3", {}, "The n best: choose one to see its tokens and its place in the tree"), h("ol", { class: "hypotheses" }, nBest.map(entry)));
+}
+
+/** Details that are as open as they were when `kept` last heard of them. */
+function open(name, kept, details) {
+  details.addEventListener("toggle", () => details.isConnected && kept.set(name, details.open || null));
+  return details;
+}
+
 /** Why not mine? */
-function mine({ text, best: written, model, settings }) {
-  const own = h("input", { type: "text", "aria-label": "Your translation", dir: "auto", value: written });
+function mine({ text, best: written, model, settings }, kept) {
+  const own = h("input", { type: "text", "aria-label": "Your translation", dir: "auto", value: kept.get("mine", written), oninput: () => kept.set("mine", own.value === written ? null : own.value) });
   const answer = h("div", { "aria-live": "polite" });
   const compare = newest(answer, async () => {
     const { translation, best, left } = await post("/api/why", { source: text, translation: own.value, model, settings });
@@ -77,7 +130,7 @@ function mine({ text, best: written, model, settings }) {
     event.preventDefault();
     compare();
   };
-  return h("details", { class: "why" }, h("summary", {}, "Why not mine?"), h("form", { class: "controls", onsubmit: submit }, own, h("button", {}, "Compare")), answer);
+  return open("why", kept, h("details", { class: "why", open: kept.get("why", false) }, h("summary", {}, "Why not mine?"), h("form", { class: "controls", onsubmit: submit }, own, h("button", {}, "Compare")), answer));
 }
 
 function whereItLeft(left) {
