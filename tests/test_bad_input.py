@@ -427,7 +427,7 @@ def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
 
 def wrong(settings: dict[str, Any]) -> dict[str, str]:
     """A value that each setting cannot have; the names of files and runs may be anything."""
-    commands = (declarations.of_command(command).items() for command in declarations.COMMANDS)
+    commands = (declarations.command_settings(command).items() for command in declarations.COMMANDS)
     any_text = {name for settings in commands for name, setting in settings if setting.is_literal}
     any_text |= {"train.resume", "initialisation"}
     values = ("word", "[word]", "{a: 1}")

@@ -21,8 +21,8 @@ from seqtool.data.text.words import SPLITS
 from seqtool.models.hard_attention import CHOICES
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain, typed
-from seqtool.settings.classes import located
-from seqtool.settings.declarations import COMMANDS, NewFile, declared, of_command
+from seqtool.settings.classes import locate_target
+from seqtool.settings.declarations import COMMANDS, NewFile, declared, command_settings
 from seqtool.training.optimisation import SCHEDULES
 
 CONFIGS = config_directory()
@@ -37,8 +37,8 @@ def run(*arguments: str, configs: Path = CONFIGS) -> int:
 def test_the_yaml_files_and_the_declarations_name_the_same_settings(command: str) -> None:
     written = {name for name in ConfigFiles(command, [CONFIGS]).settings() if not name.endswith("_target_")}
     groups = {name.rpartition(".")[0] for name in written} | {"experiment"}
-    assert of_command(command).keys() <= written
-    others = written - of_command(command).keys() - groups
+    assert command_settings(command).keys() <= written
+    others = written - command_settings(command).keys() - groups
     assert {name.partition(".")[0] for name in others} <= {*CHOSEN}
     assert not {name for name in others if name.startswith(("model.encoder.", "data.vocabulary.", "data.limits."))}
     assert set(help_texts.COMMANDS) == COMMANDS.keys()
@@ -52,12 +52,14 @@ def test_no_default_stands_in_two_places() -> None:
         for name in own:
             assert place in ("data.vocabulary", "data.limits"), name
             without = [
-                choice for choice in files.choices("data") if f"{place}.{name}" not in files.of_choice("data", choice)
+                choice
+                for choice in files.choices("data")
+                if f"{place}.{name}" not in files.choice_settings("data", choice)
             ]
             assert without, name
     for file in [*CONFIGS.glob("model/*.yaml"), *CONFIGS.glob("data/*.yaml"), *CONFIGS.glob("schedule/*.yaml")]:
         settings = load(file)
-        target = SCHEDULES[settings["name"]] if "name" in settings else located(settings, trusted=True)
+        target = SCHEDULES[settings["name"]] if "name" in settings else locate_target(settings, trusted=True)
         for name, parameter in inspect.signature(target).parameters.items():
             assert name not in settings or parameter.default is parameter.empty, f"{file}: {name}"
 
@@ -67,12 +69,12 @@ def _has_default(field: "dataclasses.Field[Any]") -> bool:
 
 
 def test_choices_are_those_of_the_code() -> None:
-    train, vocabulary = of_command("train"), declared(declarations.Vocabulary)
+    train, vocabulary = command_settings("train"), declared(declarations.Vocabulary)
     assert train["train.batch_by"].choices == ("sentences", "tokens")
     assert vocabulary["kind"].choices == KINDS and vocabulary["normalization"].choices == tuple(NORMALIZATIONS)
     assert vocabulary["size"].at_least == len(SPECIALS) + 1
-    assert of_command("translate")["words"].choices == of_command("eval")["words"].choices == tuple(SPLITS)
-    assert of_command("caption")["hard_attention"].choices == tuple(CHOICES)
+    assert command_settings("translate")["words"].choices == command_settings("eval")["words"].choices == tuple(SPLITS)
+    assert command_settings("caption")["hard_attention"].choices == tuple(CHOICES)
 
 
 @dataclasses.dataclass
@@ -91,14 +93,14 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with (tmp_path / "configs/translate.yaml").open("a") as file:
         file.write("lexicon: null  # a file of word pairs\nunused: null  # a file of those not used\ndepth: 1\n")
     monkeypatch.setitem(COMMANDS, "translate", {"": (*COMMANDS["translate"][""], Lexicon)})  # type: ignore[arg-type]
-    of_command.cache_clear()
+    command_settings.cache_clear()
     (tmp_path / "home").mkdir()
     (tmp_path / "home/words.txt").touch()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     yield tmp_path / "configs"
     monkeypatch.undo()
-    of_command.cache_clear()
+    command_settings.cache_clear()
 
 
 def test_a_setting_that_names_a_file_is_added_by_a_line_and_a_declaration(

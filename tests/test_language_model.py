@@ -114,7 +114,7 @@ def test_streams_say_every_token_once(length: int, rows: int, steps: int) -> Non
     while not streams.has_ended(position):
         (places,) = streams.batches(position, 1)
         batch = streams.collate(places)
-        assert batch.continues == (position > 0) and batch.tokens == streams.labels(places)
+        assert batch.continues == (position > 0) and batch.tokens == streams.count_labels(places)
         for row, (start, end, _) in zip(batch.target, places, strict=True):
             real = row[1:][row[1:] != PAD].tolist()
             assert real == text[start:end].tolist()

@@ -11,7 +11,7 @@ import sacrebleu
 from PIL import Image
 
 from seqtool.cli import main as cli
-from seqtool.evaluation import flags_of
+from seqtool.evaluation import find_flags
 from seqtool.metrics.words import f1_by_count
 from seqtool.runtime.files import config_directory, write_lines
 
@@ -305,7 +305,7 @@ def test_counts_of_characters(here: Path) -> None:
     ],
 )
 def test_flags(text: str, source: str | None, wanted: list[str]) -> None:
-    assert flags_of(text, source=source) == wanted
+    assert find_flags(text, source=source) == wanted
 
 
 PAIRS = {

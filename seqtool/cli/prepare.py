@@ -1,4 +1,4 @@
-"""`seqtool prepare`: tokenise and encode a corpus, or turn images into annotation vectors, once and for all runs."""
+"""`seqtool prepare`: tokenise and encode a corpus, or encode its images, once for all runs."""
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -7,7 +7,7 @@ from seqtool import tasks
 
 
 def prepare(config: DictConfig) -> None:
-    """Make the cache of `config.data`, or find the existing one, and describe it."""
+    """Make the cache of `config.data`, unless it exists, and describe it."""
     task = tasks.of(config)
     if any(override.startswith("model=") for override in HydraConfig.get().overrides.task):
         task.check_model(config)

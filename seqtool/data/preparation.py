@@ -25,7 +25,7 @@ from seqtool.data.cache import FORMAT, MAX_UNKNOWN, OFFSET, WORDS, Cache, token_
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.directories import Digests, Unfinished, directory_path, make_once, versions
-from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load_all, save_all, train, unknown_in
+from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load_all, save_all, train, list_unknown_pieces
 from seqtool.data.text.words import characters, words, writing
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
@@ -100,7 +100,7 @@ class CacheSettings(declarations.Cache):
 
 def cache_settings(config: Config) -> CacheSettings:
     """The cache's settings, checked. `config`: everything under `data`."""
-    settings = typed(CacheSettings, _part(config, of_cache=True))
+    settings = typed(CacheSettings, _part(config, for_cache=True))
     settings.vocabulary.check()
     settings.limits.check()
     declarations.check_values(settings, "data.")
@@ -109,7 +109,7 @@ def cache_settings(config: Config) -> CacheSettings:
 
 def corpus_settings(config: Config) -> Config:
     """The corpus's settings. `config`: everything under `data`."""
-    return _part(config, of_cache=False)
+    return _part(config, for_cache=False)
 
 
 def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
@@ -126,10 +126,10 @@ def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
     return corpus
 
 
-def _part(config: Config, *, of_cache: bool) -> Config:
+def _part(config: Config, *, for_cache: bool) -> Config:
     """The settings under `data` that are the cache's, or the others, which are the corpus's."""
     names = declarations.declared(CacheSettings)
-    part = {name: value for name, value in plain(config).items() if (name in names) == of_cache}
+    part = {name: value for name, value in plain(config).items() if (name in names) == for_cache}
     if not isinstance(config, DictConfig):
         return part
     return cast(DictConfig, resolved({"data": part}).data)  # so that messages have the settings' full names
@@ -266,11 +266,11 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
                 entry = splits[split].get(side, splits[split])
                 if entry["unknown"] > MAX_UNKNOWN * entry["tokens"]:
                     texts = [example[column] for example in islice(steps.texts(split), UNKNOWN_EXAMPLES)]
-                    entry["commonest_unknown"] = unknown_in(texts, vocabulary)
+                    entry["commonest_unknown"] = list_unknown_pieces(texts, vocabulary)
     return {
         "corpus": steps.corpus.name,
         **steps.summary(directory),
-        **_described(vocabularies),
+        **_vocabulary_entries(vocabularies),
         **({"without_spaces": unspaced} if unspaced else {}),
         "splits": splits,
         "format": FORMAT,
@@ -320,7 +320,7 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
     return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
 
 
-def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+def _vocabulary_entries(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
     """The entries of the summary about the vocabularies, by side if there are two."""
     first, *second = vocabularies.values()
     if not second:
@@ -341,8 +341,8 @@ def _write_split(
     enough to be resumed in the middle.
     """
     sides, is_train = steps.corpus.sides, split == "train"
-    begun: Mapping[str, Any] = (is_train and unfinished.progress.get(split)) or {"read": 0, "dropped": {}}
-    read = begun["read"]
+    progress: Mapping[str, Any] = (is_train and unfinished.progress.get(split)) or {"read": 0, "dropped": {}}
+    read = progress["read"]
     texts = islice(steps.texts(split), read, None)
     if read:
         log.info("Resuming after %s %s of an interrupted preparation.", f"{read:,}", steps.training)
@@ -352,15 +352,15 @@ def _write_split(
     encode = partial(encode_chunk, directory=directory, sides=tuple(sides), limits=limits)
     chunks = iter(lambda: list(islice(texts, CHUNK)), [])
     encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= MIN_PARALLEL else 1)
-    dropped: Counter[str] = Counter(begun["dropped"])
-    writer = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), begun=begun)
-    with closing(encoded), unfinished.recording(split, writer.keep) as reached:
+    dropped: Counter[str] = Counter(progress["dropped"])
+    writer = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), progress=progress)
+    with closing(encoded), unfinished.recording(split, writer.keep) as report_progress:
         for chunk in encoded:
             writer.write(chunk)
             dropped += chunk.dropped
             update(len(chunk.kept))
             if is_train:
-                reached({"read": writer.read, "dropped": dict(dropped), **writer.counts})
+                report_progress({"read": writer.read, "dropped": dict(dropped), **writer.counts})
     dropped = steps.dropped(split) + dropped
     kept = writer.counts["target"]["sentences"]
     if not kept:
@@ -384,7 +384,7 @@ class EncodedSide(NamedTuple):
     unknown: int
 
 
-class Encoded(NamedTuple):
+class EncodedChunk(NamedTuple):
     """An encoded chunk of examples."""
 
     sides: tuple[EncodedSide, ...]  # the examples that are kept
@@ -394,7 +394,7 @@ class Encoded(NamedTuple):
 
 def encode_chunk(
     examples: Sequence[Texts], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
-) -> Encoded:
+) -> EncodedChunk:
     """Encode examples with the vocabularies of their sides in `directory`; without limits, all are kept."""
     vocabularies = _loaded(directory, sides).values()
     texts = zip(*examples, strict=True)
@@ -408,7 +408,7 @@ def encode_chunk(
         counts = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
         tokens = np.fromiter(chain.from_iterable(sentences), dtype=token_type(vocabulary), count=int(counts.sum()))
         sides_kept.append(EncodedSide(tokens, counts, int(np.count_nonzero(tokens == UNK))))
-    return Encoded(tuple(sides_kept), kept, Counter(reason for reason in reasons if reason))
+    return EncodedChunk(tuple(sides_kept), kept, Counter(reason for reason in reasons if reason))
 
 
 _loaded = lru_cache(maxsize=1)(load_all)  # each process loads the vocabularies once
@@ -418,22 +418,22 @@ class ColumnsWriter:
     """Writes the columns of a split, one per side, and for captions the index of the image that each describes."""
 
     def __init__(
-        self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, begun: Mapping[str, Any]
+        self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, progress: Mapping[str, Any]
     ) -> None:
         """Create the columns of a split, or open them as far as an interrupted preparation came.
 
         stem: the beginning of the files' paths, such as cache/…/train.
         sides: the names of the sides.
         image_of: the image of every caption, including those that are left out; None without images.
-        begun: the recorded progress: the number of examples `read`, and the counts of each side.
+        progress: the recorded progress: the number of examples `read`, and the counts of each side.
         """
-        self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NO_COUNTS) for side in sides}  # so far
+        self.counts: dict[str, Mapping[str, int]] = {side: progress.get(side, NO_COUNTS) for side in sides}  # so far
         self._image_of = image_of
-        self.read = begun["read"]  # examples so far, including those that were dropped
+        self.read = progress["read"]  # examples so far, including those that were dropped
         self._stem = stem
         self.keep(self.counts)
 
-    def write(self, chunk: Encoded) -> None:
+    def write(self, chunk: EncodedChunk) -> None:
         """Append the kept examples of a chunk."""
         for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
             self._append(f"{name}.tokens", side.tokens)

@@ -164,7 +164,7 @@ class Trainer:
         progress.position += len(batches)
         following = [] if epoch.has_ended(progress.position) else epoch.batches(progress.position, count)
         self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)
-        tokens = sum(self.examples.labels(indices) for indices in batches)
+        tokens = sum(self.examples.count_labels(indices) for indices in batches)
         divisor = tokens if self.settings.normalise == "tokens" else sum(map(len, batches))
         return batches, following, tokens, divisor
 

@@ -395,7 +395,7 @@ def test_digests_are_remembered_until_size_or_time_change(
     for file in files[1:]:
         os.utime(file, ns=(old, old))
     memory = tmp_path / "digests.json"
-    first = Digests(memory).of([*files, tmp_path / "missing"])
+    first = Digests(memory).compute([*files, tmp_path / "missing"])
     assert first[7] is None and len(set(first)) == 8
     read: list[str] = []
     digest = directories._read
@@ -404,7 +404,7 @@ def test_digests_are_remembered_until_size_or_time_change(
     assert again.of(files) == first[:7] and read == [str(files[0])]  # too young to trust its time
     assert again(files[3]) == first[3]  # the same memory as any file's
     draw(files[3], 50)
-    assert Digests(memory).of(files[3:4]) != first[3:4]
+    assert Digests(memory).compute(files[3:4]) != first[3:4]
 
 
 def test_a_worker_that_dies_is_a_sentence() -> None:

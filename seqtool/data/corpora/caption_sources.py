@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Captions, Entry, captioned, read_captions, read_list
+from seqtool.data.corpora.caption_files import Captions, Entry, make_captioned, read_captions, read_list
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.errors import InputError
 
@@ -65,7 +65,7 @@ class _Flickr(CaptionFiles):
         for name, listed_at in names.items():
             if name not in self._captions:
                 raise InputError(f"{listed_at} names {name}, which has no caption in {path}.")
-        return captioned(directory, {name: self._captions[name] for name in names})
+        return make_captioned(directory, {name: self._captions[name] for name in names})
 
     @abstractmethod
     def _names(self, split: str) -> dict[str, str]:
@@ -138,7 +138,7 @@ class Karpathy(CaptionFiles):
             splits[KARPATHY_SPLITS[first.split]][image] = entries
         if not splits["train"]:
             raise InputError(f"{self._annotations} has no image in the split 'train'.")
-        return {split: captioned(self._directory, images) for split, images in splits.items() if images}
+        return {split: make_captioned(self._directory, images) for split, images in splits.items() if images}
 
 
 @final
@@ -199,4 +199,4 @@ class Coco(CaptionFiles):
                 )
         if without_captions := [image for image, captions in entries.items() if not captions]:
             raise InputError(f"{file} has no caption of image {without_captions[0]}.")
-        return captioned(directory, entries)
+        return make_captioned(directory, entries)

@@ -49,13 +49,13 @@ class Corpus(ABC):
         """
 
 
-def check_sizes(sizes: Mapping[str, int], unit: str, *, most: Mapping[str, int]) -> None:
-    """Raise InputError unless the size of each split of a built-in corpus, in `unit`s, is from 1 to `most`."""
+def check_sizes(sizes: Mapping[str, int], unit: str, *, maximum: Mapping[str, int]) -> None:
+    """Raise InputError unless the size of each split of a built-in corpus, in `unit`s, is from 1 to `maximum`."""
     for split, size in sizes.items():
         if size < 1:
             raise InputError(f"data.{split} is {size}: a split needs at least 1 {unit}.")
-        if size > most[split]:
-            raise InputError(f"data.{split} is {size:,}: it must be at most {most[split]:,} {unit}s.")
+        if size > maximum[split]:
+            raise InputError(f"data.{split} is {size:,}: it must be at most {maximum[split]:,} {unit}s.")
 
 
 class FileCorpus(Corpus):

@@ -49,7 +49,7 @@ class Toy(TextCorpus):
             raise InputError(f"data.longest must be from {toy.MAX_WORDS} to {toy.MAX_LONG_WORDS} words, not {longest}.")
         self._seed, self._longest = seed, longest
         self._sizes = {"train": train, "valid": valid, "test": test}
-        check_sizes(self._sizes, "pair", most=MAX_PAIRS)
+        check_sizes(self._sizes, "pair", maximum=MAX_PAIRS)
         self._generated: dict[str, list[toy.Pair]] = {}
 
     def _pairs(self, split: str) -> list[toy.Pair]:

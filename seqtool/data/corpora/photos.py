@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Captions, Entry, captioned, check_captions, read_captions
+from seqtool.data.corpora.caption_files import Captions, Entry, make_captioned, check_captions, read_captions
 from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
 from seqtool.data.images.finding import in_folder
@@ -55,7 +55,7 @@ class Photos(CaptionFiles):
         entries, paths = self._entries(file)
         chosen = self._divide(entries)[split] if self._shares and file == self._files["train"] else entries
         images = {name: entries[name] for name in entries if name in chosen}
-        return captioned(self._directory, images, paths)
+        return make_captioned(self._directory, images, paths)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**super().fingerprint(digest), "shares": self._shares}

@@ -106,7 +106,7 @@ class Scene:
 # Inventing
 
 
-def invent(rng: StableRandom) -> Scene:
+def invent_scene(rng: StableRandom) -> Scene:
     """A scene about which every claim of a caption is clearly true or clearly false."""
     layout = rng.random()
     items = None
@@ -226,21 +226,21 @@ def render(scene: Scene) -> Image.Image:
     def coordinate() -> float:
         return rng.random() * SIDE * SCALE
 
-    def faint() -> tuple[int, int, int]:
+    def faint_colour() -> tuple[int, int, int]:
         return _darken(tint, 1 - 0.11 * rng.random())  # the background, up to 11 % darker
 
     for _ in range(int(rng.random() * 4)):  # lines
-        pen.line([(coordinate(), coordinate()), (coordinate(), coordinate())], fill=faint(), width=SCALE)
+        pen.line([(coordinate(), coordinate()), (coordinate(), coordinate())], fill=faint_colour(), width=SCALE)
     for _ in range(int(rng.random() * 3)):  # rings
         x, y, radius = coordinate(), coordinate(), (3 + 9 * rng.random()) * SCALE
-        pen.ellipse((x - radius, y - radius, x + radius, y + radius), outline=faint(), width=SCALE)
+        pen.ellipse((x - radius, y - radius, x + radius, y + radius), outline=faint_colour(), width=SCALE)
     for _ in range(int(rng.random() * 16)):  # dots
         x, y = coordinate(), coordinate()
-        pen.ellipse((x, y, x + 1.5 * SCALE, y + 1.5 * SCALE), fill=faint())
+        pen.ellipse((x, y, x + 1.5 * SCALE, y + 1.5 * SCALE), fill=faint_colour())
     x, y, width, height = coordinate(), coordinate(), 40 + coordinate() / 4, 40 + coordinate() / 4
     for _ in range(int(rng.random() * 80)):  # noise
         left, top = x + width * rng.random(), y + height * rng.random()
-        pen.rectangle((left, top, left + SCALE, top + SCALE), fill=faint())
+        pen.rectangle((left, top, left + SCALE, top + SCALE), fill=faint_colour())
     for item in scene.items:
         shade = [value + int(17 * rng.random()) - 8 for value in COLOURS[item.colour]]
         pen.polygon(_outline(item, 0), fill=_darken(shade, 0.72))  # the edge

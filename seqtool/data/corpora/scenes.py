@@ -20,7 +20,7 @@ import yaml
 
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus, check_sizes
 from seqtool.data.corpora.draw import StableRandom
-from seqtool.data.corpora.scene_drawing import CLEARANCE, SHAPES, ZONES, Item, Scene, invent, render
+from seqtool.data.corpora.scene_drawing import CLEARANCE, SHAPES, ZONES, Item, Scene, invent_scene, render
 from seqtool.data.directories import SUMMARY, make_once
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_record, write_lines
@@ -56,7 +56,7 @@ def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[
     splits: dict[str, list[tuple[Scene, list[str]]]] = {split: [] for split in SPLITS}
     for split, size in (("test", test), ("valid", valid), ("train", train)):
         while len(splits[split]) < size:
-            scene = invent(rng)
+            scene = invent_scene(rng)
             if scene.content not in seen:
                 seen.add(scene.content)
                 splits[split].append((scene, captions(scene, rng)))
@@ -83,7 +83,7 @@ class Scenes(ImageCorpus):
     def __init__(self, *, directory: str, seed: int, train: int, valid: int, test: int) -> None:
         self._directory = Path(directory)
         self._sizes = {"train": train, "valid": valid, "test": test}
-        check_sizes(self._sizes, "scene", most=dict.fromkeys(SPLITS, MAX_SCENES))
+        check_sizes(self._sizes, "scene", maximum=dict.fromkeys(SPLITS, MAX_SCENES))
         self._settings = {"seed": seed, **self._sizes}
         self._record: dict[str, Any] = {"corpus": self.name, "version": VERSION, **self._settings}
 
@@ -155,10 +155,10 @@ def read_records(path: Path, split: str) -> list[dict[str, Any]]:
         raise InputError(f"{path} does not exist: {COMMAND} draws the built-in images.") from error
     except ValueError as error:
         raise InputError(f"{path} is damaged: remove {path.parent} and prepare again.") from error
-    of_split = [record for record in records if record["file"].startswith(f"{split}/")]
-    if not of_split:
+    split_records = [record for record in records if record["file"].startswith(f"{split}/")]
+    if not split_records:
         raise InputError(f"{path.parent} has no split '{split}'; choose from {', '.join(SPLITS)}.")
-    return of_split
+    return split_records
 
 
 # The grammar of captions
@@ -192,7 +192,7 @@ def _caption(scene: Scene, rng: StableRandom) -> str:
         where = f"{BETWEEN} {_noun_phrase(kinds[1], rng)} and {_noun_phrase(kinds[2], rng)}"
     elif len(kinds) == 2:
         kinds = kinds[::-1] if relation_first else kinds
-        relation = rng.pick([text for text, name in RELATIONS.items() if related(name, kinds)])
+        relation = rng.pick([text for text, name in RELATIONS.items() if is_related(name, kinds)])
         where = f"{relation} {_noun_phrase(kinds[1], rng)}"
     elif len(scene.items) == 1 and rng.chance(0.75):
         where = rng.pick([text for text, place in PLACES.items() if is_at(place, kinds[0])])
@@ -225,13 +225,13 @@ def is_at(place: tuple[int, int], items: Sequence[Item]) -> bool:
     )
 
 
-def related(relation: str, kinds: Sequence[Sequence[Item]]) -> bool:
+def is_related(relation: str, kinds: Sequence[Sequence[Item]]) -> bool:
     """Whether the first kind is left of (right of, above, below) the second, or between the second and the third."""
     if relation == BETWEEN:
         first, second, third = kinds
-        return any(related(way, (second, first)) and related(way, (first, third)) for way in INVERSE)
+        return any(is_related(way, (second, first)) and is_related(way, (first, third)) for way in INVERSE)
     if relation in ("right", "below"):
-        return related(INVERSE[relation], kinds[::-1])
+        return is_related(INVERSE[relation], kinds[::-1])
     axis = 0 if relation == "left" else 1
     first, second = kinds
     return max(item.box[axis + 2] for item in first) + CLEARANCE <= min(item.box[axis] for item in second)

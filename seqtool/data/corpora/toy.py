@@ -84,7 +84,7 @@ def phrase(english: str, spanish: str) -> Phrase:
     return Phrase(source, tuple(target))
 
 
-def agreeing(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
+def agree(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
     """An article or adjective in agreement with the noun; possible links to its heads if the form shows the gender."""
     word = Word(english)
     genders = forms[2 * noun.plural : 2 * noun.plural + 2]
@@ -162,10 +162,10 @@ def surface(utterance: Phrase, longest: int = MAX_WORDS) -> Pair | None:
         sure = {position[word.sure]} if word.sure else set()
         links += [f"{i}-{j}" for i in sure]
         links += [f"{i}?{j}" for i in sorted({position[other] for other in word.possible} - sure)]
-    return Pair(written(english), written(spanish), " ".join(links))
+    return Pair(write_sentence(english), write_sentence(spanish), " ".join(links))
 
 
-def written(texts: Sequence[str]) -> str:
+def write_sentence(texts: Sequence[str]) -> str:
     """The sentence of these words and punctuation marks, with a capital letter."""
     text = re.sub(r" (?=[.,?])|(?<=¿) ", "", " ".join(texts))  # no space between a word and its punctuation mark
     start = int(text.startswith("¿"))
@@ -180,7 +180,7 @@ def sentence(rng: StableRandom) -> Phrase:
     tense = rng.pick(TENSES)
     choice = rng.random()
     if choice < 0.12:
-        return question(clause(rng, tense, asked=True))
+        return question(clause(rng, tense, is_question=True))
     if choice < 0.20:
         return question(open_question(rng, tense))
     if choice < 0.58:
@@ -230,41 +230,45 @@ def open_question(rng: StableRandom, tense: str) -> Phrase:
         return action(rng, Nominal(who.source, who.target, kind="who"), tense)
     if choice < 0.6:
         thing = noun_phrase(rng, ("kin", "animal", "text", "thing", "clothes", "place"), words.DEFINITE)
-        return phrase("where", "dónde:0") + assemble(thing, words.ESTAR, tense, NOTHING, asked=True)
+        return phrase("where", "dónde:0") + assemble(thing, words.ESTAR, tense, NOTHING, is_question=True)
     adverb = rng.pick((phrase("why", "por:0 qué:0"), phrase("when", "cuándo:0")))
-    return adverb + action(rng, subject(rng, asked=True), tense, asked=True, time="nowhere")
+    return adverb + action(rng, subject(rng, is_question=True), tense, is_question=True, time="nowhere")
 
 
 # Clauses
 
 
-def clause(rng: StableRandom, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
-    """A clause, in the word order of a question if `asked`; see `action` for `time`."""
+def clause(rng: StableRandom, tense: str, *, is_question: bool = False, time: str = "last") -> Phrase:
+    """A clause, in the word order of a question if `is_question`; see `action` for `time`."""
     choice = rng.random()
     if choice < 0.55:
-        return action(rng, subject(rng, asked), tense, asked=asked, time=time)
+        return action(rng, subject(rng, is_question), tense, is_question=is_question, time=time)
     if choice < 0.70:
-        return being(rng, subject(rng, asked), tense, asked)
+        return be_clause(rng, subject(rng, is_question), tense, is_question)
     if choice < 0.83:
-        return being(rng, thing_phrase(rng), tense, asked)
+        return be_clause(rng, thing_phrase(rng), tense, is_question)
     if choice < 0.88:  # The dog sleeps in the garden.
         animal = noun_phrase(rng, ("animal",), words.SUBJECT)
-        return assemble(animal, rng.pick(words.ANIMAL), tense, location(rng, ("home", "place")), asked=asked)
+        return assemble(
+            animal, rng.pick(words.ANIMAL), tense, location(rng, ("home", "place")), is_question=is_question
+        )
     if choice < 0.93:  # There is a cat on the table.
         thing = noun_phrase(rng, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
         there = Nominal((Word("there"),), person=thing.person)
-        return assemble(there, words.HABER, tense, thing + location(rng, ("furniture", "home")), asked=asked)
-    return liking(rng, "past" if tense == "past" else "present", asked)
+        return assemble(
+            there, words.HABER, tense, thing + location(rng, ("furniture", "home")), is_question=is_question
+        )
+    return like_clause(rng, "past" if tense == "past" else "present", is_question)
 
 
-def action(rng: StableRandom, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
+def action(rng: StableRandom, who: Nominal, tense: str, *, is_question: bool = False, time: str = "last") -> Phrase:
     """Somebody does something. An adverbial of time may be "last", "anywhere" (first or last) or "nowhere"."""
-    negated = not asked and who.kind != "who" and rng.chance(0.15)
+    negated = not is_question and who.kind != "who" and rng.chance(0.15)
     clitic = complement = NOTHING
     choice = rng.random()
     if choice < 0.65:
         verb = rng.pick(words.TRANSITIVE)
-        complement = objects(rng, verb, negated, asked)
+        complement = objects(rng, verb, negated, is_question)
     elif choice < 0.75:
         verb = rng.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
         reflexive = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())  # "I see me" is left out
@@ -282,19 +286,19 @@ def action(rng: StableRandom, who: Nominal, tense: str, *, asked: bool = False, 
     modal = adverb = None
     if not verb.stative and tense != "future" and rng.chance(0.2):
         modal = rng.pick(words.MODALS[tense == "past" :])  # "was going to" is left out
-    elif not (verb.stative or negated or asked) and rng.chance(0.08):
+    elif not (verb.stative or negated or is_question) and rng.chance(0.08):
         adverb = phrase(*rng.pick(words.ADVERBS))
-    options = {"negated": negated, "asked": asked}
+    options = {"negated": negated, "is_question": is_question}
     event = assemble(who, verb, tense, complement, adverb=adverb, clitic=clitic, modal=modal, **options)
     if time == "nowhere" or adverb or verb.stative or not rng.chance(0.3):
         return event
     when = phrase(*rng.pick(words.TIMES["future" if modal == words.MODALS[0] else tense]))
-    return when + event if time == "anywhere" and not asked and rng.chance(0.4) else event + when
+    return when + event if time == "anywhere" and not is_question and rng.chance(0.4) else event + when
 
 
-def being(rng: StableRandom, who: Nominal, tense: str, asked: bool) -> Phrase:
+def be_clause(rng: StableRandom, who: Nominal, tense: str, is_question: bool) -> Phrase:
     """A clause with "be": is tall (ser), is tired (estar), is in the garden, is a doctor."""
-    negated = not asked and rng.chance(0.12)
+    negated = not is_question and rng.chance(0.12)
     choice = rng.random()
     if choice < 0.7:
         is_permanent = choice < 0.4 or who.kind not in words.STATE
@@ -304,17 +308,17 @@ def being(rng: StableRandom, who: Nominal, tense: str, asked: bool) -> Phrase:
         complement = description(rng, unused or groups[who.kind], who, predicate=True)
     elif who.kind in words.HUMAN and choice < 0.85:
         english, forms = rng.pick(tuple(words.PROFESSIONS.items()))
-        name = agreeing(english_plural(english) if who.plural else english, forms, who)
+        name = agree(english_plural(english) if who.plural else english, forms, who)
         verb, complement = words.SER, name if who.plural else phrase("a", "") + name
     else:
         kinds = ("furniture", "home") if who.kind in ("text", "clothes", "food", "animal") else ("home", "place")
-        return assemble(who, words.ESTAR, tense, location(rng, kinds), negated=negated, asked=asked)
-    return assemble(who, verb, tense, complement, negated=negated, asked=asked, predicate=True)
+        return assemble(who, words.ESTAR, tense, location(rng, kinds), negated=negated, is_question=is_question)
+    return assemble(who, verb, tense, complement, negated=negated, is_question=is_question, predicate=True)
 
 
-def liking(rng: StableRandom, tense: str, asked: bool) -> Phrase:
+def like_clause(rng: StableRandom, tense: str, is_question: bool) -> Phrase:
     """A clause with "like", whose object is the subject in Spanish: I like cats, me gustan los gatos."""
-    who = name_or_pronoun(rng, words.PRONOUNS[asked:], is_dropped=True)
+    who = name_or_pronoun(rng, words.PRONOUNS[is_question:], is_dropped=True)
     kinds = ("animal", "text", "clothes", "food", "home", "place")
     bare = rng.chance(0.35)
     liked = noun_phrase(rng, kinds, ("bare",) if bare else words.DEFINITE)
@@ -323,8 +327,8 @@ def liking(rng: StableRandom, tense: str, asked: bool) -> Phrase:
     clitic = Phrase((), (Word(words.DATIVES[who.person], who.source[0]),))
     forms = {when: (by_person[liked.person],) * 5 for when, by_person in words.LIKE.spanish.items()}
     verb = words.LIKE._replace(spanish=forms)
-    negated = not asked and rng.chance(0.15)
-    return assemble(who, verb, tense, complement, negated=negated, asked=asked, clitic=clitic)
+    negated = not is_question and rng.chance(0.15)
+    return assemble(who, verb, tense, complement, negated=negated, is_question=is_question, clitic=clitic)
 
 
 def assemble(
@@ -334,7 +338,7 @@ def assemble(
     complement: Phrase,
     *,
     negated: bool = False,
-    asked: bool = False,  # whether it is a question
+    is_question: bool = False,  # whether it is a question
     adverb: Phrase | None = None,
     clitic: Phrase = NOTHING,  # an object pronoun
     modal: tuple[Verb, str] | None = None,  # a verb that governs `verb`, and the Spanish for the "to" between them
@@ -353,7 +357,7 @@ def assemble(
         english = "will", finite.base
     elif finite.base == "be":  # is … going
         english = finite.english[tense][who.person], finite.participle
-    elif negated or asked:  # did … buy
+    elif negated or is_question:  # did … buy
         present = "does" if who.person == 2 else "do"
         english = "did" if tense == "past" else present, finite.base
     else:
@@ -363,18 +367,18 @@ def assemble(
     source = particles.source + main + chain.source + clitic.source + complement.source
     head = Word(finite.spanish[tense][who.person], (auxiliary + main)[-1])
     target = (*particles.target, *clitic.target, head)
-    if predicate and asked:
+    if predicate and is_question:
         return Phrase(auxiliary + who.source + source, target + complement.target + who.target)
-    if asked:
+    if is_question:
         return Phrase(auxiliary + who.source + source, target + who.target + chain.target + complement.target)
     return Phrase(who.source + auxiliary + source, who.target + target + chain.target + complement.target)
 
 
-def objects(rng: StableRandom, verb: Verb, negated: bool, asked: bool) -> Phrase:
+def objects(rng: StableRandom, verb: Verb, negated: bool, is_question: bool) -> Phrase:
     """One object of the verb, or two: a big cat but a small house."""
     kind = rng.pick(verb.objects)
     if kind in ("text", "thing", "clothes", "furniture") and rng.chance(0.06):
-        return relative(rng, noun_phrase(rng, (kind,), ("the",)))
+        return add_relative_clause(rng, noun_phrase(rng, (kind,), ("the",)))
     owned = verb.stative and "person" not in verb.objects  # things one has, wants or needs
     determiners: Sequence[str] = words.INDEFINITE if owned else words.ANY
     if negated:
@@ -384,8 +388,8 @@ def objects(rng: StableRandom, verb: Verb, negated: bool, asked: bool) -> Phrase
     second = noun_phrase(rng, kinds, determiners)
     if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not rng.chance(0.2):
         return with_personal_a(first, verb)
-    conjunction = phrase("or", "o:0") if asked else phrase("and", "y:0")
-    if owned and not asked:
+    conjunction = phrase("or", "o:0") if is_question else phrase("and", "y:0")
+    if owned and not is_question:
         conjunction = contrast(rng)
     return with_personal_a(first, verb) + conjunction + with_personal_a(second, verb)
 
@@ -394,11 +398,11 @@ def thing_phrase(rng: StableRandom) -> Nominal:
     """A thing as a subject, sometimes with a relative clause."""
     kinds = ("animal", "text", "thing", "clothes", "food", "furniture", "home", "place", "part")
     if rng.chance(0.12):
-        return relative(rng, noun_phrase(rng, kinds[1:-2], ("the",)))
+        return add_relative_clause(rng, noun_phrase(rng, kinds[1:-2], ("the",)))
     return noun_phrase(rng, kinds, words.DEFINITE)
 
 
-def relative(rng: StableRandom, thing: Nominal) -> Nominal:
+def add_relative_clause(rng: StableRandom, thing: Nominal) -> Nominal:
     """The thing with a relative clause: the house that my brother sold."""
     verbs = [verb for verb in words.TRANSITIVE if thing.kind in verb.objects and not verb.stative]
     both = thing + phrase("that", "que:0") + assemble(subject(rng), rng.pick(verbs), "past", NOTHING)
@@ -408,11 +412,11 @@ def relative(rng: StableRandom, thing: Nominal) -> Nominal:
 # Phrases
 
 
-def subject(rng: StableRandom, asked: bool = False) -> Nominal:
+def subject(rng: StableRandom, is_question: bool = False) -> Nominal:
     """A person or persons as a subject: a pronoun, a noun phrase, a name, or a name and one of these."""
     choice = rng.random()
     if choice < 0.55:
-        return name_or_pronoun(rng, words.PRONOUNS[asked:], is_dropped=True)  # nobody asks what "I" do
+        return name_or_pronoun(rng, words.PRONOUNS[is_question:], is_dropped=True)  # nobody asks what "I" do
     if choice < 0.85:
         return noun_phrase(rng, words.HUMAN, words.SUBJECT)
     if choice < 0.93:
@@ -469,7 +473,7 @@ def noun_phrase(
     if rng.chance(0.1) and not singular_only and chosen not in ("another", "many", "bare"):
         ranked = chosen in words.DEFINITE and chosen != "this"
         word = rng.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
-        before = agreeing(word, words.BEFORE[word], bare)
+        before = agree(word, words.BEFORE[word], bare)
     elif rng.chance(0.2 if determiners is words.LOCAL else 0.45):
         after = description(rng, words.AFTER[noun.kind], bare)
     before = determiner(rng, chosen, bare) + before
@@ -489,7 +493,7 @@ def determiner(rng: StableRandom, chosen: str, noun: Nominal) -> Phrase:
         low, high = (phrase(number, f"{spanish}:0") for number, spanish in words.NUMBERS[first : first + 2])
         return low + phrase("or", "o:0") + high if rng.chance(0.25) else low
     english = "these" if chosen == "this" and noun.plural else chosen
-    return agreeing(english, words.DETERMINERS[chosen], noun)
+    return agree(english, words.DETERMINERS[chosen], noun)
 
 
 def description(
@@ -498,11 +502,11 @@ def description(
     """One adjective (big, very big), or two of different groups (big and expensive; in predicates also with "but")."""
     group = rng.pick(groups)
     english, forms = rng.pick(group)
-    adjective = agreeing(english, forms, noun)
+    adjective = agree(english, forms, noun)
     others = [other for other in groups if other is not group]
     if others and rng.chance(0.2 if predicate else 0.06):
         conjunction = contrast(rng) if predicate else phrase("and", "y:0")
-        return adjective + conjunction + agreeing(*rng.pick(rng.pick(others)), noun)
+        return adjective + conjunction + agree(*rng.pick(rng.pick(others)), noun)
     if english not in words.ABSOLUTE and rng.chance(0.15):
         return phrase("very", "muy:0") + adjective
     return adjective
