@@ -574,7 +574,7 @@ def test_a_run_cannot_be_outside_of_runs(place: Path, capsys: pytest.CaptureFixt
 
 
 OURS = "only classes of seqtool may be built from it."
-OS = f"{OURS[:-1]} (trust=os would allow those of os, and runs the code of that module)."
+OS = f"{OURS[:-1]} (trust=os would allow classes of os, and run the code of that module)."
 MODEL: dict[str, tuple[dict[str, Any], str]] = {
     "text for a number": ({"embedding": "six"}, "setting 'embedding' must be a whole number, not 'six'."),
     "a list for a number": ({"embedding": [6]}, "setting 'embedding' must be a whole number, not [6]."),

@@ -87,7 +87,10 @@ def test_document_frequencies_of_a_file(tmp_path: Path) -> None:
         ("{", r"f\.json line 1 is not JSON \(column 2: Expecting property name enclosed in double quotes\)\.$"),
         ("3", r"f\.json holds no captions: expected a list of \{\"image_id\": …, \"caption\": …\} or "),
         ([3], r"f\.json entry 0 must be an object, not 3\.$"),
-        ([{"caption": "a"}], r"f\.json entry 0 names no image, as in .*: it has the keys 'caption'\.$"),
+        (
+            [{"caption": "a"}],
+            r"f\.json entry 0 does not name an image, for example by .*: it has the keys 'caption'\.$",
+        ),
         (
             [{"image_id": 1.5, "caption": "a"}],
             r"f\.json entry 0: 'image_id' must be a whole number or text, not 1\.5\.$",

@@ -237,8 +237,8 @@ STRAY = {
         "url\tcaption\nhttp://a/1000.jpg\thello\n", "line 1 has the columns url, caption: call the column"
     ),
     "the other half": ("image\talt text\n1000.jpg\thello\n", "line 1 has the columns image, alt text: call the column"),
-    "no header": ("1000.jpg,A dog\n", "line 1 is '1000.jpg,A dog': a file of captions has a header"),
-    "a strange header": ("dog;cat\n", "line 1 is 'dog;cat': a file of captions has a header"),
+    "no header": ("1000.jpg,A dog\n", "line 1 is '1000.jpg,A dog': expected a file of captions"),
+    "a strange header": ("dog;cat\n", "line 1 is 'dog;cat': expected a file of captions"),
 }  # fmt: skip
 
 

@@ -181,7 +181,7 @@ def test_a_checkpoint_may_only_name_classes_of_the_package(target: str, package:
         target.partition(".")[0],
         f"The configuration names '{target}': only classes of seqtool may be built from it",
     )
-    trust = f" (trust={top} would allow those of {top}, and runs the code of that module)"
+    trust = f" (trust={top} would allow classes of {top}, and run the code of that module)"
     text += "." if top == "seqtool" else f"{trust}."
     assert message(classes.build, {"_target_": target}, trusted=False) == text
 
@@ -301,7 +301,7 @@ def test_nothing_is_imported_for_a_checkpoint_without_trust(own: None) -> None:
 def test_the_modules_that_are_trusted() -> None:
     assert classes.modules(None) == []
     assert classes.modules("mine, other") == classes.modules(["mine", "other"]) == ["mine", "other"]
-    text = "trust=mine.Model is not the name of a module: of mine.parts.Model it is mine."
+    text = "trust=mine.Model is not the name of a module: for mine.parts.Model write trust=mine."
     assert message(classes.modules, "mine.Model") == text
 
 

@@ -22,7 +22,7 @@ from seqtool.models.hard_attention import CHOICES
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain, typed
 from seqtool.settings.classes import locate_target
-from seqtool.settings.declarations import COMMANDS, NewFile, declared, command_settings
+from seqtool.settings.declarations import COMMANDS, NewFile, command_settings, declared
 from seqtool.training.optimisation import SCHEDULES
 
 CONFIGS = config_directory()

@@ -108,9 +108,9 @@ def test_without_a_file_the_text_is_the_built_in_sentences() -> None:
 @pytest.mark.parametrize(("length", "rows", "steps"), [(100, 4, 7), (23, 5, 4), (3, 8, 2), (50, 1, 50), (11, 3, 100)])
 def test_streams_say_every_token_once(length: int, rows: int, steps: int) -> None:
     text = np.arange(4, 4 + length).astype(np.uint16)
-    streams = Streams(text, rows=rows, steps=steps)
+    streams = Streams(text, stream_count=rows, steps=steps)
     labels, position = [], 0
-    assert streams.rows == min(rows, length) and streams.tokens == length
+    assert streams.stream_count == min(rows, length) and streams.tokens == length
     while not streams.has_ended(position):
         (places,) = streams.batches(position, 1)
         batch = streams.collate(places)
@@ -438,7 +438,7 @@ def test_long_lines_are_learnt_from(kind: str) -> None:
 
 def test_streams_that_have_ended_are_still_a_batch() -> None:
     """As for a process whose streams are shorter than those of the others, by a multiple of the steps."""
-    streams = Streams(np.arange(4, 101), rows=4, steps=12)
+    streams = Streams(np.arange(4, 101), stream_count=4, steps=12)
     batch = streams.collate(streams.chunk(len(streams) - 1)[0::2])
     assert batch.target.shape == (2, 2) and batch.tokens == 0
 

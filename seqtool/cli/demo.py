@@ -38,7 +38,7 @@ def demo(config: DictConfig) -> None:
 
     checkpoints = [find(path, trust=modules(config.trust)) for path in names(config.checkpoint)]
     if not checkpoints:
-        raise InputError("demo needs checkpoint=PATH, a run or checkpoint, or checkpoint=a,b to show several side by side.")
+        raise InputError("demo needs checkpoint=PATH, a run or checkpoint, or checkpoint=a,b to compare several.")
     first = checkpoints[0]
     for checkpoint in checkpoints:
         if checkpoint.model_task != first.model_task:

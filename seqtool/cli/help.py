@@ -50,7 +50,7 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     """The text of `seqtool COMMAND --help`. Settings among the arguments change the values that it shows."""
     from omegaconf import OmegaConf  # imported here because `seqtool --help` needs neither OmegaConf nor Hydra
 
-    from seqtool.cli.arguments import check_files, config_files, is_preset, positional, hydra_overrides
+    from seqtool.cli.arguments import check_files, config_files, hydra_overrides, is_preset, positional
     from seqtool.cli.setting_errors import compose
     from seqtool.settings import leaves
 

@@ -52,7 +52,7 @@ HYDRA_OVERRIDES = (
 
 
 def main() -> None:
-    """Run the installed command. Exits with 0, with 2 after an error in the user's input, or with 130 if interrupted."""
+    """Run the installed command. Exits with 0, with 2 after an error in the user's input, or with 130 after Ctrl-C."""
     # Garbage collection during imports would take a third of a short run. `_call` turns it on after the imports.
     gc.disable()
     # A signal that the process was started to ignore, as nohup does with SIGHUP, stays ignored.

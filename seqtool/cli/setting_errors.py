@@ -65,7 +65,7 @@ def explain_errors(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) 
 
 
 def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> str | None:
-    """A sentence that says why Hydra could not compose the settings or run the jobs; Hydra's own if nothing else is known.
+    """A sentence that says why Hydra could not compose the settings or run the jobs; otherwise Hydra's own message.
 
     None if the error concerns neither settings nor a launcher.
     """
@@ -103,7 +103,8 @@ def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sw
         package = f"hydra-{match[3]}-{match[1]}"
         return f"hydra/{match[1]}={match[2]} is not installed: try pip install {package}."
     if (match := re.fullmatch(r"Error merging override \W*([^=]+)=(.*)", reason)) is not None:
-        kind = "a list" if match[2].startswith("{") else "a group of settings"  # Hydra can only merge lists and groups, so one was expected
+        # Hydra can only merge lists and groups, so one of the two was expected
+        kind = "a list" if match[2].startswith("{") else "a group of settings"
         return f"Setting '{match[1]}' must be {kind}, not {match[2]}."
     return f"Cannot compose the configuration: {reason} (see seqtool {files.command} --help)."
 
@@ -125,7 +126,8 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
         if not sign:
             chosen.append(_first(match[0]))
         choices = files.choices(key)
-        allowed = [*choices, "null"] if files.groups[key] is None else choices  # groups with a default cannot be left out
+        # a group that has a default cannot be left out
+        allowed = [*choices, "null"] if files.groups[key] is None else choices
         listed = [] if "(" in value else re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")
         for name in map(str.strip, listed):  # empty if the value is one of Hydra's functions, such as choice(…)
             if name in allowed or files.find(f"{key}/{name}").exists():

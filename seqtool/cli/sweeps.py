@@ -20,7 +20,7 @@ BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # 
 
 
 class Sweep:
-    """Runs jobs one after another. If bad input makes a job fail, `report_error` reports it and the other jobs still run.
+    """Runs jobs one after another. If bad input makes a job fail, `report_error` reports it and the other jobs run.
 
     Under launchers other than Hydra's basic one, each job has its own `Sweep`, which knows nothing of the other jobs,
     and errors are raised, so that the scheduler and Hydra see them.
@@ -44,7 +44,8 @@ class Sweep:
             self._name_run(config)
             values, outputs = plain(config), set[Path]()  # the files that the job writes
             for setting, path in ((name, values.get(name)) for name in self._output_settings):
-                if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe can be written repeatedly
+                # several jobs may write to the same device or pipe
+                if path is None or (Path(path).exists() and not Path(path).is_file()):
                     continue
                 file = Path(expanded(path)).resolve()
                 if file in self._written:

@@ -121,7 +121,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
         tokens, unknown = cache.tokens()
         groups = optimisation.optimiser.param_groups
         trained = sum(parameter.numel() for group in groups for parameter in group["params"])
-        # The verdict on a run uses the number of parameters that are trained from the start or later, and of training tokens.
+        # The verdict on a run uses the numbers of parameters (trained from the start or later) and of training tokens.
         sizes = {"parameters": trained, "train_tokens": tokens, "train_unknown": unknown}
         metrics = MetricsLog(run, job.train, sizes, step=step)
         if distributed.is_first():

@@ -83,7 +83,7 @@ class Examples(Protocol):
     """The examples of a split on which a model is trained. Each has an index."""
 
     @property
-    def rows(self) -> int | None:
+    def stream_count(self) -> int | None:
         """The number of parallel streams whose state is carried from batch to batch; None for independent examples."""
 
     def __len__(self) -> int: ...
@@ -95,7 +95,7 @@ class Examples(Protocol):
         """Make a batch of these examples, in this order, without drawing random numbers."""
 
     def probes(self, limit: int) -> Batch:
-        """Make a batch of up to `limit` examples of equal length for measuring gradients. Every call gives the same batch."""
+        """Make a batch of up to `limit` examples of equal length for measuring gradients; always the same batch."""
 
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Epoch":
         """One pass over all examples. Equal arguments give equal batches.
@@ -172,7 +172,7 @@ class ShuffledEpoch:
         return self._number == self._buffers - 1 and position >= self._start + len(self._batches)
 
     def fraction_done(self, position: int) -> float:
-        """The fraction of examples before `position`; with a single buffer, the fraction of batches, which is similar."""
+        """The fraction of examples before `position`; with a single buffer, the similar fraction of batches."""
         batches = position - self._start
         if self._buffers == 1:
             return batches / max(1, len(self._batches))
@@ -194,7 +194,8 @@ class ShuffledEpoch:
             generator = np.random.default_rng([*self._seed, number])
             order = generator.permutation(np.concatenate(blocks))
         self._batches = self._make_batches(order, generator)
-        self._examples_before = before + np.cumsum([0, *map(len, self._batches)])  # the number before each batch, and the total
+        # the number of examples before each batch, and before the next buffer
+        self._examples_before = before + np.cumsum([0, *map(len, self._batches)])
 
     def _make_batches(self, order: Indices, generator: np.random.Generator) -> list[Indices]:
         """Cut shuffled examples into batches of similar length, in random order."""
@@ -217,21 +218,21 @@ class ShuffledEpoch:
 
 
 class Streams:
-    """A text divided into up to `rows` streams of equal length, which are read `steps` tokens at a time, in parallel.
+    """A text divided into up to `stream_count` streams of equal length, read in parallel, `steps` tokens at a time.
 
-    A `Streams` is both an `Examples` and an `Epoch`, since all epochs have the same batches: the text's chunks in order.
+    It is both an `Examples` and an `Epoch`, since all epochs have the same batches: the text's chunks in order.
 
     A chunk's indices are B×3: for each stream, the positions in the text where its labels begin and end, and the
     chunk's number. The first token of a stream is predicted from the last token of the previous stream, but without
     that stream's state; the text's first token is predicted from BOS.
     """
 
-    def __init__(self, text: NDArray[np.unsignedinteger], *, rows: int, steps: int) -> None:
+    def __init__(self, text: NDArray[np.unsignedinteger], *, stream_count: int, steps: int) -> None:
         self.tokens = len(text)
-        self.rows = max(1, min(rows, len(text)))
+        self.stream_count = max(1, min(stream_count, len(text)))
         self._text = text
         self._steps = steps
-        self._bounds: NDArray[np.int64] = np.arange(self.rows + 1) * len(text) // self.rows
+        self._bounds: NDArray[np.int64] = np.arange(self.stream_count + 1) * len(text) // self.stream_count
 
     def __len__(self) -> int:
         """The number of chunks."""

@@ -60,7 +60,7 @@ class Split:
     Training examples outside the limits are left out; other splits are complete.
     """
 
-    rows: int | None = None  # the examples are independent: no state is carried from batch to batch
+    stream_count: int | None = None  # the examples are independent: no state is carried from batch to batch
 
     def __init__(
         self, directory: Path, name: str, vocabularies: Mapping[str, Vocabulary], store: "ImageStore | None"
@@ -319,5 +319,5 @@ def map_array(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def token_type(vocabulary: Vocabulary) -> np.dtype[np.unsignedinteger]:
-    """The type of a token id: an integer of two bytes if they suffice, otherwise four; little-endian on all machines."""
+    """The type of a token id: an integer of two bytes if they suffice, otherwise four; little-endian everywhere."""
     return np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")

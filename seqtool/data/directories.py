@@ -178,7 +178,8 @@ class Digests:
         self._memory = memory
         self._used: dict[Path, tuple[int, ...] | None] = {}
         self._records: dict[str, list[int | str]] = {}
-        with suppress(OSError, ValueError, AttributeError):  # if the file is missing or damaged, digests are computed again
+        # if the file is missing or damaged, digests are computed again
+        with suppress(OSError, ValueError, AttributeError):
             records = parse_json(memory.read_bytes()).items()
             self._records = {name: record for name, record in records if isinstance(record, list) and len(record) == 3}
 
@@ -247,7 +248,7 @@ def _read_if_possible(name: str) -> tuple[int, int, str] | None:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """A file's size in bytes, times in nanoseconds and inode number. Any change of the file alters at least one of them.
+    """A file's size in bytes, times in nanoseconds and inode number. Any change of the file alters one of them.
 
     None if the file does not exist or is not a regular file: reading a pipe might never end.
     """

@@ -237,7 +237,7 @@ class SystemsEvaluation(Evaluation):
         return iter(()) if details is None else details.chunks()
 
     def score_table(self) -> report.Section:
-        """A table of every system's scores with intervals, and of the evaluated system's lead over each other system."""
+        """A table of all systems' scores with intervals, and the evaluated system's lead over each other system."""
         system, (_, *other_systems) = self.system, self.systems.items()
         comparisons = [Comparison(other, system) for _, other in other_systems]
         columns = ["score", self.title]
@@ -369,7 +369,8 @@ class EvaluationData(NamedTuple):
 
         Files are only downloaded for a corpus that the user chose, never for one that a checkpoint describes.
         """
-        from seqtool.runtime.distributed import first_on_each_machine  # imports torch, which is not needed to score files
+        # imports torch, which is not needed to score files
+        from seqtool.runtime.distributed import first_on_each_machine
 
         if self.config is None:
             corpus.check()
@@ -412,7 +413,7 @@ class Evaluator(ABC):
         """Evaluate a model on a test set. predictor: an instance of the task's predictor, with the model"""
 
     def tokeniser(self, choose: Callable[[], tuple[str, str]]) -> str:
-        """The tokeniser in the settings, or by default the result of `choose`: a tokeniser and a reason to log, if any."""
+        """The tokeniser in the settings, or else the one that `choose` returns, together with a reason to log."""
         if self.settings.tokenize is not None:
             return self.settings.tokenize
         tokenize, reason = choose()
@@ -421,7 +422,7 @@ class Evaluator(ABC):
         return tokenize
 
     def check(self, *, checkpoint: bool) -> None:
-        """Raise InputError for invalid settings before anything is evaluated, with as many messages at once as possible."""
+        """Raise InputError for invalid settings, if possible for all of them at once, before anything is evaluated."""
         settings, labels = self.settings, {*self.labels}
         for name in dict.fromkeys(settings.scores):
             metric(name)

@@ -300,7 +300,8 @@ class CaptionEvaluator(Evaluator):
             output.captions[image] = _caption(record)
             if Path(record["file"]).is_file():
                 with suppress(InputError):  # an unreadable picture is not shown
-                    pixels = fit(read_image(record["file"]), size=PICTURE_SIZE, mode="squash")  # the default of `caption`
+                    # "squash" is the default of `caption`
+                    pixels = fit(read_image(record["file"]), size=PICTURE_SIZE, mode="squash")
                     output.pictures[image] = data_url(pixels)
         return output
 

@@ -215,7 +215,7 @@ class TranslationEvaluator(Evaluator):
         return self._evaluate(segments, outputs, alignment=alignment)
 
     def evaluate_checkpoint(self, predictor: "Translator", data: EvaluationData) -> TranslationEvaluation:
-        """Translate a test set and evaluate the translations. With gold alignments, also evaluate the model's alignments."""
+        """Translate a test set and evaluate the translations; with gold alignments, also the model's alignments."""
         settings = self.settings
         for setting, value in (("gold", settings.gold), ("samples", settings.samples)):
             if value and not predictor.attends:

@@ -104,7 +104,8 @@ def unknown(name: str, existing: Iterable[str], *, kind: str = "setting") -> str
     def similarity(other: str) -> tuple[float, float]:
         other_parent, _, other_last = other.rpartition(".")
         ratio = difflib.SequenceMatcher(None, last, other_last).ratio()
-        return ratio, ratio + difflib.SequenceMatcher(None, parent, other_parent).ratio() / 2  # of last parts, of whole names
+        # the similarity of the last parts, and of the whole names
+        return ratio, ratio + difflib.SequenceMatcher(None, parent, other_parent).ratio() / 2
 
     choices = sorted(existing)
     nearest = sorted(choices, key=lambda other: -similarity(other)[1])[:MAX_LISTED_CHOICES]

@@ -52,9 +52,8 @@ def check_settings(settings: Config, *, parts: Iterable[str]) -> None:
 
 def locate_target(settings: Config, *, trusted: Trust, base: type = object) -> Any:
     """Import the class or function that `_target_` names. Raises InputError if `build` would refuse to call it."""
-    return _import(
-        plain(settings).get("_target_"), base, setting=join(full_name(settings), "_target_"), trusted=trusted
-    )
+    setting = join(full_name(settings), "_target_")
+    return _import(plain(settings).get("_target_"), base, setting=setting, trusted=trusted)
 
 
 def check_class_names(settings: Config, *, trusted: Trust, base: type) -> None:
@@ -119,7 +118,7 @@ def _bases(target: Any) -> dict[str, Any]:
 
 
 def _import(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[..., Any]:
-    """Import the class or function called `name`. Raises InputError if it is not trusted or not derived from `base`."""
+    """Import the class or function `name`. Raises InputError if it is untrusted or not derived from `base`."""
     if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
         raise InputError(f"Setting '{setting}' must name a class with its module, such as mine.Model.")
     top, start = name.partition(".")[0], f"The configuration names '{name}'"
@@ -150,8 +149,8 @@ def _import_callable(name: str) -> Any:
     module_name, _, attribute = name.rpartition(".")
     if name.partition(".")[0] != PACKAGE:
         here = str(Path.cwd())
-        # Put the current directory first on Python's path, as `python -m` does. It stays there, since the user's modules
-        # may import further modules later, and worker processes inherit the path.
+        # Put the current directory first on Python's path, as `python -m` does. It stays there, since the user's
+        # modules may import further modules later, and worker processes inherit the path.
         if sys.path[:1] not in ([here], [""]):
             sys.path.insert(0, here)
         importlib.invalidate_caches()  # so that recently written modules are found

@@ -78,7 +78,7 @@ class Setting:
         return self.reads or self.writes or self.text or self.classes
 
     def problem(self, name: str, value: Any) -> str | None:
-        """A clause that says why the setting called `name` cannot have this value; None if the value is valid or null."""
+        """A clause that says why the setting `name` cannot have this value; None if the value is valid or null."""
         if value is None or value in self.choices:
             return None
         if self.choices:

@@ -84,7 +84,7 @@ def _streams(cache: Cache, split: str, settings: "TrainSettings") -> "Streams":
             "than train.bptt=%d.",
             *(split, f"{len(tokens):,}", "one stream" if most == 1 else f"{most} streams", rows, settings.bptt),
         )
-    return Streams(tokens, rows=min(rows, most), steps=settings.bptt)
+    return Streams(tokens, stream_count=min(rows, most), steps=settings.bptt)
 
 
 TASK = LanguageModelling()

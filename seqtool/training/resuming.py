@@ -229,8 +229,8 @@ def trusting(config: DictConfig, *, resuming: bool) -> str:
     resuming: whether the command resumes the run; otherwise it needs only the classes of the model.
     """
     others = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
-    user_modules = user_modules(config.model, config.data, others=others) if resuming else user_modules(config.model)
-    return f" trust={','.join(user_modules)}" if user_modules else ""
+    trusted = user_modules(config.model, config.data, others=others) if resuming else user_modules(config.model)
+    return f" trust={','.join(trusted)}" if trusted else ""
 
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

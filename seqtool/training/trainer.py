@@ -67,7 +67,7 @@ class Trainer:
         device = self.machine.device
         loss = TrainingLoss(self.model, self.settings.label_smoothing).to(device)
         scaler = torch.amp.GradScaler(device.type, enabled=self.machine.precision == "fp16")
-        self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.rows, device)
+        self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.stream_count, device)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Continue from a checkpoint of this run as if it had never stopped. The model must have its weights already.

@@ -86,8 +86,8 @@ class Record(NamedTuple):
 class Captions(dict[str, Sequence[T]]):
     """The captions of each image, in the order of the file, as entries or text.
 
-    Images are named by strings, so the number 42 and the string "42" are the same image. `other_names` maps further names,
-    such as file names, to the images.
+    Images are named by strings, so the number 42 and the string "42" are the same image. `other_names` maps further
+    names, such as file names, to the images.
     """
 
     def __init__(self, captions: Mapping[str, Sequence[T]], other_names: Mapping[str, str]) -> None:
@@ -310,7 +310,9 @@ def _record(record: Any, location: str) -> Record:
     elif identifier is not None:
         file = identifier
     else:
-        raise InputError(f'{location} does not name an image, for example by 'file' or 'image_id': it has {_keys(fields)}.')
+        raise InputError(
+            f"{location} does not name an image, for example by 'file' or 'image_id': it has {_keys(fields)}."
+        )
     if file_key == "file" and "caption" in fields and "captions" in fields:
         raise InputError(f"{location} must have either 'caption' or 'captions'.")
 
@@ -365,7 +367,7 @@ def _object_records(value: dict[str, Any], path: Path) -> Iterator[Record]:
 
 
 def _texts(value: Any, location: str) -> tuple[list[str], Mapping[str, Any]]:
-    """The captions in a value, which is a caption or a list. Of hypotheses, only the best is returned, with its fields."""
+    """The captions in a value, a caption or a list. Of hypotheses, the best and its fields are returned."""
     values = value if isinstance(value, list) else [value]
     first = values[0] if values and isinstance(values[0], dict) else {}
     if "text" in first:  # hypotheses, the best first

@@ -1,14 +1,16 @@
-"""The built-in corpus: English sentences, their Spanish translations, and which word came from which.
+"""The built-in corpus: English sentences, their Spanish translations, and the alignments of their words.
 
 A small grammar in the spirit of "I have a big cat but a small house." → "Tengo un gato grande pero una casa
 pequeña.". The English determines the Spanish: "you" is always tú, a person of unknown sex is masculine,
 past actions are in the preterite and past states in the imperfect. The words are in `toy_words.py`. The grammar here
 builds a sentence in both languages at once, and `surface` turns it into text and an alignment.
 
-Alignment: a Spanish word that has a counterpart has exactly one sure link (a verb to the verb, not to the
-dropped pronoun). A possible link leads from a form that shows a gender to the word that decides it, from "¿" to "?",
-and from a word without a counterpart to the word that requires it: from "cerca *de*" to "near", from "veo *a* mi
-hermano" to the person.
+A Spanish word that has a counterpart has exactly one sure link: a verb is linked to the verb, not to the dropped
+pronoun. A Spanish word has possible links in these cases:
+
+- If its form shows a gender, to the word that decides the gender.
+- If it is "¿", to "?".
+- If it has no counterpart, to the word that requires it: "cerca *de*" to "near", "veo *a* mi hermano" to the person.
 """
 
 import re
@@ -25,19 +27,21 @@ GRAMMAR = (  # arbitrary, and part of a cache's name: change an entry whenever t
     "ed0847435b0b641d1f75b99ef60b1326b1939252e0628d1651b9403c11829944",
     "5fd797ba3350113fff98de2e5d6c8e1ae1673786ea8d9a0c713dcc38d49591ab",
 )
-LONG_VERSION = "2"  # the same for corpora with longer sentences
-MIN_WORDS, MAX_WORDS = 3, 25  # of a sentence; punctuation marks count only towards the maximum
-MAX_LONG_WORDS = 100  # of a sentence in corpora with longer sentences
-CONTRACTIONS = {"a": "al", "de": "del"}  # with "el": a sure link to "to" or "of", a possible one to "the"
-TENSES = ("present", "present", "past", "past", "future")  # to choose from
+LONG_VERSION = "2"  # change it when the grammar generates different text for corpora with longer sentences
+MIN_WORDS, MAX_WORDS = 3, 25  # limits of a sentence; punctuation marks count only towards the maximum
+MAX_LONG_WORDS = 100  # the largest maximum for corpora with longer sentences
+CONTRACTIONS = {"a": "al", "de": "del"}  # with "el"; they have a sure link to "to" or "of", a possible one to "the"
+TENSES = ("present", "present", "past", "past", "future")  # a tense that occurs twice is chosen twice as often
 
 # Words and phrases
 
 
 @dataclass(frozen=True, eq=False)
 class Word:
-    """A word of either language. A Spanish word refers to the English words that it is linked to, not to their
-    positions, so phrases can be joined freely.
+    """A word of either language.
+
+    A Spanish word refers to the English words to which it is linked, not to their positions, so that phrases can be
+    joined freely.
     """
 
     text: str
@@ -60,21 +64,23 @@ class Phrase:
 class Nominal(Phrase):
     """A subject or object, with the features that verbs and adjectives agree with."""
 
-    person: int = 2  # of the verb: 0 to 4, as in `toy_words`
+    person: int = 2  # 0 to 4: I, you, he or she, we, they
     gender: int = 0  # 0: masculine, 1: feminine
     heads: tuple[Word, ...] = ()  # the words that decide the gender
     kind: str = "person"  # a key of `words.NOUNS`, or "who"
 
     @property
     def plural(self) -> bool:
-        return self.person >= 3
+        return self.person >= 3  # we, they
 
 
 NOTHING = Phrase()
 
 
 def phrase(english: str, spanish: str) -> Phrase:
-    """A phrase; a Spanish word has the index of its sure link after ":", of possible ones after "~": "pasada:0~1"."""
+    """Make a phrase. After a Spanish word, ":" gives the index of the English word with a sure link to it, and "~" the
+    indices of words with possible links: "pasada:0~1".
+    """
     source = tuple(Word(word) for word in english.split())
     target = []
     for entry in spanish.split():
@@ -85,7 +91,7 @@ def phrase(english: str, spanish: str) -> Phrase:
 
 
 def agree(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
-    """An article or adjective in agreement with the noun; possible links to its heads if the form shows the gender."""
+    """Make an article or adjective agree with the noun, with possible links to its heads if the form shows a gender."""
     word = Word(english)
     genders = forms[2 * noun.plural : 2 * noun.plural + 2]
     return Phrase((word,), (Word(genders[noun.gender], word, noun.heads if genders[0] != genders[1] else ()),))
@@ -104,35 +110,37 @@ class Pair:
 
 
 def generate(*, seed: int, train: int, valid: int, test: int, longest: int = MAX_WORDS) -> dict[str, list[Pair]]:
-    """Return the three splits; train, valid and test are their numbers of pairs.
+    """Return the three splits. train, valid, test: their numbers of pairs
 
     With `longest` above MAX_WORDS, sentences have any number of clauses. The lengths of test and valid are spread
     evenly; in train, all lengths have about the same number of words. Lengths near `longest` are rare, since sentences
     that turn out longer are rejected, not cut.
 
-    No source and no target occurs twice, in one split or in two. The same seed gives the same corpus in every version
-    of Python; test and valid do not depend on the size of train.
+    No source and no target occurs twice, in one split or in two. Equal seeds give equal corpora in every version of
+    Python. The pairs of test and valid do not depend on the size of train.
     """
     rng = StableRandom(seed)
-    seen: set[str] = set()
+    sentences: set[str] = set()
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for name, size in (("test", test), ("valid", valid), ("train", train)):
         while len(splits[name]) < size:
             if longest == MAX_WORDS:
                 utterance = sentence(rng)
             else:
-                share = rng.random()
-                utterance = long_sentence(rng, int(longest**share) if name == "train" else 1 + int(longest * share))
+                fraction = rng.random()
+                min_words = int(longest**fraction) if name == "train" else 1 + int(longest * fraction)
+                utterance = long_sentence(rng, min_words)
             pair = surface(utterance, longest)
-            if pair is not None and pair.source not in seen and pair.target not in seen:
-                seen.update((pair.source, pair.target))
+            if pair is not None and not sentences & {pair.source, pair.target}:
+                sentences.update((pair.source, pair.target))
                 splits[name].append(pair)
     return splits
 
 
 def surface(utterance: Phrase, longest: int = MAX_WORDS) -> Pair | None:
-    """Write a statement or question as text and alignment, with contractions ("del"), changed conjunctions ("e" before
-    "i"), "an", spaces and capitals; None if it has fewer than MIN_WORDS or more than `longest` words.
+    """Write a statement or question as text and alignment; None with fewer than MIN_WORDS or more than `longest` words.
+
+    Contractions ("del"), changed conjunctions ("e" before "i"), "an", spaces and capitals are put in.
     """
     target: list[Word] = []
     for word in utterance.target:
@@ -166,7 +174,7 @@ def surface(utterance: Phrase, longest: int = MAX_WORDS) -> Pair | None:
 
 
 def write_sentence(texts: Sequence[str]) -> str:
-    """The sentence of these words and punctuation marks, with a capital letter."""
+    """Join words and punctuation marks to a sentence, with a capital letter."""
     text = re.sub(r" (?=[.,?])|(?<=¿) ", "", " ".join(texts))  # no space between a word and its punctuation mark
     start = int(text.startswith("¿"))
     return text[:start] + text[start].upper() + text[start + 1 :]
@@ -176,7 +184,7 @@ def write_sentence(texts: Sequence[str]) -> str:
 
 
 def sentence(rng: StableRandom) -> Phrase:
-    """A question, or a statement of one or two clauses."""
+    """Make a question, or a statement of one or two clauses."""
     tense = rng.pick(TENSES)
     choice = rng.random()
     if choice < 0.12:
@@ -205,7 +213,7 @@ def sentence(rng: StableRandom) -> Phrase:
 
 
 def long_sentence(rng: StableRandom, min_words: int) -> Phrase:
-    """Clauses joined by conjunctions until they have `min_words` English words."""
+    """Join clauses by conjunctions until they have `min_words` English words."""
     clauses = clause(rng, rng.pick(TENSES))
     while len(clauses.source) < min_words:
         conjunction = phrase("because", "porque:0") if rng.chance(0.3) else phrase(",", ",:0") + contrast(rng)
@@ -223,7 +231,7 @@ def question(clauses: Phrase) -> Phrase:
 
 
 def open_question(rng: StableRandom, tense: str) -> Phrase:
-    """A question with "who", "where", "why" or "when"."""
+    """Make a question with "who", "where", "why" or "when"."""
     choice = rng.random()
     if choice < 0.35:
         who = phrase("who", "quién:0")
@@ -239,7 +247,7 @@ def open_question(rng: StableRandom, tense: str) -> Phrase:
 
 
 def clause(rng: StableRandom, tense: str, *, is_question: bool = False, time: str = "last") -> Phrase:
-    """A clause, in the word order of a question if `is_question`; see `action` for `time`."""
+    """Make a clause, in the word order of a question if `is_question`; see `action` for `time`."""
     choice = rng.random()
     if choice < 0.55:
         return action(rng, subject(rng, is_question), tense, is_question=is_question, time=time)
@@ -249,20 +257,20 @@ def clause(rng: StableRandom, tense: str, *, is_question: bool = False, time: st
         return be_clause(rng, thing_phrase(rng), tense, is_question)
     if choice < 0.88:  # The dog sleeps in the garden.
         animal = noun_phrase(rng, ("animal",), words.SUBJECT)
-        return assemble(
-            animal, rng.pick(words.ANIMAL), tense, location(rng, ("home", "place")), is_question=is_question
-        )
+        verb, place = rng.pick(words.ANIMAL), location(rng, ("home", "place"))
+        return assemble(animal, verb, tense, place, is_question=is_question)
     if choice < 0.93:  # There is a cat on the table.
         thing = noun_phrase(rng, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
         there = Nominal((Word("there"),), person=thing.person)
-        return assemble(
-            there, words.HABER, tense, thing + location(rng, ("furniture", "home")), is_question=is_question
-        )
+        place = location(rng, ("furniture", "home"))
+        return assemble(there, words.HABER, tense, thing + place, is_question=is_question)
     return like_clause(rng, "past" if tense == "past" else "present", is_question)
 
 
 def action(rng: StableRandom, who: Nominal, tense: str, *, is_question: bool = False, time: str = "last") -> Phrase:
-    """Somebody does something. An adverbial of time may be "last", "anywhere" (first or last) or "nowhere"."""
+    """Make a clause in which somebody does something. time: where a phrase of time may be, "last", "anywhere" (first or
+    last) or "nowhere"
+    """
     negated = not is_question and who.kind != "who" and rng.chance(0.15)
     clitic = complement = NOTHING
     choice = rng.random()
@@ -297,7 +305,7 @@ def action(rng: StableRandom, who: Nominal, tense: str, *, is_question: bool = F
 
 
 def be_clause(rng: StableRandom, who: Nominal, tense: str, is_question: bool) -> Phrase:
-    """A clause with "be": is tall (ser), is tired (estar), is in the garden, is a doctor."""
+    """Make a clause with "be": is tall (ser), is tired (estar), is in the garden, is a doctor."""
     negated = not is_question and rng.chance(0.12)
     choice = rng.random()
     if choice < 0.7:
@@ -317,7 +325,7 @@ def be_clause(rng: StableRandom, who: Nominal, tense: str, is_question: bool) ->
 
 
 def like_clause(rng: StableRandom, tense: str, is_question: bool) -> Phrase:
-    """A clause with "like", whose object is the subject in Spanish: I like cats, me gustan los gatos."""
+    """Make a clause with "like", whose object is the subject in Spanish: I like cats, me gustan los gatos."""
     who = name_or_pronoun(rng, words.PRONOUNS[is_question:], is_dropped=True)
     kinds = ("animal", "text", "clothes", "food", "home", "place")
     bare = rng.chance(0.35)
@@ -338,13 +346,13 @@ def assemble(
     complement: Phrase,
     *,
     negated: bool = False,
-    is_question: bool = False,  # whether it is a question
+    is_question: bool = False,
     adverb: Phrase | None = None,
     clitic: Phrase = NOTHING,  # an object pronoun
     modal: tuple[Verb, str] | None = None,  # a verb that governs `verb`, and the Spanish for the "to" between them
     predicate: bool = False,  # whether the complement is a predicate of ser or estar
 ) -> Phrase:
-    """Subject, verb and complement, in the word order of each language.
+    """Put subject, verb and complement into the word order of each language.
 
     English: who [will|do|be] not never verb it …; in questions the auxiliary comes first.
     Spanish: who no nunca lo verb …; in questions who follows the verb, or the predicate of ser and estar.
@@ -375,7 +383,7 @@ def assemble(
 
 
 def objects(rng: StableRandom, verb: Verb, negated: bool, is_question: bool) -> Phrase:
-    """One object of the verb, or two: a big cat but a small house."""
+    """Make one or two objects of the verb: a big cat but a small house."""
     kind = rng.pick(verb.objects)
     if kind in ("text", "thing", "clothes", "furniture") and rng.chance(0.06):
         return add_relative_clause(rng, noun_phrase(rng, (kind,), ("the",)))
@@ -395,7 +403,7 @@ def objects(rng: StableRandom, verb: Verb, negated: bool, is_question: bool) -> 
 
 
 def thing_phrase(rng: StableRandom) -> Nominal:
-    """A thing as a subject, sometimes with a relative clause."""
+    """Make a subject that is a thing, sometimes with a relative clause."""
     kinds = ("animal", "text", "thing", "clothes", "food", "furniture", "home", "place", "part")
     if rng.chance(0.12):
         return add_relative_clause(rng, noun_phrase(rng, kinds[1:-2], ("the",)))
@@ -403,7 +411,7 @@ def thing_phrase(rng: StableRandom) -> Nominal:
 
 
 def add_relative_clause(rng: StableRandom, thing: Nominal) -> Nominal:
-    """The thing with a relative clause: the house that my brother sold."""
+    """Add a relative clause to a thing: the house that my brother sold."""
     verbs = [verb for verb in words.TRANSITIVE if thing.kind in verb.objects and not verb.stative]
     both = thing + phrase("that", "que:0") + assemble(subject(rng), rng.pick(verbs), "past", NOTHING)
     return replace(thing, source=both.source, target=both.target)
@@ -413,7 +421,7 @@ def add_relative_clause(rng: StableRandom, thing: Nominal) -> Nominal:
 
 
 def subject(rng: StableRandom, is_question: bool = False) -> Nominal:
-    """A person or persons as a subject: a pronoun, a noun phrase, a name, or a name and one of these."""
+    """Make a subject of one or more persons: a pronoun, a noun phrase, a name, or a name and another person."""
     choice = rng.random()
     if choice < 0.55:
         return name_or_pronoun(rng, words.PRONOUNS[is_question:], is_dropped=True)  # nobody asks what "I" do
@@ -429,21 +437,21 @@ def subject(rng: StableRandom, is_question: bool = False) -> Nominal:
 
 
 def name_or_pronoun(rng: StableRandom, options: Sequence[tuple[str, int, int]], *, is_dropped: bool = False) -> Nominal:
-    """A name, or a pronoun, which Spanish may drop."""
+    """Choose a name or a pronoun. is_dropped: whether Spanish drops it"""
     text, person, gender = rng.pick(options)
     word = Word(text)
     return Nominal((word,), () if is_dropped else (Word(text, word),), person, gender, (word,))
 
 
 def with_personal_a(thing: Nominal, verb: Verb) -> Phrase:
-    """The object, with the preposition "a" if it is a person and the verb is not tener."""
+    """Add the preposition "a" to an object that is a person, unless the verb is tener."""
     if thing.kind in words.HUMAN and verb is not words.HAVE:
         return Phrase((), (Word("a", None, thing.heads),)) + thing
     return thing
 
 
 def location(rng: StableRandom, kinds: Sequence[str]) -> Phrase:
-    """Where something is: in the garden, near my house."""
+    """Make a phrase of place: in the garden, near my house."""
     noun = rng.pick(words.NOUNS[rng.pick(kinds)])
     usual = (noun.preposition, "en:0")
     relation = rng.pick((usual, usual, usual, usual, ("near", "cerca:0 de~0"), ("behind", "detrás:0 de~0")))
@@ -453,7 +461,7 @@ def location(rng: StableRandom, kinds: Sequence[str]) -> Phrase:
 def noun_phrase(
     rng: StableRandom, kinds: Sequence[str], determiners: Sequence[str], *, noun: Noun | None = None
 ) -> Nominal:
-    """A determiner, adjectives and a noun: `noun`, or one of the kinds. Some determiners are replaced to suit it."""
+    """Make a phrase with `noun`, or a noun of these kinds. Determiners that do not suit the noun are replaced."""
     noun = noun or rng.pick(words.NOUNS[rng.pick(kinds)])
     chosen = rng.pick(determiners)
     singular_only = len(noun.english) == 1
@@ -485,7 +493,7 @@ def noun_phrase(
 
 
 def determiner(rng: StableRandom, chosen: str, noun: Nominal) -> Phrase:
-    """The determiner `chosen` in agreement with the noun; "number" stands for a number, or "two or three"."""
+    """Make the determiner `chosen` agree with the noun. "number" stands for a number, or "two or three"."""
     if chosen == "bare":
         return NOTHING
     if chosen == "number":
@@ -499,7 +507,7 @@ def determiner(rng: StableRandom, chosen: str, noun: Nominal) -> Phrase:
 def description(
     rng: StableRandom, groups: Sequence[Sequence[Adjective]], noun: Nominal, *, predicate: bool = False
 ) -> Phrase:
-    """One adjective (big, very big), or two of different groups (big and expensive; in predicates also with "but")."""
+    """Choose an adjective (big, very big), or two of different groups (big and expensive; in predicates also "but")."""
     group = rng.pick(groups)
     english, forms = rng.pick(group)
     adjective = agree(english, forms, noun)

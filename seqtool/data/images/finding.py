@@ -176,7 +176,7 @@ def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str,
 
 
 def image_id(image: str) -> int | str:
-    """The id for COCO's tools: the number if the name is a number or has the form of COCO's file names, else the name."""
+    """The id for COCO's tools: a number if the name is one or has the form of COCO's file names, else the name."""
     if match := COCO_NAME.fullmatch(image):
         return int(match[1])
     return int(image) if image.isdecimal() and str(int(image)) == image else image

@@ -147,7 +147,7 @@ def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
 
 
 def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
-    """Scale an RGB image to size×size×3 pixels. Mode `crop` uses its central square, and `squash` distorts the image."""
+    """Scale an RGB image to size×size×3 pixels. Mode `crop` uses its central square, `squash` distorts the image."""
     width, height = image.size
     box = None
     if mode == "crop":  # cropped before it is scaled: scaling a long, thin image first would make it huge

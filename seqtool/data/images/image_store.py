@@ -68,7 +68,7 @@ class ImageStore:
     """
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
-        """Open a store, and find the rows of `files`, which have these digests. Raises InputError unless it is complete."""
+        """Open a store, and find `files`, which have these digests, in it. Raises InputError if it is incomplete."""
         self.directory = directory
         self.summary = summary = read_summary(directory, format_version=FORMAT, kind="an image store")
         self.locations: tuple[int, int] | None = None
@@ -100,7 +100,7 @@ class ImageStore:
         return Pixels(values) if self.locations is None else Annotations(values)
 
     def fits(self, backbone: nn.Module) -> bool:
-        """Whether a model with this backbone can use the store: it has pixels, or annotation vectors of this backbone."""
+        """Whether a model with this backbone can use the store, which has pixels or this backbone's vectors."""
         return self.locations is None or self.summary["weights"] == weights_digest(backbone)
 
     def describe(self) -> str:

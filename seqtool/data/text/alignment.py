@@ -65,7 +65,7 @@ def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[in
 
 
 def hard_alignment(matrix: Matrix) -> set[Link]:
-    """Link each target word to the source word with the largest weight, or the first of several; rows of zeros have none."""
+    """Link each target word to the first source word with the largest weight. A row of zeros has no link."""
     if matrix.size == 0:
         return set()
     best = matrix.argmax(axis=1)

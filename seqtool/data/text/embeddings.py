@@ -14,7 +14,9 @@ def read_vectors(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray
     """Read the vectors of a vocabulary's pieces. Returns the ids that have a vector, and the vectors, ids × size.
 
     A piece that is a whole word (▁cat) gets the vector of the word. A piece inside a word has a vector only if the file
-    lists the piece itself. The first line may be word2vec's header of two numbers. Blank lines are skipped. Raises InputError for a line that does not have `size` numbers, or if no word is in the vocabulary.
+    lists the piece itself. The first line may be word2vec's header of two numbers. Blank lines are skipped.
+
+    Raises InputError for a line that does not have `size` numbers, or if no word is in the vocabulary.
     """
     ids: dict[str, int] = {}
     for index in range(len(SPECIALS), len(vocabulary)):

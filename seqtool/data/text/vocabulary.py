@@ -1,6 +1,6 @@
 """Vocabularies: they are learnt from text, encode text as token ids, and decode token ids as text.
 
-Pieces are SentencePiece's pieces, words or characters. ▁ (U+2581) at the start of a piece is the space before it, so that
+Pieces come from SentencePiece, or are words or characters. ▁ (U+2581) at the start of a piece is the space before it:
 `"".join(pieces).replace("▁", " ").strip()` is the text. Ids 0 to 3 are padding, unknown, begin and end.
 
 A verbatim vocabulary, for language models, keeps white space unchanged: joining the pieces of a text gives the text,
@@ -35,10 +35,7 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
 BLOCK = "▅"  # U+2585
 STAND_INS = {BLOCK: "\ufdd0", "\0": "\ufdd1", "\x1f": "\ufdd2"}
-"""Replacements for the characters that SentencePiece reserves for itself: it would skip lines that contain them.
-
-The replacements are Unicode noncharacters, which a text should not contain.
-"""
+"""Replacements, Unicode noncharacters, for characters that SentencePiece reserves: it skips lines that have them."""
 
 PLAIN_VERBATIM = re.compile(r" ?\w+| ?[^\w\s]|\s")  # like `CombiningMarks.verbatim`, for text without such marks
 
