@@ -60,7 +60,7 @@ def test_formats_are_one(tmp_path: Path) -> None:
     for i, data in enumerate(hypotheses):
         for j, other in enumerate((ANNOTATIONS, references)):
             files = write(tmp_path / f"h{i}.json", data), write(tmp_path / f"r{j}.json", other)
-            records.append(evaluator(*files).of_files().record())
+            records.append(evaluator(*files).evaluate_files().record())
     assert all(record == records[0] for record in records)
     assert list(records[0]) == RECORD
     assert read_references(tmp_path / "r0.json") == references
@@ -69,7 +69,7 @@ def test_formats_are_one(tmp_path: Path) -> None:
 def test_golden_files(shared: Path) -> None:
     directory = shared / "golden"
     files = directory / "fakecap_hyps_raw.json", directory / "fakecap_refs_ptb.json"
-    scores = evaluator(*files, tokenize="none").of_files()
+    scores = evaluator(*files, tokenize="none").evaluate_files()
     assert scores.record()["cider_d"] == pytest.approx(0.5997905185184199, abs=1e-9)
     assert "cider_d      0.5998 [" in scores.text()
 
@@ -77,7 +77,7 @@ def test_golden_files(shared: Path) -> None:
 def test_document_frequencies_of_a_file(tmp_path: Path) -> None:
     files = write(tmp_path / "h.json", RESULTS), write(tmp_path / "r.json", ANNOTATIONS)
     DocumentFrequencies(100, {"a": 90, "dog": 3}, "ptb", "").save(tmp_path / "coco.json")
-    scores = evaluator(*files, document_frequencies=str(tmp_path / "coco.json")).of_files()
+    scores = evaluator(*files, document_frequencies=str(tmp_path / "coco.json")).evaluate_files()
     assert "|df:coco(100)|" in scores.record()["signature"]
 
 
@@ -144,7 +144,7 @@ def test_two_captions_of_an_image(tmp_path: Path) -> None:
 
 
 def scored_images(hypotheses: Path, references: Path) -> list[Any]:
-    return [segment.name for segment in evaluator(hypotheses, references).of_files().segments]
+    return [segment.name for segment in evaluator(hypotheses, references).evaluate_files().segments]
 
 
 def test_images_that_are_missing(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_images_that_are_missing(tmp_path: Path) -> None:
     assert scored_images(hypotheses, references) == ["1"]
     write(hypotheses, [*RESULTS, {"image_id": 5, "caption": "a"}])
     with pytest.raises(InputError, match=r"r\.json has no caption for image 5: every image needs at least one\.$"):
-        evaluator(hypotheses, references).of_files()
+        evaluator(hypotheses, references).evaluate_files()
 
 
 def run(*arguments: str) -> int:
@@ -192,7 +192,7 @@ def coco(directory: Path) -> Any:
 def test_what_eval_writes_is_read_by_cocos_tools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = coco(tmp_path / "coco")
     captioner: Any = Describer()
-    evaluator(output=str(tmp_path / "results.json")).of_checkpoint(captioner, EvaluationData(data))
+    evaluator(output=str(tmp_path / "results.json")).evaluate_checkpoint(captioner, EvaluationData(data))
     written = COCO(tmp_path / "coco" / "annotations" / "captions_val2017.json").loadRes(str(tmp_path / "results.json"))
     assert sorted(written.getImgIds()) == [1, 2]
 
@@ -201,7 +201,7 @@ def test_a_checkpoints_settings_fetch_nothing(tmp_path: Path, monkeypatch: pytes
     captioner: Any = Describer()
     captioner.config = {"data": coco(tmp_path / "coco")}
     monkeypatch.setattr(Coco, "fetch", pytest.fail)
-    assert evaluator().of_checkpoint(captioner, EvaluationData()) and captioner.asked == 2
+    assert evaluator().evaluate_checkpoint(captioner, EvaluationData()) and captioner.asked == 2
 
 
 def test_a_mismatch_is_found_before_decoding(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_mismatch_is_found_before_decoding(tmp_path: Path) -> None:
     captioner: Any = Describer()
     own = EvaluationData(coco(tmp_path / "coco"))
     with pytest.raises(InputError, match=r"^The document frequencies df were counted with tokenize=none: they cannot"):
-        evaluator(document_frequencies=str(tmp_path / "df.json")).of_checkpoint(captioner, own)
+        evaluator(document_frequencies=str(tmp_path / "df.json")).evaluate_checkpoint(captioner, own)
     assert captioner.asked == 0
 
 

@@ -282,7 +282,7 @@ UNKNOWN: dict[str, Any] = {
         [{"file": "1000.jpg", "label": 3}],
         "has no caption of 1000.jpg: it has the keys 'file', 'label'",
     ),
-    "records without an image": ({"data": [{"caption": "a dog", "score": 1}]}, "data[0] names no image"),
+    "records without an image": ({"data": [{"caption": "a dog", "score": 1}]}, "data[0] does not name an image"),
 }
 
 

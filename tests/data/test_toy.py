@@ -17,7 +17,7 @@ from seqtool.data.corpora.toy import (
     Pair,
     Word,
     assemble,
-    being,
+    be_clause,
     generate,
     noun_phrase,
     phrase,
@@ -345,7 +345,7 @@ def test_a_subject_of_which_all_has_been_said() -> None:
         thing = noun_phrase(rng, (kind,), ("the",))
         said = tuple(Word(group[0][0]) for group in (*groups, *toy_words.STATE.get(kind, ())))
         who = replace(thing, source=thing.source + said)
-        assert all(being(rng, who, "present", asked=False).target for _ in range(30))
+        assert all(be_clause(rng, who, "present", is_question=False).target for _ in range(30))
 
 
 def test_long_sentences_are_clauses_of_the_same_language() -> None:

@@ -63,8 +63,9 @@ class Photos(CaptionFiles):
         return {**super().fingerprint(digest), "shares": self._shares}
 
     def _read(self, file: Path) -> tuple[Captions[Entry], dict[str, str]]:
-        """Read the captions in a file, by image, and find the paths of images, by name. Images without captions are left
-        out.
+        """Read the captions in a file, by image, and find the paths of images, by name.
+
+        Images without captions are left out.
         """
         entries = read_captions(file)
         check_captions(entry for image_entries in entries.values() for entry in image_entries)
