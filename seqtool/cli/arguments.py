@@ -21,7 +21,7 @@ from yaml import YAMLError
 from seqtool.cli import COMMANDS
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
-from seqtool.settings import declarations, escape, escaped, leaves, plain, sentence, unknown
+from seqtool.settings import declarations, escape, escape_all, leaves, plain, sentence, unknown
 from seqtool.settings.classes import PACKAGE, locate_target
 from seqtool.settings.declarations import Setting, other_name
 from seqtool.training.runs import RUNS
@@ -326,7 +326,7 @@ def expand_names(config: DictConfig, files: ConfigFiles) -> None:
         else:
             names = [expanded(name) if isinstance(name, str) else name for name in names]
         if names != value:
-            OmegaConf.update(config, key, escaped(names), merge=False)
+            OmegaConf.update(config, key, escape_all(names), merge=False)
 
 
 def _exists(name: str) -> bool:
@@ -397,10 +397,10 @@ def check(config: Mapping[str, Any], data: str | None, files: ConfigFiles) -> No
         is_number = not isinstance(value, list) and re.match(r"[-+.\d]|\Z", str(value or ""))
         if isinstance(defaults.get(split), int) and not is_number:
             paths = {name: files.find(f"data/{name}") for name in files.choices("data")}
-            with_files = [name for name, path in paths.items() if load(path).get("train") == "???"]
+            file_corpora = [name for name, path in paths.items() if load(path).get("train") == "???"]
             raise InputError(
                 f"data.{split} is a number with data={data}, not {value}: "
-                f"for files of your own add data={_series(with_files, 'or')}."
+                f"for files of your own add data={_series(file_corpora, 'or')}."
             )
 
 
@@ -427,9 +427,9 @@ def unknown_setting(key: str, existing: set[str], choices: dict[str, str | None]
     """A clause that says why the setting `key` is not among the `existing` ones. choices: the choice of each group"""
     group = key.partition(".")[0]
     if group in choices and group in existing:
-        with_setting = [name for name in files.choices(group) if key in files.choice_settings(group, name)]
-        if with_setting:
-            return f"setting '{key}' of {files.command} exists only with {group}={_series(with_setting, 'or')}"
+        matching_choices = [name for name in files.choices(group) if key in files.choice_settings(group, name)]
+        if matching_choices:
+            return f"setting '{key}' of {files.command} exists only with {group}={_series(matching_choices, 'or')}"
     if commands_with(key, files) in ([], [files.command]):
         return unknown(key, existing)
     setting = other_name(key, existing)

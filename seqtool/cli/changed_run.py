@@ -105,14 +105,14 @@ def _differences(base: DictConfig, settings: Mapping[str, Any]) -> list[str]:
     for key, value in leaves(settings):
         if key not in LEFT_OUT and OmegaConf.select(base, key, default=...) != value:
             OmegaConf.update(base, key, value, force_add=True)  # later settings may refer to it by ${…}
-            arguments.append(f"{'' if key in existing else '++'}{key}={_written(key, value)}")
+            arguments.append(f"{'' if key in existing else '++'}{key}={_format_value(key, value)}")
     return arguments
 
 
-def _written(key: str, value: Any) -> str:
+def _format_value(key: str, value: Any) -> str:
     """The value of the setting `key` as it is written on the command line."""
     if isinstance(value, list):
-        return f"[{','.join(_written('', element) for element in value)}]"
+        return f"[{','.join(_format_value('', element) for element in value)}]"
     is_literal = declarations.command_settings("train").get(key, declarations.NONE).is_literal
     if isinstance(value, str):
         return value if is_literal or PLAIN_TEXT.fullmatch(value) else quote(value)

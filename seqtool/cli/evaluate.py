@@ -95,20 +95,20 @@ def _check_all_used(config: DictConfig, task: str) -> None:
     """Raise InputError for settings that are only used for another task, or only with a checkpoint."""
     has_data = OmegaConf.select(config, "data") is not None
     if config.checkpoint is None:
-        with_checkpoint = [name for name, setting in DECLARED.items() if setting.checkpoint]
-        changed = [name for name in (*with_checkpoint, *_decoding_settings()) if _changed(config, name)]
+        checkpoint_settings = [name for name, setting in DECLARED.items() if setting.checkpoint]
+        changed = [name for name in (*checkpoint_settings, *_decoding_settings()) if _is_changed(config, name)]
         if unused := ["data"] * has_data + changed:
             raise InputError(f"{', '.join(f'{name}=' for name in unused)} can only be given with checkpoint=PATH.")
     used = _used_settings(tasks.evaluator(task))
     for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding_settings()):
-        if name not in used and _changed(config, name):
+        if name not in used and _is_changed(config, name):
             if task != TRANSLATION:
                 raise InputError(f"{name}= means nothing for {tasks.named(task).outputs}.")
             other_task = next(other for other in TASKS if name in _used_settings(tasks.evaluator(other)))
             advice = f": add task={other_task}." if config.checkpoint is None else "."
             raise InputError(f"{name}= is for {tasks.named(other_task).outputs}{advice}")
-    scored_files = [name for name in ("testset", "sources", "text") if _changed(config, name)]
-    unused = [*(["data="] if has_data else []), *(["split="] if _changed(config, "split") else [])]
+    scored_files = [name for name in ("testset", "sources", "text") if _is_changed(config, name)]
+    unused = [*(["data="] if has_data else []), *(["split="] if _is_changed(config, "split") else [])]
     if scored_files and unused:
         raise InputError(f"{scored_files[0]}= is scored instead of a split: leave {' and '.join(unused)} out.")
 
@@ -124,7 +124,7 @@ def _decoding_settings() -> list[str]:
     return [*defaults("decoding"), "hard_attention"]
 
 
-def _changed(config: DictConfig, name: str) -> bool:
+def _is_changed(config: DictConfig, name: str) -> bool:
     """Whether a setting differs from its default in the YAML files."""
     return name in config and config[name] != defaults("eval")[name]
 
@@ -168,7 +168,7 @@ def _evaluate_checkpoints(
     names_used = [name for name in _decoding_settings() if name in used]
     # The predictor gets only the settings that the user set: captioners have other defaults than configs/eval.yaml.
     overridden = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
-    set_by_user = {name: config[name] for name in names_used if name in overridden or _changed(config, name)}
+    set_by_user = {name: config[name] for name in names_used if name in overridden or _is_changed(config, name)}
     predictor = task.load(checkpoints, **set_by_user)
     make_default(predictor.device)
     settings = {name: value for name, value in asdict(predictor.settings).items() if name in names_used}

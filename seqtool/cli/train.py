@@ -152,8 +152,8 @@ def _train(job: Job, handle: resuming.RunHandle) -> bool:
 def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> bool:
     """Log the size of the model and of the data, train, and print how training ended."""
     run, progress, device = trainer.checkpoints.run, trainer.progress, trainer.machine.device
-    with onednn() as by_onednn:
-        library = " with oneDNN" if by_onednn and device.type == "cpu" else ""
+    with onednn() as uses_onednn:
+        library = " with oneDNN" if uses_onednn and device.type == "cpu" else ""
         size = sum(parameter.numel() for parameter in trainer.model.parameters())
         devices, examples = f"{distributed.described(device)}{library}", job.task.counted(trainer.examples)
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", devices, examples)

@@ -71,12 +71,12 @@ def make_batch(source: Source | Annotations | Pixels, targets: Sequence[Ids], in
 def make_source(sentences: Sequence[Ids]) -> Source:
     """Make an encoder's input from token ids without special tokens."""
     lengths = torch.tensor([len(ids) + 1 for ids in sentences], dtype=torch.int64)
-    return Source(_padded(sentences, prefix=[]), lengths)
+    return Source(_pad(sentences, prefix=[]), lengths)
 
 
 def make_target(sentences: Sequence[Ids]) -> Tensor:
     """Make the B×(T+1) target from ids without special tokens: each row is BOS, the sentence, EOS and padding."""
-    return _padded(sentences, prefix=[BOS])
+    return _pad(sentences, prefix=[BOS])
 
 
 class Examples(Protocol):
@@ -154,8 +154,8 @@ class ShuffledEpoch:
         self._block = max(1, buffer // BLOCKS_PER_BUFFER)
         self._buffers = 1 if len(examples) <= buffer else math.ceil(len(examples) / (self._block * BLOCKS_PER_BUFFER))
         self._load_buffer(0, start=0)
-        in_first_buffer = max(1, int(self._examples_before[-1]))
-        self._expected_batches = math.ceil(len(self._batches) * len(examples) / in_first_buffer)
+        first_buffer_size = max(1, int(self._examples_before[-1]))
+        self._expected_batches = math.ceil(len(self._batches) * len(examples) / first_buffer_size)
 
     def __len__(self) -> int:
         """The number of batches; with several buffers, an estimate from the first buffer."""
@@ -286,7 +286,7 @@ def _token_cuts(lengths: list[int], size: int) -> list[int]:
     return cuts
 
 
-def _padded(sentences: Sequence[Ids], *, prefix: list[int]) -> Tensor:
+def _pad(sentences: Sequence[Ids], *, prefix: list[int]) -> Tensor:
     """Make a tensor with a row for each sentence: the tokens of `prefix`, the sentence, EOS and padding."""
     extra = len(prefix) + 1
     longest = max((len(ids) for ids in sentences), default=0)

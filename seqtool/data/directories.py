@@ -109,7 +109,7 @@ class Unfinished:
         write_whole(self._path, json.dumps(self.progress).encode())
 
     @contextmanager
-    def recording(self, name: str, keep: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+    def record_regularly(self, name: str, keep: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
         """Yield a function by which the work in this context reports its progress.
 
         The progress is recorded as `name` every `RECORDING_SECONDS`, and when the work ends or fails. Before each
@@ -184,7 +184,7 @@ class Digests:
             self._records = {name: record for name, record in records if isinstance(record, list) and len(record) == 3}
 
     def __call__(self, path: Path) -> str:
-        """The digest of a file. `unchanged` checks this file from now on. Raises InputError if it does not exist."""
+        """The digest of a file, which `check_unchanged` then checks. Raises InputError if the file does not exist."""
         self._used.setdefault(check_file(path), _state(path))
         (digest,) = self.compute([path])
         return digest or _read(str(path))[2]  # an unreadable file raises here
@@ -213,7 +213,7 @@ class Digests:
         return [digests[name] for name in names]
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def check_unchanged(self) -> Iterator[None]:
         """Check that the files whose digests were requested do not change before the context ends.
 
         Raises InputError if one has changed, even if the code in the context raises another error: its content may not

@@ -26,7 +26,7 @@ from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.directories import Digests, Unfinished, directory_path, make_once, versions
 from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, list_unknown_pieces, load_all, save_all, train
-from seqtool.data.text.words import characters, words, writing
+from seqtool.data.text.words import analyse_writing, characters, words
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
 from seqtool.runtime.files import cut, write_lines, write_whole
@@ -175,7 +175,7 @@ class Steps(ABC):
         """The index in the split of the image that each example describes; None if the corpus has no images."""
         return None
 
-    def dropped(self, split: str) -> Counter[str]:
+    def count_dropped(self, split: str) -> Counter[str]:
         """The number of examples of the split that `texts` leaves out, by reason."""
         return Counter()
 
@@ -228,7 +228,7 @@ def prepare(
     }
     directory = directory_path(root, steps.name, inputs)
 
-    @digests.unchanged()
+    @digests.check_unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
         return {**_fill(unfinished, steps), "inputs": inputs}
 
@@ -245,7 +245,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     # the sides whose first training examples have no spaces between words
     sample = islice(steps.texts("train"), SCRIPT_EXAMPLES)
     columns = zip(*([text[:SCRIPT_CHARACTERS] for text in texts] for texts in sample), strict=True)
-    unspaced = [side for side, texts in zip(sides, columns, strict=False) if writing(texts).has_no_spaces]
+    unspaced = [side for side, texts in zip(sides, columns, strict=False) if analyse_writing(texts).has_no_spaces]
     _warn_of_word_vocabulary(steps, unspaced)
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
@@ -356,14 +356,14 @@ def _write_split(
     encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= MIN_PARALLEL else 1)
     dropped: Counter[str] = Counter(progress["dropped"])
     writer = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), progress=progress)
-    with closing(encoded), unfinished.recording(split, writer.keep) as report_progress:
+    with closing(encoded), unfinished.record_regularly(split, writer.keep) as report_progress:
         for chunk in encoded:
             writer.write(chunk)
             dropped += chunk.dropped
             update(len(chunk.kept))
             if is_train:
                 report_progress({"read": writer.read, "dropped": dict(dropped), **writer.counts})
-    dropped = steps.dropped(split) + dropped
+    dropped = steps.count_dropped(split) + dropped
     kept = writer.counts["target"]["sentences"]
     if not kept:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())

@@ -257,10 +257,10 @@ class CaptionEvaluator(Evaluator):
         baseline = [self._read_output(file, references) for file in names(settings.baseline)]
         output, options = CaptionOutput(predictor.name), self._scorer_options(references)
         details = output.details = None if settings.report is None else report.Details()
-        for_report: dict[str, Any] = {} if settings.report is None else {"likeliest": LIKELIEST_TOKENS}
+        report_options: dict[str, Any] = {} if settings.report is None else {"likeliest": LIKELIEST_TOKENS}
         out = nullcontext() if settings.output is None else replacing(Path(settings.output))
         with out as file, progress_bar(total=len(images), unit="image", description="caption") as bar:
-            for path, pixels, captions in predictor.caption_each(list(images), **for_report):
+            for path, pixels, captions in predictor.caption_each(list(images), **report_options):
                 bar.update()
                 if isinstance(captions, InputError):
                     tqdm.write(f"Left out: {captions}", file=sys.stderr)

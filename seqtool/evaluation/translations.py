@@ -325,10 +325,10 @@ class TranslationEvaluator(Evaluator):
         details = None if settings.report is None else report.Details()
         output = Output(translator.name, details=details)
 
-        def written() -> str:
+        def finished_lines() -> str:
             return f"{len(output.hypotheses):,} lines"
 
-        out = nullcontext() if settings.output is None else keeping(Path(settings.output), written)
+        out = nullcontext() if settings.output is None else keeping(Path(settings.output), finished_lines)
         samples = self._samples(sources, translator.settings.seed)
         likeliest = 0 if settings.report is None else LIKELIEST_TOKENS
         size = 32 * translator.settings.sources_per_batch

@@ -80,7 +80,7 @@ def plain(config: Config) -> dict[str, Any]:
 
 def resolved(config: Config) -> DictConfig:
     """The configuration with interpolations replaced by their values, so that it can be saved as YAML and reloaded."""
-    return typing.cast(DictConfig, OmegaConf.create(escaped(plain(config))))
+    return typing.cast(DictConfig, OmegaConf.create(escape_all(plain(config))))
 
 
 def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
@@ -153,7 +153,7 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
             problems[name] = f"setting '{name}' must be {_kind(hints[key])}, between -2^53 and 2^53, not {value}"
         elif value != MISSING:
             try:
-                target[key] = escaped(value)
+                target[key] = escape_all(value)
                 assigned = target[key]  # OmegaConf checks text that contains ${ only when it is read
                 _ = list(assigned) if isinstance(assigned, ListConfig) else assigned
             except ValidationError:
@@ -206,13 +206,13 @@ def _kind(hint: Any) -> str:
     return " or ".join(kinds)
 
 
-def escaped(value: Any) -> Any:
+def escape_all(value: Any) -> Any:
     """The value with `${` escaped in all strings that it contains: see `escape`."""
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, Mapping):
-        return {key: escaped(inner) for key, inner in value.items()}
-    return [escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: escape_all(inner) for key, inner in value.items()}
+    return [escape_all(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def full_name(config: Config) -> str:

@@ -49,8 +49,8 @@ class Photos(CaptionFiles):
         self._entries = cache(self._read)
 
     def splits(self) -> tuple[str, ...]:
-        from_train = (split for split, share in self._shares.items() if share > 0)
-        return tuple(sorted({*self._files, *from_train}, key=SPLITS.index))
+        held_out_splits = (split for split, share in self._shares.items() if share > 0)
+        return tuple(sorted({*self._files, *held_out_splits}, key=SPLITS.index))
 
     def images(self, split: str) -> list[Captioned]:
         file = self._files.get(split, self._files["train"])

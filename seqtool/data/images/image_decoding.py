@@ -109,7 +109,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
     An animation gives its first frame. Colour profiles are ignored. Raises ImageError, which calls the image `name`.
     """
     if isinstance(file, Path):
-        with _opened(file, name) as stream:
+        with _open_regular_file(file, name) as stream:
             return open_image(stream, name=name)
     with QUIET:
         try:
@@ -123,7 +123,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
                 reason = "is in Apple's HEIC format, which is not read: convert it to JPEG."
             raise ImageError(name, reason) from error
         except DAMAGE as error:
-            raise _damaged(name, error) from error
+            raise _damage_error(name, error) from error
         return upright_rgb(image, name=name)
 
 
@@ -143,7 +143,7 @@ def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
                 orientation = image.getexif().get(ORIENTATION)
             return rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
         except DAMAGE as error:
-            raise _damaged(name, error) from error
+            raise _damage_error(name, error) from error
 
 
 def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
@@ -157,11 +157,11 @@ def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
     return np.array(image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0))
 
 
-def _damaged(name: str, error: BaseException) -> ImageError:
+def _damage_error(name: str, error: BaseException) -> ImageError:
     return ImageError(name, f"is a damaged image ({str(error).rstrip('.') or type(error).__name__}).")
 
 
-def _opened(path: Path, name: str) -> BinaryIO:
+def _open_regular_file(path: Path, name: str) -> BinaryIO:
     """Open a regular file. Raises ImageError."""
     try:
         mode = path.stat().st_mode

@@ -196,7 +196,7 @@ class CaptionSteps(Steps):
         )
         write_lines(directory / f"{split}.images.jsonl", map(json.dumps, records))
 
-    def dropped(self, split: str) -> Counter[str]:
+    def count_dropped(self, split: str) -> Counter[str]:
         return Counter({"of refused images": sum(len(image.captions) for image in self._refused[split])})
 
     def summary(self, directory: Path) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def prepare_store(
         inputs["backbone"] = backbone_fingerprint(encoder, memory)
     directory = directory_path(root, name, inputs)
 
-    @memory.unchanged()
+    @memory.check_unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
         summary = _fill(unfinished, sorted(distinct.items()), encoder, processes=processes, device=device)
         return {**summary, "inputs": {**inputs, "images": len(distinct)}}
@@ -282,7 +282,7 @@ def _fill(
     done: int = progress["done"]
     refused: dict[str, str] = dict(progress["refused"])  # reasons by digest
 
-    def written(progress: Mapping[str, Any]) -> int:
+    def written_bytes(progress: Mapping[str, Any]) -> int:
         """The bytes of the rows written so far."""
         return int(progress["done"] - len(progress["refused"])) * row_bytes
 
@@ -291,7 +291,7 @@ def _fill(
     total, free = len(images) * row_bytes, shutil.disk_usage(directory).free
     count = f"{len(images):,}"
     log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{total:,}", size_text(total), count)
-    needed = total - written(progress)
+    needed = total - written_bytes(progress)
     if needed > free:
         raise UnfinishedError(
             f"The image store needs {size_text(needed)} and {directory.parent} has {size_text(free)} "
@@ -302,9 +302,9 @@ def _fill(
         closing(chunks),
         (directory / VALUES).open("ab") as file,
         progress_bar(total=len(images), unit=" images", description="Images") as bar,
-        unfinished.recording("images", lambda progress: cut(file, written(progress))) as note_progress,
+        unfinished.record_regularly("images", lambda progress: cut(file, written_bytes(progress))) as note_progress,
     ):
-        cut(file, written(progress))
+        cut(file, written_bytes(progress))
         bar.update(done)
         for chunk in chunks:
             if len(chunk.pixels):

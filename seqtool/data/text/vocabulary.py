@@ -177,16 +177,16 @@ class SentencePieceVocabulary(Vocabulary):
         super().__init__(map(self._restore, pieces[len(SPECIALS) :]), form)
 
     def pieces(self, text: str) -> list[str]:
-        return [self._restore(piece) for piece in self._processor.encode(self._normalized(text), out_type=str)]
+        return [self._restore(piece) for piece in self._processor.encode(self._normalize(text), out_type=str)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        prepared = [self._normalized(text) for text in texts]
+        prepared = [self._normalize(text) for text in texts]
         return list(self._processor.encode(prepared, out_type=int, num_threads=1))
 
     def body(self) -> bytes:
         return self._model
 
-    def _normalized(self, text: str) -> str:
+    def _normalize(self, text: str) -> str:
         """Normalise a text and replace reserved characters by their stand-ins, for SentencePiece."""
         text = self.form.normalize(text)
         return text.translate(self._to_stand_ins) if self._to_stand_ins else text

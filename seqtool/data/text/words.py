@@ -1,7 +1,7 @@
 """Splits text into words, and finds out in which scripts a text is written.
 
-There are functions that keep punctuation marks as words and, for counting, functions that drop them. `writing` finds
-out whether a text has spaces between its words; Chinese, Japanese and Thai have none.
+There are functions that keep punctuation marks as words and, for counting, functions that drop them. `analyse_writing`
+finds out whether a text has spaces between its words; Chinese, Japanese and Thai have none.
 """
 
 import re
@@ -187,7 +187,7 @@ class Writing(NamedTuple):
         return sum(self.scripts[name] for name in WITHOUT_SPACES)
 
 
-def writing(lines: Iterable[str]) -> Writing:
+def analyse_writing(lines: Iterable[str]) -> Writing:
     """Count scripts and spaces in these lines, which are one text."""
     counts: Counter[str] = Counter()
     nonempty = spaces = word_breaks = 0
