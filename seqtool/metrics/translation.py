@@ -16,7 +16,7 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from seqtool.data.text.words import characters
+from seqtool.data.text.words import analyse_writing, characters
 from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstrap
 from seqtool.metrics.scores import Scorer, Statistics

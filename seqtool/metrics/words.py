@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.text.words import characters, words
+from seqtool.data.text.words import analyse_writing, characters, words
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
 LONGEST_REPEAT = 8  # words, or characters, of a sequence whose repetition is looked for

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from seqtool.data.images.finding import image_id
 from seqtool.data.text.alignment import format_pharaoh
-from seqtool.data.text.words import SPLITS
+from seqtool.data.text.words import SPLITS, analyse_writing
 from seqtool.errors import InputError
 from seqtool.models.tokens import END
 from seqtool.predict.predictor import Prediction, Predictor
