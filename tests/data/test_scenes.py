@@ -514,7 +514,7 @@ def test_a_checkpoint_does_not_say_where_eval_draws(tmp_path: Path) -> None:
     stranger: Any = SimpleNamespace(config={"data": config}, trust=[])
     settings = evaluation_settings(split="valid")
     with pytest.raises(InputError, match="anywhere does not exist: seqtool prepare experiment=scenes_soft"):
-        CaptionEvaluator(settings).of_checkpoint(stranger, EvaluationData())
+        CaptionEvaluator(settings).evaluate_checkpoint(stranger, EvaluationData())
     assert list(tmp_path.iterdir()) == []
     own = EvaluationData(OmegaConf.create(config))
     with pytest.raises(InputError, match="Unknown split 'dev'"):
