@@ -399,7 +399,7 @@ def test_a_preparation_goes_on_with_what_another_one_left(
     monkeypatch.setattr(preparation, "CHUNK", 4)
     write, written = ColumnsWriter.write, []
 
-    def interrupted(self: ColumnsWriter, chunk: preparation.Encoded) -> None:
+    def interrupted(self: ColumnsWriter, chunk: preparation.EncodedChunk) -> None:
         write(self, chunk)
         written.append(len(chunk.kept))
         if len(written) == 4:

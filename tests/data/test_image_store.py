@@ -312,7 +312,7 @@ from seqtool.data.images import image_store
 from seqtool.models.backbone import EncoderSettings
 
 image_decoding.CHUNK = 2
-encode, seen = image_store._encoded, []
+encode, seen = image_store._make_rows, []
 def act(*arguments):
     seen.append(1)
     if sys.argv[1] == "kill" and len(seen) == 2:
@@ -321,7 +321,7 @@ def act(*arguments):
         print("working", flush=True)
         sys.stdin.readline()
     return encode(*arguments)
-image_store._encoded = act
+image_store._make_rows = act
 encoder = EncoderSettings("small", None, None, 64, "squash", None, 0.001, False)
 files = [Path(name) for name in sys.argv[3:]]
 image_store.prepare_store(files, encoder, root=Path(sys.argv[2]), processes=1, device=torch.device("cpu"))
@@ -401,7 +401,7 @@ def test_digests_are_remembered_until_size_or_time_change(
     digest = directories._read
     monkeypatch.setattr(directories, "_read", lambda name: read.append(name) or digest(name))
     again = Digests(memory)
-    assert again.of(files) == first[:7] and read == [str(files[0])]  # too young to trust its time
+    assert again.compute(files) == first[:7] and read == [str(files[0])]  # too young to trust its time
     assert again(files[3]) == first[3]  # the same memory as any file's
     draw(files[3], 50)
     assert Digests(memory).compute(files[3:4]) != first[3:4]

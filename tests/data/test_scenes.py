@@ -518,7 +518,7 @@ def test_a_checkpoint_does_not_say_where_eval_draws(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     own = EvaluationData(OmegaConf.create(config))
     with pytest.raises(InputError, match="Unknown split 'dev'"):
-        CaptionEvaluator(replace(settings, split="dev")).of_checkpoint(stranger, own)
+        CaptionEvaluator(replace(settings, split="dev")).evaluate_checkpoint(stranger, own)
     assert (place / "captions.jsonl").exists()
 
 
