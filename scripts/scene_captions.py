@@ -27,8 +27,8 @@ from seqtool.data.corpora.scenes import (
     SIZES,
     determiner,
     is_at,
+    is_related,
     read_records,
-    related,
 )
 from seqtool.data.text.words import words_and_punctuation
 
@@ -164,7 +164,7 @@ def is_true(caption: str, scene: Scene) -> bool:
             return False
     if description.place is not None and not is_at(description.place, items[0]):
         return False
-    return description.relation is None or related(description.relation, items)
+    return description.relation is None or is_related(description.relation, items)
 
 
 def named(caption: str) -> set[Fact]:

@@ -439,7 +439,7 @@ def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
 
 def values_of_wrong_type(settings: dict[str, Any]) -> dict[str, str]:
     """Return a value of a wrong type for each setting, except for names of files and runs, which may be any text."""
-    commands = (declarations.of_command(command).items() for command in declarations.COMMANDS)
+    commands = (declarations.command_settings(command).items() for command in declarations.COMMANDS)
     any_text = {name for settings in commands for name, setting in settings if setting.is_literal}
     any_text |= {"train.resume", "initialisation"}
     values = ("word", "[word]", "{a: 1}")
@@ -588,7 +588,7 @@ def test_a_run_outside_of_runs_is_refused(directory: Path, capsys: Capture) -> N
 
 
 SEQTOOL_ONLY = "only classes of seqtool may be built from it."
-TRUST_OS = f"{SEQTOOL_ONLY[:-1]} (trust=os would allow those of os, and runs the code of that module)."
+TRUST_OS = f"{SEQTOOL_ONLY[:-1]} (trust=os would allow classes of os, and run the code of that module)."
 BAD_MODELS: dict[str, tuple[dict[str, Any], str]] = {
     "text for a number": ({"embedding": "six"}, "setting 'embedding' must be a whole number, not 'six'."),
     "a list for a number": ({"embedding": [6]}, "setting 'embedding' must be a whole number, not [6]."),

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent
 LITERAL = {  # settings that hold names and texts: True if they may hold several
     command: {
         name: setting.several
-        for name, setting in declarations.of_command(command).items()
+        for name, setting in declarations.command_settings(command).items()
         if setting.is_literal and not setting.classes
     }
     for command in ("train", "eval")
@@ -587,7 +587,7 @@ def test_null_is_null_unless_a_file_has_this_name(calls: list[Any], configs: Pat
 
 def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
     for setting in ("train.epochs=1,2", "model=small", "~data", "note=${run}", "data.train", "checkpoint="):
-        assert arguments.quoted(setting, ConfigFiles("train", [configs])) == setting
+        assert arguments.quote_setting(setting, ConfigFiles("train", [configs])) == setting
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,6 @@ def directory(shown_runs: Path) -> Iterator[Path]:
         yield shown_runs
 
 
-
-
 @pytest.fixture(scope="module")
 def server(directory: Path) -> Iterator[Server]:
     server = Server(directory, "checkpoint=runs/attend,runs/fixed").ready()

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import joined, piece_words
+from seqtool.data.text.alignment import join_pieces, piece_words
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.decoding.batching import DecodeSettings, Ensemble, Sources, check_used, decode, force_all
 from seqtool.decoding.beam_search import length_penalty
@@ -387,10 +387,10 @@ class Predictor(ABC):
         ids = self.target_vocabulary.encode_beginning(prefix)
         if len(ids) >= self.settings.max_length:
             raise InputError(
-                f"The prefix '{joined(prefix)[:40]}' has {len(ids):,} tokens, but {self.output_name} has at most "
+                f"The prefix '{join_pieces(prefix)[:40]}' has {len(ids):,} tokens, but {self.output_name} has at most "
                 f"{self._prefix_limit}."
             )
-        encoded = EncodedText(joined(prefix), ids, self.target_vocabulary)
+        encoded = EncodedText(join_pieces(prefix), ids, self.target_vocabulary)
         if not isinstance(prefix, str):
             encoded.all_pieces = list(prefix)
         return encoded

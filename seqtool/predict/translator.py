@@ -13,7 +13,7 @@ from seqtool.data.text.alignment import (
     Matrix,
     format_pharaoh,
     hard_alignment,
-    joined,
+    join_pieces,
     piece_words,
     word_attention,
 )
@@ -225,7 +225,9 @@ class Translator(Predictor):
                 pieces[i] = prefix.all_pieces[i]
             elif replace_unknown and translation.attention is not None:
                 pieces[i] = source.pieces[int(translation.attention[i].argmax())]
-        return translation if pieces == translation.pieces else replace(translation, text=joined(pieces), pieces=pieces)
+        if pieces == translation.pieces:
+            return translation
+        return replace(translation, text=join_pieces(pieces), pieces=pieces)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Return log p(target | source) of each pair in nats, EOS included."""

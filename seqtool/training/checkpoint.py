@@ -63,7 +63,7 @@ from seqtool.errors import InputError, naming
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime.files import expanded, read_record
 from seqtool.runtime.task_table import TASKS
-from seqtool.settings.classes import located
+from seqtool.settings.classes import locate_target
 from seqtool.training import runs
 
 M = TypeVar("M", bound=nn.Module)
@@ -111,7 +111,7 @@ class Checkpoint:
         """The task of the model's class, which is `task` unless someone edited the record. Raises InputError unless it
         is the class of a model, from this package or a trusted module.
         """
-        model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=self.trust, base=EncoderDecoder)
+        model: type[EncoderDecoder[Any]] = locate_target(self.config["model"], trusted=self.trust, base=EncoderDecoder)
         task = getattr(model, "task", None)
         if task not in TASKS:
             raise InputError(f"{self.path} has a model, {model.__name__}, which does not define its task.")

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 
 from seqtool.errors import InputError, is_out_of_memory
-from seqtool.settings import Config, checked, plain, sentence, typed, unknown
-from seqtool.settings.classes import imported
+from seqtool.settings import Config, check_arguments, plain, sentence, typed, unknown
+from seqtool.settings.classes import import_class
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     "adadelta": torch.optim.Adadelta,
@@ -119,7 +119,7 @@ def _choose(
     if not isinstance(name, str):
         raise InputError(f"Setting '{group}.name' must be text, not {name}.")
     if group == "optim" and "." in name:
-        return name, imported(name, torch.optim.Optimizer, setting="optim.name"), arguments
+        return name, import_class(name, torch.optim.Optimizer, setting="optim.name"), arguments
     if name not in table:
         raise InputError(sentence([unknown(name, table, kind=kind)]))
     return name, table[name], arguments
@@ -130,7 +130,7 @@ def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     _, make, arguments = _choose(settings, SCHEDULES, kind="schedule", group="schedule")
     if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
         raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
-    return cast(Schedule, make(**checked(make, arguments, prefix="schedule")))
+    return cast(Schedule, make(**check_arguments(make, arguments, prefix="schedule")))
 
 
 def check_warmup(schedule: Config, steps: int) -> None:

@@ -23,7 +23,7 @@ from torch import nn
 
 from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import Corpus
-from seqtool.data.text.embeddings import pretrained as pretrained_vectors
+from seqtool.data.text.embeddings import read_vectors
 from seqtool.data.text.vocabulary import load_all
 from seqtool.errors import InputError, full_disk
 from seqtool.metrics.scores import Scorer
@@ -34,7 +34,7 @@ from seqtool.runtime.defaults import defaults
 from seqtool.runtime.files import check_file, expanded, locked
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, leaves, names, plain, resolved, sentence, unknown
-from seqtool.settings.classes import check_named, imported, modules, own_modules
+from seqtool.settings.classes import check_class_names, import_class, modules, user_modules
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.saving import AVERAGED, Progress, TrainSettings
@@ -44,7 +44,7 @@ OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "
 GROUPS = tuple(group for group in declarations.TRAIN if group and "." not in group)  # at the top level
 CLASSES = tuple(declarations.declared(declarations.Groups))  # the groups that choose a class
 FIXED, CHANGEABLE = (  # settings and groups that a resumed run must keep; settings in them that it may change
-    [name for name, setting in declarations.of_command("train").items() if setting.fixed is fixed]
+    [name for name, setting in declarations.command_settings("train").items() if setting.fixed is fixed]
     for fixed in (True, False)
 )
 UNLOGGED = (
@@ -229,8 +229,8 @@ def trust_option(config: DictConfig, *, resuming: bool) -> str:
     resuming: whether the command resumes the run; otherwise it needs only the classes of the model.
     """
     others = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
-    user_modules = own_modules(config.model, config.data, others=others) if resuming else own_modules(config.model)
-    return f" trust={','.join(user_modules)}" if user_modules else ""
+    trusted = user_modules(config.model, config.data, others=others) if resuming else user_modules(config.model)
+    return f" trust={','.join(trusted)}" if trusted else ""
 
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -259,12 +259,12 @@ def _stored_config(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
     """
     stored = resolved(last.config)
     check_groups(stored, f"{last.path} is damaged: setting")
-    check_named(stored.model, trusted=trust, base=EncoderDecoder)
-    check_named(stored.data, trusted=trust, base=Corpus)
+    check_class_names(stored.model, trusted=trust, base=EncoderDecoder)
+    check_class_names(stored.data, trusted=trust, base=Corpus)
     for setting, base in OTHER_CLASSES.items():
         value = OmegaConf.select(stored, setting)
         for name in names(value) if isinstance(value, str | ListConfig) else ():
-            imported(name, base, setting=setting, trusted=trust)
+            import_class(name, base, setting=setting, trusted=trust)
     return stored
 
 
@@ -306,7 +306,7 @@ def initialise_fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cach
         if file is None:
             continue
         embedding: nn.Embedding = getattr(model, f"{side}_embedding")
-        rows, vectors = pretrained_vectors(Path(file), vocabulary, embedding.embedding_dim)
+        rows, vectors = read_vectors(Path(file), vocabulary, embedding.embedding_dim)
         with torch.no_grad():
             embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors) / model.embedding_scale
         log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(vocabulary):,}")

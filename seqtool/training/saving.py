@@ -146,7 +146,7 @@ class TrainingState:
     """The optimiser's moments, the loss scale, hard attention's baseline (in `loss`), the state that streams carry
     over, and torch's random generators. `training.checkpoint` lists their names in a checkpoint.
 
-    rows: the number of parallel streams of all processes (`Examples.rows`); None for independent examples.
+    rows: the number of parallel streams of all processes (`Examples.stream_count`); None for independent examples.
     carried: this process's part of the state from which the streams' next batch starts; None for a fresh state.
     """
 

@@ -67,7 +67,7 @@ class Trainer:
         device = self.machine.device
         loss = TrainingLoss(self.model, self.settings.label_smoothing).to(device)
         scaler = torch.amp.GradScaler(device.type, enabled=self.machine.precision == "fp16")
-        self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.rows, device)
+        self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.stream_count, device)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Continue from a checkpoint of this run as if it had never stopped. The model must have its weights already.
@@ -164,7 +164,7 @@ class Trainer:
         progress.position += len(batches)
         following = [] if epoch.has_ended(progress.position) else epoch.batches(progress.position, count)
         self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)
-        tokens = sum(self.examples.labels(indices) for indices in batches)
+        tokens = sum(self.examples.count_labels(indices) for indices in batches)
         divisor = tokens if self.settings.normalise == "tokens" else sum(map(len, batches))
         return batches, following, tokens, divisor
 

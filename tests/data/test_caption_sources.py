@@ -474,7 +474,10 @@ def test_missing_files_of_photos_are_named(tmp_path: Path) -> None:
     [
         ("{", "{} is not JSON (column 2: Expecting property name enclosed in double quotes)."),
         ("[]", "{} must be an object, not []."),
-        ('{"caption": "x"}', '{} names no image, as in "file" or "image_id": it has the keys \'caption\'.'),
+        (
+            '{"caption": "x"}',
+            "{} does not name an image, for example by 'file' or 'image_id': it has the keys 'caption'.",
+        ),
         ('{"file": 1, "caption": "x"}', "{}: 'file' must be text, not 1."),
         ('{"file": "a"}', "{} has no caption of a: it has the keys 'file'."),
         ('{"file": "a", "caption": "x", "captions": ["y"]}', "{} must have either 'caption' or 'captions'."),
@@ -524,7 +527,7 @@ def test_malformed_csv_files_are_refused(content: str, message: str, tmp_path: P
 def test_unknown_kinds_of_caption_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a x\n")
     assert refusal(read_captions, path).startswith(
-        f"{path} line 1 is 'a x': a file of captions has a header that names"
+        f"{path} line 1 is 'a x': expected a file of captions: JSON, a table"
     )
 
 
