@@ -423,7 +423,7 @@ def check_images(
         raise InputError(
             f"{hypotheses_name} has captions for {_count(unknown)} that {references_name} does not have: "
             "remove them, or give the references of the same images. Images there have names such as "
-            f"{next(iter(references))}."
+            f"{next(iter(getattr(references, 'others', None) or references))}."
         )
 
 
