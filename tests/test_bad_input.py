@@ -27,7 +27,7 @@ from seqtool.cli import main as cli
 from seqtool.data.text.vocabulary import JOINT, TARGET, Form, WordVocabulary
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.show_attend_tell import ShowAttendTell
-from seqtool.runtime.files import config_directory
+from seqtool.runtime.files import config_directory, write_whole
 from seqtool.settings import declarations
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import weights
@@ -252,6 +252,12 @@ def test_files_without_read_permission_are_refused(directory: Path, capsys: Capt
     refusal(capsys, "caption checkpoint=captioner images=red.png device=cpu")
     (directory / "translator" / "model.safetensors").chmod(0)
     assert "cannot be used: permission denied." in refusal(capsys, "inspect translator")
+
+
+def test_errors_in_writing_name_the_file_and_not_its_temporary_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        write_whole(tmp_path / "none" / "a", b"")
+    assert error.value.filename == str(tmp_path / "none" / "a")
 
 
 # JSON.

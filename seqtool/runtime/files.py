@@ -308,6 +308,10 @@ def replacement_path(path: Path) -> Iterator[Path]:
         with naming(path):
             yield temporary
         temporary.replace(path)
+    except OSError as error:
+        if error.filename == str(temporary):  # messages name the file that the user named
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
