@@ -360,7 +360,8 @@ def test_only_images_with_hypotheses_are_scored(form: str, capsys: Capture, capl
     assert json.loads(capsys.readouterr().out) == scores
     write("h.json", json.dumps({**two_hypotheses, "2000.jpg": "a dog"}))
     assert score("h.json", references) == 2
-    assert "h.json has captions for image 2000.jpg that" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "h.json has captions for image 2000.jpg that" in message and ".jpg.\n" in message
     write("h.json", json.dumps(two_hypotheses))
     write("more.json", json.dumps({"1000.jpg": "a dog"}))
     assert score("h.json", references, "baseline=more.json") == 2

@@ -302,6 +302,7 @@ def test_the_name_of_a_run_may_refer_to_settings(calls: list[Any], configs: Path
     names = {
         "a_${model.hidden}": "a_8",
         "${model.hidden}-${train.epochs}": "8-2",
+        "${model.hidden}": "8",
         "it's \\${train.epochs}, {b}": "it's \\2, {b}",
         "${oc.env:HOME}": "${oc.env:HOME}",
         "$HOME ${ x": "$HOME ${ x",
@@ -316,6 +317,9 @@ def test_the_name_of_a_run_may_refer_to_settings(calls: list[Any], configs: Path
 def test_a_reference_to_an_unknown_setting_is_refused(calls: list[Any], configs: Path, capsys: Capture) -> None:
     assert cli.run(["train", "run=a_${model.hiden}"], configs) == 2
     expected = "seqtool: Setting 'run' cannot be resolved: Interpolation key 'model.hiden' not found.\n"
+    assert (calls, capsys.readouterr().err) == ([], expected)
+    assert cli.run(["train", "run=a_${hiden}"], configs) == 2
+    expected = "seqtool: Setting 'run' refers to an unknown setting 'hiden'; did you mean 'model.hidden'?\n"
     assert (calls, capsys.readouterr().err) == ([], expected)
 
 
@@ -359,7 +363,7 @@ def test_runs_of_a_sweep_have_different_names(calls: list[Any], configs: Path) -
     assert [call["run"] for call in calls] == ["a_8", "a_8-1", "a_512", "a_512-3"]
     calls.clear()
     assert cli.run([*sweep, "run=${model.hidden}"], configs) == 0
-    assert [str(call["run"]) for call in calls] == ["8", "8-1", "512", "512-3"]
+    assert [call["run"] for call in calls] == ["8", "8-1", "512", "512-3"]
 
 
 def test_a_job_that_fails_does_not_end_the_sweep(

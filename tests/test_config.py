@@ -141,7 +141,7 @@ def test_a_trusted_target_may_be_any_function_with_defaults(package: None) -> No
         ({"sise": 1}, "Unknown setting 'model.sise'; did you mean 'model.size'?"),
         ({"size": "big"}, "Setting 'model.size' must be a whole number, not 'big'."),
         ({"scale": None}, "Setting 'model.scale' must be a number, not null."),
-        ({"sizes": ["a"]}, "Setting 'model.sizes' must be a list, not ['a']."),
+        ({"sizes": ["a"]}, "Setting 'model.sizes' must be a list of numbers, not ['a']."),
         ({"size": "???", "kind": "???"}, "Missing setting 'model.kind'; missing setting 'model.size'."),
         (
             {"vocabulary": 1},

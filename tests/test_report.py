@@ -326,3 +326,6 @@ def test_damaged_samples_are_refused(workspace: Path, tmp_path: Path, capsys: py
     samples.write_text('{"step": 1, "samples": [3]}\n\n')
     assert run("report", str(tmp_path), "output=a.html") == 2
     assert "samples.jsonl line 1 holds no samples." in capsys.readouterr().err
+    (tmp_path / "config.yaml").write_text("a: [")
+    assert run("report", str(tmp_path), "output=a.html") == 2
+    assert f"seqtool: {tmp_path / 'config.yaml'} is not YAML: " in capsys.readouterr().err

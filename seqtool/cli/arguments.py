@@ -31,6 +31,7 @@ CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups who
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 # An element of a list, quoted or not, up to the next comma or the end
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
+REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # ${key}; not ${oc.env:HOME}
 
 PRESET_HEADER = "# @package _global_"
 
@@ -298,6 +299,10 @@ def quote_setting(setting: str, files: ConfigFiles) -> str:
         return setting
     if declared.writes:
         names = files.outside_groups()
+        for key in REFERENCE.findall(value):
+            clause = "" if key.partition(".")[0] in names else unknown(key, files.settings())
+            if "did you mean" in clause:
+                raise InputError(sentence([f"setting '{match['key']}' refers to an {clause}"]))
         return start + quote(value, [name for name in names if not declaration(name, files).writes])
     list_pattern = r"^\[.+\]$" if declared.text else r"^\[.*\]$|,"
     if not declared.several or exists or not re.search(list_pattern, value, re.DOTALL):
@@ -308,11 +313,14 @@ def quote_setting(setting: str, files: ConfigFiles) -> str:
 
 
 def expand_names(config: DictConfig, files: ConfigFiles) -> None:
-    """Expand ~ and split a,b in settings that hold file names, in place.
+    """Expand ~ and split a,b in settings that hold file names, and make numbers text, such as the value of run=${seed};
+    in place.
 
     Values from YAML files then have the same meaning as on the command line.
     """
     for key, value in leaves(plain(config)):
+        if isinstance(value, int | float) and ((declared := declaration(key, files)).text or declared.writes):
+            OmegaConf.update(config, key, str(value))
         if not isinstance(value, str | list) or not any("," in part or "~" in part for part in map(str, value)):
             continue
         declared = declaration(key, files)

@@ -62,6 +62,7 @@ def demo(config: DictConfig) -> None:
 
     engine = Engine(load)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application logs its errors itself
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # as does the answer to a malformed form
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(engine, host=settings.host, port=port, token=token),

@@ -8,6 +8,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from seqtool.cli.arguments import load
 from seqtool.cli.inspect import facts, runs_by_name
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_json_lines
@@ -62,6 +63,7 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
     file = Path(output) if output is not None else first / "report.html"
     report.check_name(file)
     checkpoints = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
+    settings = _settings(runs)  # raises InputError if a config.yaml is damaged
     verdicts = {name: list(verdict(run)) for name, run in runs.items()}
     sections: list[report.Section | None] = [
         *(report.facts(f"Run {name}", facts(best)) for name, best in checkpoints.items()),
@@ -70,7 +72,7 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
         report.curves("Gradients through time", _gradients(runs), GRADIENTS_CAPTION),
         *(_checkpoints(name, run) for name, run in runs.items()),
         *(report.samples(f"Samples of {name}", _samples(run)) for name, run in runs.items()),
-        *_settings(runs),
+        *settings,
     ]
     steps = [f"{name}: {best.progress['step']:,} steps" for name, best in checkpoints.items()]
     report.write(file, report.page(", ".join(runs), "; ".join(steps), sections))
@@ -135,8 +137,7 @@ def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
     files = {name: path for name, run in runs.items() if (path := run / "config.yaml").is_file()}
     by_setting: dict[str, dict[str, str]] = {}
     for name, path in files.items():
-        config: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        for setting, value in leaves(config):
+        for setting, value in leaves(load.__wrapped__(path)):  # not the cached content: a run may resume
             by_setting.setdefault(setting, {})[name] = json.dumps(value, ensure_ascii=False)
     rows = [(setting, *(values.get(name, "–") for name in files)) for setting, values in by_setting.items()]
     columns = "setting", *(files if len(runs) > 1 else ["value"])

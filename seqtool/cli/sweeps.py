@@ -43,7 +43,8 @@ class Sweep:
         try:
             self._name_run(config)
             values, outputs = plain(config), set[Path]()  # the files that the job writes
-            for setting, path in ((name, values.get(name)) for name in self._output_settings):
+            for setting in self._output_settings:
+                path = None if values.get(setting) is None else str(values[setting])  # a number if it is ${beam}
                 # several jobs may write to the same device or pipe
                 if path is None or (Path(path).exists() and not Path(path).is_file()):
                     continue

@@ -211,9 +211,10 @@ def prepare(
     root.mkdir(parents=True, exist_ok=True)
     corpus.fetch()
     if missing := [split for split in needs if split not in corpus.splits()]:
+        share = f"data.{missing[0]}_share"
         raise InputError(
             f"The data have no split '{missing[0]}', only {', '.join(corpus.splits())}: name its files with "
-            f"data.{missing[0]}=, or set data.{missing[0]}_share above 0, where these data have such a setting."
+            f"data.{missing[0]}={f', or set {share} above 0' if share.partition('.')[2] in plain(config) else ''}."
         )
     digests = Digests(root / "digests.json")
     text_fingerprint = corpus.fingerprint(digests)  # before the text is read

@@ -432,7 +432,7 @@ def check_images(
         raise InputError(
             f"{hypotheses_name} has captions for {_count(unknown)} that {references_name} does not have: "
             "remove them, or give the references of the same images. The references' images have names such as "
-            f"{next(iter(references))}."
+            f"{next(iter(getattr(references, 'other_names', None) or references))}."
         )
 
 

@@ -15,6 +15,7 @@ import shutil
 import stat
 import sys
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -23,7 +24,7 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
-from seqtool.errors import InputError, OutOfMemoryError, naming
+from seqtool.errors import InputError, OutOfMemoryError, counted, naming
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write at the start of a UTF-8 file
 MAX_GZIP_BYTES = 1 << 30  # the decompressed size of a .gz that is read as a whole
@@ -83,10 +84,7 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
                         warn_of_carriage_return(str(path), number)
                 before, size = (before + len(line), CHUNK_BYTES) if is_cut else (0, MAX_LINE_BYTES)
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path} line {number:,} is not valid UTF-8 (byte {before + error.start + 1:,} of the line): "
-                "convert the file to UTF-8."
-            ) from error
+            raise _not_utf8(path, number, before + error.start + 1, line) from error
         except EOFError as error:
             raise InputError(f"{path} is cut short after line {number:,}: copy or download it again.") from error
         except (gzip.BadGzipFile, zlib.error) as error:
@@ -131,11 +129,17 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start]
         line, byte = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        raise InputError(
-            f"{path} line {line:,} is not valid UTF-8 (byte {byte} of the line): convert the file to UTF-8."
-        ) from error
+        raise _not_utf8(path, line, byte, content) from error
     text = text.replace("\r\n", "\n")
     return text if "\n" in text.strip() else text.replace("\r", "\n")
+
+
+def _not_utf8(path: Path, line: int, byte: int, content: bytes) -> InputError:
+    """The error for a byte that is not UTF-8; `content` is that of the line, or begins with the file's first line."""
+    if line == 1 and content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        return InputError(f"{path} is UTF-16: convert it with iconv -f UTF-16 -t UTF-8, or save it as UTF-8.")
+    position = f"line {line:,} is not valid UTF-8 (byte {byte:,} of the line)"
+    return InputError(f"{path} {position}: convert the file to UTF-8.")
 
 
 def _read_rest_of_word(file: Any) -> bytes:
@@ -158,8 +162,8 @@ def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
             yield first, second
     if counts[0] != counts[1]:
         (more, longer), (fewer, shorter) = sorted(zip(counts, (source, target), strict=True), reverse=True)
-        other = shorter.name if shorter.parent == longer.parent else shorter
-        raise InputError(f"{longer} has {more:,} lines but {other} has {fewer:,}: the files must be parallel.")
+        lines = counted(more, "line")
+        raise InputError(f"{longer} has {lines} but {shorter} has {fewer:,}: the files must be parallel.")
 
 
 def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
@@ -167,9 +171,11 @@ def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
+            advice = "" if len(columns) > 2 else ". Or give two files, source,target"
+            advice = ". CSV is not read: save it with tabs" if ".csv" in path.suffixes else advice
             raise InputError(
-                f"{path} line {number:,} has {len(columns) - 1} tabs: "
-                "each line must be the source, one tab, the target."
+                f"{path} line {number:,} has {counted(len(columns) - 1, 'tab')}: "
+                f"each line must be the source, one tab, the target{advice}."
             )
         yield columns[0], columns[1]
 
@@ -302,6 +308,10 @@ def replacement_path(path: Path) -> Iterator[Path]:
         with naming(path):
             yield temporary
         temporary.replace(path)
+    except OSError as error:
+        if error.filename == str(temporary):  # messages name the file that the user named
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -202,7 +202,8 @@ def _kind(hint: Any) -> str:
     kinds = []
     for part in _alternatives(hint):
         origin = typing.get_origin(part) or part
-        kinds.append(KINDS.get(part, "a list" if origin is list else "a group of settings"))
+        list_kind = "a list of numbers" if typing.get_args(part)[:1] in ((int,), (float,)) else "a list"
+        kinds.append(KINDS.get(part, list_kind if origin is list else "a group of settings"))
     return " or ".join(kinds)
 
 

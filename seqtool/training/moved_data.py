@@ -125,8 +125,13 @@ def prepare_or_reuse(checkpoint: Checkpoint, data: Config, kind: type[Corpus], p
     except InputError as error:
         corpus, before, now = make_corpus(data, kind, trusted=True), checkpoint.config.get("data", {}), plain(data)
         missing = [split for split in corpus.splits() if not split_exists(corpus, split)]
-        if not missing or any(now.get(name) != before.get(name) for name in SOURCES):  # the user gave new paths
+        if not missing:
             raise
+        if any(now.get(name) != before.get(name) for name in SOURCES):  # the user gave new paths
+            unchanged = [f"data.{name}=…" for name in missing if now.get(name) == before.get(name) is not None]
+            if not unchanged:
+                raise
+            raise InputError(f"{error} If it was moved too, add {' '.join(unchanged)}.") from error
         cache = find_cache(checkpoint, data)
         if cache is None:
             raise InputError(f"{error} {missing_data_advice(checkpoint, data, missing)}") from error

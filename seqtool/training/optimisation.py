@@ -67,6 +67,12 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
     can_fuse = all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group)
     name, optimiser, arguments = _choose(settings, OPTIMISERS, kind="optimiser", group="optim")
     arguments = _convert(optimiser, arguments)
+    for setting, value in arguments.items() if name in OPTIMISERS else ():
+        default = inspect.signature(optimiser).parameters[setting].default
+        if isinstance(value, float) and value < 0:
+            raise InputError(f"optim.{setting} must be at least 0, not {value:g}.")
+        if isinstance(default, tuple) and (len(value) != len(default) or not all(0 <= decay < 1 for decay in value)):
+            raise InputError(f"optim.{setting} must be {len(default)} numbers from 0 to below 1, not {value}.")
     incompatible = arguments.keys() & {"foreach", "differentiable"}  # torch excludes them with `fused`
     if name in FUSED and can_fuse and not incompatible:
         arguments = {"fused": True, **arguments}

@@ -10,7 +10,7 @@ from seqtool.data.corpora.caption_files import Captions, Entry, check_captions, 
 from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
 from seqtool.data.images.finding import in_folder
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 
 log = logging.getLogger("seqtool")
 
@@ -95,5 +95,9 @@ class Photos(CaptionFiles):
             count = max(1, round(total * share)) if share > 0 else 0
             held_out[split], names = set(names[:count]), names[count:]
         if not names:
-            raise InputError(f"{self._files['train']} has captions of {total} images: too few to divide into splits.")
+            raise InputError(
+                f"{self._files['train']} has captions of {counted(total, 'image')}: too few to divide into splits, of "
+                f"which each needs at least 1. Add images (at least {len(self.splits())}), or give another file of "
+                "captions with data.valid=FILE."
+            )
         return {"train": set(names), **held_out}
