@@ -16,7 +16,7 @@ from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
 from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.scores import TRANSLATION
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import finite_json
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, plain, typed

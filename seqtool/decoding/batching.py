@@ -22,7 +22,7 @@ from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import Prefilled, Step
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.precision import autocast, onednn
 from seqtool.settings import declarations
 

@@ -30,7 +30,7 @@ from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import END, EOS, UNK
 from seqtool.runtime import devices
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.precision import check_precision
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, typed

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, names
 from seqtool.settings.classes import check_settings, locate_target

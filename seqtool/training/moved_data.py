@@ -1,8 +1,10 @@
 """Finds the data that a checkpoint was trained with, even if they or the checkpoint have moved.
 
-A checkpoint records the settings of its data and the digests of the files. New settings may give other paths. A
-relative path is looked up in the working directory, then in the directory where the run was started. The digests tell
-whether the files have changed.
+A checkpoint records the settings of its data and the digests of the files, which tell whether these have changed.
+
+- A run that resumes reads the files at the recorded paths, or at new ones that the user gives, or, if they are gone, the
+  cache that was prepared from files with the same digests (`prepare_or_reuse`).
+- `eval` looks a relative path up in the working directory, then where the run was started (`data_settings`).
 """
 
 import hashlib

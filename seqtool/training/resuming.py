@@ -30,7 +30,7 @@ from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
 from seqtool.runtime import distributed
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import check_file, expanded, locked
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, leaves, names, plain, resolved, sentence, unknown
