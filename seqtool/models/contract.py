@@ -7,8 +7,8 @@
     project(features) → logits
     loss(features, labels) → −log p of the labels
 
-A new model is an `EncoderDecoder` in this directory, or a `RecurrentDecoder` if it decodes with a recurrent network, and
-`configs/model/NAME.yaml`, whose `_target_` names it; docs/extending.md has an example.
+A new model is a class in this directory, derived from `EncoderDecoder` or, if its decoder is recurrent, from
+`RecurrentDecoder`, and `configs/model/NAME.yaml`, whose `_target_` names it; docs/extending.md has an example.
 
 The rules:
 

@@ -2,8 +2,8 @@
 
 A checkpoint records the settings of its data and the digests of the files, which tell whether these have changed.
 
-- A run that resumes reads the files at the recorded paths, or at new ones that the user gives, or, if they are gone, the
-  cache that was prepared from files with the same digests (`prepare_or_reuse`).
+- A run that resumes reads the files at the recorded paths, or at new ones that the user gives. If they are gone, it
+  uses the cache that was prepared from files with the same digests (`prepare_or_reuse`).
 - `eval` looks a relative path up in the working directory, then where the run was started (`data_settings`).
 """
 
