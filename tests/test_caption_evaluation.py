@@ -280,7 +280,7 @@ def test_saved_document_frequencies_give_the_same_scores(files: Path, capsys: Ca
             "task=captioning hypotheses=h.json references=r.json output=x",
             "output= is for the captions of checkpoint=PATH: leave it out with hypotheses=FILE.",
         ),
-        ("checkpoint=[]", "checkpoint= is empty: write checkpoint=PATH, a run or checkpoint."),
+        ("checkpoint=[]", "checkpoint= is empty: write checkpoint=PATH, where PATH is a run or a checkpoint."),
         (
             "task=captioning hypotheses=h.json references=r.json save_document_frequencies=x",
             "save_document_frequencies=FILE takes one references=FILE, and no setting of scoring.",

@@ -138,8 +138,8 @@ def load(file: Path) -> Group:
     try:
         content = OmegaConf.to_container(OmegaConf.load(file))
     except UnicodeDecodeError as error:
-        start = file.read_bytes()[:2]
-        encoding = "UTF-16" if start in (BOM_UTF16_LE, BOM_UTF16_BE) else "Latin-1 or Windows-1252"
+        first_bytes = file.read_bytes()[:2]
+        encoding = "UTF-16" if first_bytes in (BOM_UTF16_LE, BOM_UTF16_BE) else "Latin-1 or Windows-1252"
         raise InputError(f"{file} is not UTF-8, but perhaps {encoding}: save it as UTF-8.") from error
     except YAMLError as error:
         if b"\0" in file.read_bytes():

@@ -81,7 +81,7 @@ def _task_and_checkpoints(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
     if config.checkpoint is None:
         return str(config.task or TRANSLATION), []
     if not (paths := names(config.checkpoint)):
-        raise InputError("checkpoint= is empty: write checkpoint=PATH, a run or checkpoint.")
+        raise InputError("checkpoint= is empty: write checkpoint=PATH, where PATH is a run or a checkpoint.")
     from seqtool.training.checkpoint import find  # imports torch, which is not needed to score files
 
     checkpoints = [find(path, trust=modules(config.trust)) for path in paths]
@@ -97,7 +97,7 @@ def _check_all_used(config: DictConfig, task: str) -> None:
     if config.checkpoint is None:
         checkpoint_settings = [name for name, setting in DECLARED.items() if setting.checkpoint]
         changed = [name for name in (*checkpoint_settings, *_decoding_settings()) if _is_changed(config, name)]
-        if unused := ["data"] * has_data + changed:
+        if unused := (["data"] if has_data else []) + changed:
             raise InputError(f"{', '.join(f'{name}=' for name in unused)} can only be given with checkpoint=PATH.")
     used = _used_settings(tasks.evaluator(task))
     for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding_settings()):

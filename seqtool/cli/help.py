@@ -107,10 +107,10 @@ def complete(line: str, configs: Path) -> list[str]:
         choices = files.choices(key) if key in files.groups else command_settings(before[0]).get(key, NONE).choices
         values = [f"{choice} " for choice in choices if choice.startswith(value)] if choices else _files(value)
         return [f"{key}={completed}" for completed in values]
-    chosen = dict(argument.split("=", 1) for argument in before if "=" in argument)
+    arguments = dict(argument.split("=", 1) for argument in before if "=" in argument)
     settings = files.outside_groups()
     for group, choice in files.groups.items():
-        settings |= files.choice_settings(group, chosen.get(group, choice))
+        settings |= files.choice_settings(group, arguments.get(group, choice))
     branches = {name.rpartition(".")[0] for name in settings}
     names = {name for name in settings - branches if not name.endswith("_target_")} | files.groups.keys()
     paths = _files(word) if positional(before[0]) else []
@@ -167,8 +167,8 @@ def _body(
         value, default = values.get(full_name), defaults[name]
         if value != default or type(value) is not type(default):
             lines[begin.line] = f"{line[: begin.column]}{_yaml(value)}{line[end.column :]}"
-    kept = "\n".join(line for line in lines if line is not None).strip("\n")
-    return "\n".join(f"{indent}{line}".rstrip() for line in kept.splitlines())
+    content = "\n".join(line for line in lines if line is not None).strip("\n")
+    return "\n".join(f"{indent}{line}".rstrip() for line in content.splitlines())
 
 
 def _nodes(mapping: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

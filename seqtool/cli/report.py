@@ -20,7 +20,6 @@ from seqtool.training.verdict import verdict
 from seqtool.view import report
 from seqtool.view.plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
 
-GRADIENT_STEPS = 6  # at least as many measurements of the gradient are drawn for a single run, if it has as many
 VERDICT_COLUMNS = "finding", "figure", "limit", "what it means, and what to do"
 GRADIENTS_CAPTION = (
     "The norm of the last token’s gradient at each time step, on a logarithmic scale: the highest layer of each stack."
@@ -57,10 +56,10 @@ def write_report(config: DictConfig) -> None:
 def write_run_report(paths: Sequence[str], output: str | None) -> None:
     """Write the report of these runs to `output`; for a single run, None means RUN/report.html."""
     runs = runs_by_name(paths)
-    first = next(iter(runs.values()))
+    first_run = next(iter(runs.values()))
     if output is None and len(runs) > 1:
         raise InputError("A report of several runs needs a file name: output=FILE.html.")
-    file = Path(output) if output is not None else first / "report.html"
+    file = Path(output) if output is not None else first_run / "report.html"
     report.check_name(file)
     checkpoints = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
     settings = _settings(runs)  # raises InputError if a config.yaml is damaged
@@ -91,16 +90,17 @@ def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 
 def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """A panel for each stack and each tensor of its state, with several measurements of one run or one of each run."""
+    """A panel for each stack and each tensor of its state.
+
+    It shows several measurements if there is one run, otherwise the last measurement of each run.
+    """
     measurements: dict[str, dict[str, Any]] = {}
     for name, run in runs.items():
         flows = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
         if len(runs) > 1:
             measurements |= {f"{name}, step {flow['step']:,}": flow for flow in flows[-1:]}
         else:
-            stride = max(1, len(flows) // GRADIENT_STEPS)
-            evenly_spaced = flows[::-stride][::-1]  # including the last measurement
-            measurements |= {f"step {flow['step']:,}": flow for flow in evenly_spaced}
+            measurements |= {f"step {flow['step']:,}": flow for flow in gradient_flow.evenly_spaced(flows)}
     panels = []
     for (kind, stack), norms in gradient_panels(measurements).items():
         lines = {label: (range(1, len(values) + 1), values) for label, values in norms.items() if any(values)}

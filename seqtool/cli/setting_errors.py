@@ -55,7 +55,9 @@ def initialise_hydra(files: ConfigFiles) -> Iterator[tuple[Any, list[str]]]:
 
 @contextmanager
 def explain_errors(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> Iterator[None]:
-    """Replace errors about launchers and about settings that Hydra cannot compose by InputErrors, in this context."""
+    """Within this context, raise InputError in place of Hydra's errors about launchers and about settings that it
+    cannot compose.
+    """
     try:
         yield
     except Exception as error:
@@ -112,7 +114,7 @@ def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sw
 def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
     """A clause for each wrong name of a setting, group or choice."""
     all_groups = files.all_groups()
-    clauses, chosen, names = [], [], []
+    clauses, group_settings, names = [], [], []
     for match in filter(None, map(OVERRIDE.fullmatch, settings)):
         sign, key, value = match["sign"], match["key"], match["value"] or ""
         if key not in all_groups or sign == "~":
@@ -124,12 +126,12 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
                 clauses.append(foreign_setting(key, files))
             continue
         if not sign:
-            chosen.append(_first(match[0]))
+            group_settings.append(_first(match[0]))
         choices = files.choices(key)
         # a group that has a default cannot be left out
         allowed = [*choices, "null"] if files.groups[key] is None else choices
-        listed = [] if "(" in value else re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")
-        for name in map(str.strip, listed):  # empty if the value is one of Hydra's functions, such as choice(…)
+        file_names = [] if "(" in value else re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")
+        for name in map(str.strip, file_names):  # empty if the value is one of Hydra's functions, such as choice(…)
             if name in allowed or files.find(f"{key}/{name}").exists():
                 continue
             misnamed = files.find(f"{key}/{name}", suffix=".yml")
@@ -137,7 +139,7 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
             clauses.append(advice or unknown(name, choices, kind=key))
     if clauses or not names:
         return clauses
-    values: Any = OmegaConf.to_container(compose(chosen, files, sweep=False))
+    values: Any = OmegaConf.to_container(compose(group_settings, files, sweep=False))
     chosen_names = values.pop("hydra")["runtime"]["choices"]
     existing = {*keys(values), *files.groups}
     return [unknown_setting(name, existing, chosen_names, files) for name in names if name not in existing]

@@ -81,13 +81,13 @@ class Sweep:
             return 0
         if len(self._jobs) > 1:
             distinct = {number: self.distinct_overrides(number) for number in self._failed}
-            jobs = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in distinct.items())
+            jobs = "; ".join(f"job {number}, {text}" if text else f"job {number}" for number, text in distinct.items())
             message = f"{len(self._failed)} of {len(self._jobs)} jobs failed: {jobs}."
             print(f"seqtool: {printable(message)}", file=sys.stderr)
         return 2
 
     def distinct_overrides(self, number: int) -> str:
-        """The overrides of a job that not all jobs have."""
+        """The overrides of a job, without those that all jobs share."""
         shared = set(self._jobs[0]).intersection(*self._jobs)
         return " ".join(setting for setting in self._jobs[number] if setting not in shared)
 

@@ -75,13 +75,13 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
     file, processes = settings.input, distributed.size()
     # There is no progress bar if lines are typed, or if they come from a pipe and standard error is a log: the pipe may
     # stay open for days.
-    wanted = is_file(file) or (sys.stderr.isatty() and not is_typed())
-    with writer.progress("translate", partial(count_lines, file), wanted=wanted) as bar:
+    shows_progress = is_file(file) or (sys.stderr.isatty() and not is_typed())
+    with writer.progress("translate", partial(count_lines, file), wanted=shows_progress) as bar:
         for lines, prefixes in distributed.each_from_first(settings.lines(32 * translator.settings.sources_per_batch)):
-            last = writer.count + len(lines)
+            last_line = writer.count + len(lines)
 
-            def progress(done: int, last: int = last) -> None:
-                bar.update(min(processes * done, last - bar.n))
+            def progress(done: int, last_line: int = last_line) -> None:
+                bar.update(min(processes * done, last_line - bar.n))
 
             translations = translator.hypotheses(
                 lines,
@@ -95,11 +95,12 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
             writer.warn_of_no_spaces(lines, [n_best[0].text for n_best in translations])
             for line, n_best in zip(lines, translations, strict=True):
                 unknown.update(n_best[0].source.unknown)
-                lines_with_unknown += bool(n_best[0].source.unknown)
+                if n_best[0].source.unknown:
+                    lines_with_unknown += 1
                 unknown_in_prefixes.update(n_best[0].prefix_unknown)
                 writer.write(line, n_best)
             writer.flush()
-            bar.update(last - bar.n)
+            bar.update(last_line - bar.n)
     input_part = f"the input, in {lines_with_unknown:,} of {writer.count:,} lines."
     for part, counts in ((input_part, unknown), ("the prefixes; they are kept unchanged.", unknown_in_prefixes)):
         if counts:

@@ -182,20 +182,20 @@ class ShuffledEpoch:
         """Make the batches of a buffer; the first of them has the position `start`."""
         self._number, self._start = number, start
         n, generator = len(self._examples), np.random.default_rng(self._seed)
-        before = 0  # the number of examples in earlier buffers
+        examples_before_buffer = 0  # the number of examples in earlier buffers
         if self._buffers == 1:
             order = generator.permutation(n)
         else:
             starts = generator.permutation(math.ceil(n / self._block)) * self._block
             ends = np.minimum(starts + self._block, n)
             first, last = (len(starts) * buffer // self._buffers for buffer in (number, number + 1))
-            before = int((ends - starts)[:first].sum())
+            examples_before_buffer = int((ends - starts)[:first].sum())
             blocks = [np.arange(*block) for block in zip(starts[first:last], ends[first:last], strict=True)]
             generator = np.random.default_rng([*self._seed, number])
             order = generator.permutation(np.concatenate(blocks))
         self._batches = self._make_batches(order, generator)
         # the number of examples before each batch, and before the next buffer
-        self._examples_before = before + np.cumsum([0, *map(len, self._batches)])
+        self._examples_before = examples_before_buffer + np.cumsum([0, *map(len, self._batches)])
 
     def _make_batches(self, order: Indices, generator: np.random.Generator) -> list[Indices]:
         """Cut shuffled examples into batches of similar length, in random order."""

@@ -241,7 +241,8 @@ class Cache:
                 if entry["unknown"] > MAX_UNKNOWN * entry["tokens"]:
                     part = f"{name}'s {side}" if side else name
                     pieces = entry.get("commonest_unknown", "")  # empty if the first examples have no unknown piece
-                    fractions.append(f"{entry['unknown'] / entry['tokens']:.1%} in {part}{pieces and f': {pieces}'}")
+                    examples = f": {pieces}" if pieces else ""
+                    fractions.append(f"{entry['unknown'] / entry['tokens']:.1%} in {part}{examples}")
         if not fractions:
             return []
         return [

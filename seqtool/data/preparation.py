@@ -312,8 +312,8 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
     sample: list[Texts] | None = None
     # vocabularies that are lists use no sample
     if not settings.form(verbatim=verbatim).is_listed and settings.sample is not None:
-        chosen = frozenset(random.Random(SAMPLE_SEED).sample(range(count), min(settings.sample, count)))
-        sample = [texts for i, texts in enumerate(steps.texts("train")) if i in chosen]
+        sample_indices = frozenset(random.Random(SAMPLE_SEED).sample(range(count), min(settings.sample, count)))
+        sample = [texts for i, texts in enumerate(steps.texts("train")) if i in sample_indices]
 
     def examples() -> Iterable[Texts]:
         return steps.texts("train") if sample is None else sample
@@ -325,13 +325,14 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
 
 def _vocabulary_entries(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
     """The entries of the summary about the vocabularies; by side if there are two sides."""
-    first, *second = vocabularies.values()
-    if not second:
-        return {"vocabulary": {"kind": first.form.kind, "size": len(first)}, "token_type": token_type(first).str}
-    sizes = {side: len(vocabulary) for side, vocabulary in vocabularies.items()}
+    vocabulary, *others = vocabularies.values()
+    if not others:
+        entry = {"kind": vocabulary.form.kind, "size": len(vocabulary)}
+        return {"vocabulary": entry, "token_type": token_type(vocabulary).str}
+    sizes = {side: len(side_vocabulary) for side, side_vocabulary in vocabularies.items()}
     return {
-        "vocabulary": {"kind": first.form.kind, **sizes, "joint": first is second[0]},
-        "token_types": {side: token_type(vocabulary).str for side, vocabulary in vocabularies.items()},
+        "vocabulary": {"kind": vocabulary.form.kind, **sizes, "joint": vocabulary is others[0]},
+        "token_types": {side: token_type(side_vocabulary).str for side, side_vocabulary in vocabularies.items()},
     }
 
 
@@ -365,14 +366,14 @@ def _write_split(
             if is_train:
                 report_progress({"read": writer.read, "dropped": dict(dropped), **writer.counts})
     dropped = steps.count_dropped(split) + dropped
-    kept = writer.counts["target"]["sentences"]
-    if not kept:
+    sentences = writer.counts["target"]["sentences"]
+    if not sentences:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
     tokens: dict[str, Any] = {
         side: {name: counts[name] for name in ("tokens", "unknown")} for side, counts in writer.counts.items()
     }
-    counts = {steps.unit: kept, **(tokens if len(tokens) > 1 else tokens["target"])}
+    counts = {steps.unit: sentences, **(tokens if len(tokens) > 1 else tokens["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
 
 

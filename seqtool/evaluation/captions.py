@@ -375,16 +375,16 @@ def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str,
         image_by_other_name[record.other_name or record.image] = record.image
     if not captions:
         raise InputError(f"{file} has no captions.")
-    for image, listed in captions.items():
-        if len(listed) > 1:
-            raise InputError(f"{file} has {len(listed)} captions for image {image}: expected one per image.")
+    for image, image_records in captions.items():
+        if len(image_records) > 1:
+            raise InputError(f"{file} has {len(image_records)} captions for image {image}: expected one per image.")
     image_names = ImageNames([*references, *references.other_names])
     by_short_name: dict[str, set[str]] = {}
     for image in references:
         by_short_name.setdefault(_short_name(image), set()).add(image)
     other_names = {image: other for other, image in image_by_other_name.items()}
 
-    def find(name: str) -> str | None:
+    def find_reference(name: str) -> str | None:
         """The image of the references that `name` refers to; None if there is no such image, or several."""
         if name in references:
             return name
@@ -395,13 +395,13 @@ def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str,
 
     hypotheses: dict[str, dict[str, Any]] = {}
     names_in_file: dict[str, str] = {}
-    for image, listed in captions.items():
-        if listed:
-            name = find(image) or find(other_names.get(image, image)) or image
+    for image, image_records in captions.items():
+        if image_records:
+            name = find_reference(image) or find_reference(other_names.get(image, image)) or image
             if name in hypotheses:
-                both = f"{names_in_file[name]} and {image}"
-                raise InputError(f"{file} has captions for {both}, which are both image {name}.")
-            hypotheses[name], names_in_file[name] = listed[0], image
+                both_names = f"{names_in_file[name]} and {image}"
+                raise InputError(f"{file} has captions for {both_names}, which are both image {name}.")
+            hypotheses[name], names_in_file[name] = image_records[0], image
     return hypotheses
 
 
@@ -509,13 +509,14 @@ def _caption(record: Mapping[str, Any]) -> Caption:
     text, words = str(record.get("text", "")), record.get("words")
     words = (list(map(str, words)) if isinstance(words, list) else []) or text.split()
     caption: Caption = {"text": text, "words": words}
-    grid, rows, attended = record.get("grid"), record.get("attention"), record.get("attended")
+    grid, attention, attended = record.get("grid"), record.get("attention"), record.get("attended")
     try:
-        weights = np.asarray(rows, float)
-        height, width = (int(side) for side in grid or ())
+        weights = np.asarray(attention, float)
+        height, width = (int(side) for side in grid or ())  # raises ValueError if there is no grid
         chosen = [int(row) * width + int(column) for row, column in attended or ()] if record.get("hard") else None
     except (TypeError, ValueError, OverflowError):
         return caption
+    # One row of weights for each word, and possibly one for the end of the caption.
     fits = weights.ndim == 2 and weights.shape[1] == height * width and 0 <= len(weights) - len(words) <= 1
     if not fits or not np.isfinite(weights).all():
         return caption

@@ -134,11 +134,11 @@ class States(NamedTuple):
     @classmethod
     def of(cls, tensors: tuple[Float[Tensor, "T N H"], ...], lengths: Int[Tensor, "N"] | None) -> "States":
         """Build the result from the state's tensors after every step; rows have `lengths` steps (None: all T)."""
-        last = tuple(tensor[-1] for tensor in tensors)
+        last_state = tuple(tensor[-1] for tensor in tensors)
         if lengths is not None:
             rows = torch.arange(len(lengths), device=lengths.device)
-            last = tuple(tensor[lengths - 1, rows] for tensor in tensors)
-        return cls(tensors[0].transpose(0, 1), last)
+            last_state = tuple(tensor[lengths - 1, rows] for tensor in tensors)
+        return cls(tensors[0].transpose(0, 1), last_state)
 
 
 class Recurrence(nn.Module):

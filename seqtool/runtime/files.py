@@ -55,20 +55,21 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
     Raises InputError if the file is missing, not a file, empty (unless `may_be_empty`), not UTF-8, or a damaged .gz, or
     if a line has `MAX_LINE_BYTES`. If `with_ends`, such a line is yielded in chunks that end before white space.
     """
-    number = before = 0  # the number of the line, and its bytes before this chunk
+    number = bytes_before = 0  # the number of the line, and its bytes before this chunk
     size, has_warned = MAX_LINE_BYTES, False
     check_file(path)
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             while line := file.readline(size):
-                number += before == 0
+                if bytes_before == 0:
+                    number += 1
                 is_cut = len(line) == size and not line.endswith(b"\n")
                 if len(line) == MAX_LINE_BYTES and not with_ends:
                     advice = r"end lines with \n instead of \r" if b"\r" in line else "break it into sentences"
                     raise InputError(f"{path} line {number:,} has {MAX_LINE_BYTES >> 20} MB or more: {advice}.")
                 if is_cut:
                     line += _read_rest_of_word(file)
-                text = line.removeprefix(BOM) if number == 1 and before == 0 else line
+                text = line.removeprefix(BOM) if number == 1 and bytes_before == 0 else line
                 if not text:  # a file of only the byte order mark
                     number = 0
                     break
@@ -82,9 +83,9 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
                     if not (has_cr_ends or has_warned) and b"\r" in body.rstrip(b"\r"):
                         has_warned = True
                         warn_of_carriage_return(str(path), number)
-                before, size = (before + len(line), CHUNK_BYTES) if is_cut else (0, MAX_LINE_BYTES)
+                bytes_before, size = (bytes_before + len(line), CHUNK_BYTES) if is_cut else (0, MAX_LINE_BYTES)
         except UnicodeDecodeError as error:
-            raise _not_utf8(path, number, before + error.start + 1, line) from error
+            raise _not_utf8(path, number, bytes_before + error.start + 1, line) from error
         except EOFError as error:
             raise InputError(f"{path} is cut short after line {number:,}: copy or download it again.") from error
         except (gzip.BadGzipFile, zlib.error) as error:
@@ -155,11 +156,11 @@ def _read_rest_of_word(file: Any) -> bytes:
 def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """The pairs of lines of two parallel files. Raises InputError if one ends before the other."""
     counts = [0, 0]
-    for first, second in zip_longest(read_lines(source), read_lines(target)):
-        counts[0] += first is not None
-        counts[1] += second is not None
-        if first is not None and second is not None:
-            yield first, second
+    for source_line, target_line in zip_longest(read_lines(source), read_lines(target)):
+        counts[0] += 0 if source_line is None else 1
+        counts[1] += 0 if target_line is None else 1
+        if source_line is not None and target_line is not None:
+            yield source_line, target_line
     if counts[0] != counts[1]:
         (more, longer), (fewer, shorter) = sorted(zip(counts, (source, target), strict=True), reverse=True)
         lines = counted(more, "line")

@@ -121,26 +121,26 @@ def _import(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[
     """Import the class or function `name`. Raises InputError if it is untrusted or not derived from `base`."""
     if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
         raise InputError(f"Setting '{setting}' must name a class with its module, such as mine.Model.")
-    top, start = name.partition(".")[0], f"The configuration names '{name}'"
+    package, subject = name.partition(".")[0], f"The configuration names '{name}'"
     if trusted is True:
-        target, start = _import_callable(name), f"Setting '{setting}' names '{name}'"
-    elif top not in (PACKAGE, *(trusted or ())):
+        target, subject = _import_callable(name), f"Setting '{setting}' names '{name}'"
+    elif package not in (PACKAGE, *(trusted or ())):
         raise InputError(
-            f"{start}: only classes of {PACKAGE} may be built from it (trust={top} would allow classes of {top}, and "
-            f"run the code of that module)."
+            f"{subject}: only classes of {PACKAGE} may be built from it (trust={package} would allow classes of "
+            f"{package}, and run the code of that module)."
         )
     else:
         target = _import_callable(name)
-        if not (isinstance(target, type) and target.__module__.partition(".")[0] == top):
-            raise InputError(f"{start}: only classes of {top} may be built from it.")
-        if top == PACKAGE and (inspect.isabstract(target) or not issubclass(target, base)):
+        if not (isinstance(target, type) and target.__module__.partition(".")[0] == package):
+            raise InputError(f"{subject}: only classes of {package} may be built from it.")
+        if package == PACKAGE and (inspect.isabstract(target) or not issubclass(target, base)):
             raise InputError(
-                f"{start}, which is not a concrete class derived from {base.__module__}.{base.__qualname__}."
+                f"{subject}, which is not a concrete class derived from {base.__module__}.{base.__qualname__}."
             )
     if base is not object and not (isinstance(target, type) and issubclass(target, base)):
-        raise InputError(f"{start}, which is not a class derived from {base.__module__}.{base.__qualname__}.")
+        raise InputError(f"{subject}, which is not a class derived from {base.__module__}.{base.__qualname__}.")
     if inspect.isabstract(target):
-        raise InputError(f"{start}, which has no {' and no '.join(sorted(target.__abstractmethods__))}.")
+        raise InputError(f"{subject}, which has no {' and no '.join(sorted(target.__abstractmethods__))}.")
     return cast(Callable[..., Any], target)
 
 

@@ -116,11 +116,10 @@ def _digest(path: Path) -> str:
 def prepare_or_reuse(checkpoint: Checkpoint, data: Config, kind: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
     """The cache that `prepare` makes for a run that resumes; if the text's files are gone, the run's previous cache.
 
-    Args:
-        checkpoint: the checkpoint from which the run resumes.
-        data: the settings of its data.
-        kind: the base class of its corpus.
-        prepare: makes the cache.
+    checkpoint: the checkpoint from which the run resumes
+    data: the settings of its data
+    kind: the base class of its corpus
+    prepare: makes the cache
     """
     try:
         return prepare()

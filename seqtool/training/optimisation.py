@@ -180,7 +180,9 @@ def _halve_by_epoch(*, start: float, every: float) -> Schedule:
 
 
 def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
-    """Halve the rate at each plateau. The training loop detects plateaus, after `patience` validations."""
+    """Halve the rate at each plateau. The training loop detects a plateau after `patience` validations without
+    improvement.
+    """
     if patience < 1:
         raise InputError(f"schedule.patience must be at least 1, not {patience}.")
     return lambda step, epoch, plateaus: _ramp(step, warmup) * 0.5**plateaus

@@ -209,9 +209,11 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
             problems.append(unknown(name, choices))
         raise InputError(sentence(problems))
     if differences:
-        shown = ", ".join(f"{name} ({_format_value(old)}, now {_format_value(new)})" for name, old, new in differences)
+        settings_text = ", ".join(
+            f"{name} ({_format_value(old)}, now {_format_value(new)})" for name, old, new in differences
+        )
         raise ChangedRunError(
-            f"Run {last.path.parents[1]} was started with other settings of {shown}: a resumed run keeps them. "
+            f"Run {last.path.parents[1]} was started with other settings of {settings_text}: a resumed run keeps them. "
             f"Leave {'it' if len(differences) == 1 else 'them'} out",
             [name for name, *_ in differences],
             changed,
@@ -341,5 +343,5 @@ def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cach
         origin.load_weights(model)
     except InputError as error:
         settings = {name: value for name, value in origin.config["model"].items() if isinstance(value, int | str)}
-        written = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))
-        raise InputError(f"{error} Its model has {written}.") from error
+        text = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))
+        raise InputError(f"{error} Its model has {text}.") from error

@@ -122,11 +122,10 @@ class Progress:
     def add_scheduled(self, scores: Scores, *, by: str, plateau: int | None, kept: int) -> None:
         """Count a scheduled validation for patience and plateaus.
 
-        Args:
-            scores: the scores of this step.
-            by: the name of the score that is compared.
-            plateau: the learning rate is halved after this number of validations without improvement; None: never.
-            kept: the number of checkpoints of scheduled validations to keep.
+        scores: the scores of this step
+        by: the name of the score that is compared
+        plateau: the learning rate is halved after this number of validations without improvement; None: never
+        kept: the number of checkpoints of scheduled validations to keep
         """
         better = is_better(scores, self.yardstick, by=by)
         if better:
@@ -261,9 +260,9 @@ class Checkpoints:
         distributed.from_first(partial(save, record={**self.origin, "progress": progress}))
 
     def _prune(self, progress: Progress, newest: str) -> None:
-        kept = {newest, progress.best.get("checkpoint"), progress.good, *progress.scheduled}
+        names = {newest, progress.best.get("checkpoint"), progress.good, *progress.scheduled}
         for path in checkpoint.list_checkpoints(self.run) if distributed.is_first() else ():
-            if path.name not in kept:
+            if path.name not in names:
                 checkpoint.remove(path)
 
     def remove_after(self, good: Path) -> None:

@@ -107,8 +107,9 @@ class Trainer:
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
-                    last = number == len(batches)
-                    with parallel.exchanging(last) as loss_of, out_of_memory(partial(self._too_large, batch), device):
+                    is_last = number == len(batches)
+                    oom_message = partial(self._too_large, batch)
+                    with parallel.exchanging(is_last) as loss_of, out_of_memory(oom_message, device):
                         with autocast(device, self.machine.precision):
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
@@ -289,11 +290,11 @@ def noting_signals() -> Iterator[Stop]:
     signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
         signals.append(signal.SIGHUP)
-    before: dict[signal.Signals, Any] = {}
+    previous_handlers: dict[signal.Signals, Any] = {}
     with suppress(ValueError):  # only the main thread may set handlers
-        before = {number: signal.signal(number, record) for number in signals}
+        previous_handlers = {number: signal.signal(number, record) for number in signals}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -194,9 +194,9 @@ def records(path: Path) -> Iterator[Record]:
         return _tab_records(lines, path)
     if path.name.lower().removesuffix(".gz").endswith((".json", ".jsonl")):
         return _json_records(text, path)
-    shown = first if len(first) <= 60 else f"{first[:60]}…"
+    excerpt = first if len(first) <= 60 else f"{first[:60]}…"  # keeps the message readable
     raise InputError(
-        f"{path} line {number:,} is {shown!r}: expected a file of captions: JSON, a table whose header names "
+        f"{path} line {number:,} is {excerpt!r}: expected a file of captions: JSON, a table whose header names "
         "columns of images and captions (file,caption), or lines of an image, a tab and its caption."
     )
 
@@ -258,10 +258,10 @@ def _check_type(value: Any, kind: type[T], location: str, key: str | None = None
     """Return the value if it is of this kind. In an error message, `location` names it or, with `key`, its record."""
     if isinstance(value, kind) and not isinstance(value, bool):
         return value
-    shown = json.dumps(value)
-    shown = shown if len(shown) <= 40 else f"{shown[:40]}…"
+    text = json.dumps(value)
+    excerpt = text if len(text) <= 40 else f"{text[:40]}…"  # keeps the message readable
     subject = location if key is None else f"{location}: '{key}'"
-    raise InputError(f"{subject} must be {KIND_NAMES[kind]}, not {shown}.")
+    raise InputError(f"{subject} must be {KIND_NAMES[kind]}, not {excerpt}.")
 
 
 def _plain_name(name: str) -> str:
@@ -369,10 +369,10 @@ def _object_records(value: dict[str, Any], path: Path) -> Iterator[Record]:
 def _texts(value: Any, location: str) -> tuple[list[str], Mapping[str, Any]]:
     """The captions in a value, a caption or a list. Of hypotheses, the best and its fields are returned."""
     values = value if isinstance(value, list) else [value]
-    first = values[0] if values and isinstance(values[0], dict) else {}
-    if "text" in first:  # hypotheses, the best first
-        return [_field(first, "text", str, location)], first
-    if key := next((key for key in ("caption", "raw") if key in first), None):
+    first_record = values[0] if values and isinstance(values[0], dict) else {}
+    if "text" in first_record:  # hypotheses, the best first
+        return [_field(first_record, "text", str, location)], first_record
+    if key := next((key for key in ("caption", "raw") if key in first_record), None):
         return [_field(caption, key, str, location) for caption in values], {}
     if not all(isinstance(caption, str) for caption in values):
         values = [_check_type(caption, str, f"{location}: a caption") for caption in values]
@@ -388,14 +388,14 @@ def _identifier(value: Any, location: str, key: str) -> str:
 
 def _has_captions(images: Any) -> bool:
     """Whether the objects of images include their captions, as in Karpathy's files."""
-    first = images[0] if isinstance(images, list) and images else None
-    return not isinstance(first, dict) or not {*CAPTION_KEYS}.isdisjoint(first)
+    first_image = images[0] if isinstance(images, list) and images else None
+    return not isinstance(first_image, dict) or not {*CAPTION_KEYS}.isdisjoint(first_image)
 
 
 def _keys(fields: Mapping[str, Any]) -> str:
     """The first keys of an object, for an error message."""
-    shown = [repr(key) for key in fields][:8]
-    return f"the keys {', '.join(shown)}{', …' if len(fields) > len(shown) else ''}" if fields else "no keys"
+    names = [repr(key) for key in fields][:8]  # keeps the message readable
+    return f"the keys {', '.join(names)}{', …' if len(fields) > len(names) else ''}" if fields else "no keys"
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

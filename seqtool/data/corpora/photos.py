@@ -55,8 +55,8 @@ class Photos(CaptionFiles):
     def images(self, split: str) -> list[Captioned]:
         file = self._files.get(split, self._files["train"])
         entries, paths = self._entries(file)
-        chosen = self._divide(entries)[split] if self._shares and file == self._files["train"] else entries
-        images = {name: entries[name] for name in entries if name in chosen}
+        split_entries = self._divide(entries)[split] if self._shares and file == self._files["train"] else entries
+        images = {name: entries[name] for name in entries if name in split_entries}
         return make_captioned(self._directory, images, paths)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:

@@ -48,10 +48,10 @@ class PlainText(FileCorpus):
         if self._share is None or split == "test":
             yield from self._lines(split)
             return
-        before = 0  # the number of characters in earlier lines
+        characters_before = 0  # the number of characters in earlier lines
         for line in self._lines("train"):
-            training = min(max(self._end - before, 0), len(line))
-            before += len(line)
+            training = min(max(self._end - characters_before, 0), len(line))
+            characters_before += len(line)
             if part := line[:training] if split == "train" else line[training:]:
                 yield part
 

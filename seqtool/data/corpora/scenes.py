@@ -1,8 +1,8 @@
 """The built-in captioning corpus: pictures of small scenes, which are drawn when needed, and their captions.
 
-A caption puts one to three noun phrases ("two small red hearts") into a frame (PLAIN, PLACED), with at most one place
-("in the top left") or relation ("to the left of"). scenes.yaml has the words. The boxes of a scene's objects decide
-which captions are true:
+A caption puts one to three noun phrases ("two small red hearts") into a template without a position
+(FRAMES) or with one (FRAMES_WITH_POSITION): a place ("in the top left") or a relation ("to the left of"). scenes.yaml
+has the words. The boxes of a scene's objects decide which captions are true:
 
 - A place is true of a kind if the centres of all its objects are there. "At the top" excludes "in the top left".
 - A relation is true of two kinds if there is a clear gap between them.
@@ -33,19 +33,20 @@ VERSION = 2  # the version of the pictures and captions: raise it when either ch
 
 MAX_SCENES = 1_000_000  # the largest size of a split
 CAPTIONS, SCENES = "captions.jsonl", "scenes.jsonl"  # file names
-COMMAND = "seqtool prepare experiment=scenes_soft"
+COMMAND = "seqtool prepare experiment=scenes_soft"  # named in error messages
 
 CAPTIONS_PER_SCENE = 5  # different captions of each scene
 TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
-DETERMINERS: dict[str, int] = TABLES["determiners"]
+DETERMINERS: dict[str, int] = TABLES["determiners"]  # the number that each determiner means
 SIZES: dict[str, str] = TABLES["sizes"]
+# column and row of the position in the 3 × 3 grid
 PLACES = {text: (column, row) for text, (column, row) in TABLES["places"].items()}
 PLURALS = {shape: "crosses" if shape == "cross" else f"{shape}s" for shape in SHAPES}
 RELATIONS: dict[str, str] = TABLES["relations"]
 INVERSE = {"left": "right", "right": "left", "above": "below", "below": "above"}
 BETWEEN = "between"
-PLAIN: list[str] = TABLES["plain"]
-PLACED: list[str] = TABLES["placed"]
+FRAMES: list[str] = TABLES["frames"]  # caption templates without a position
+FRAMES_WITH_POSITION: list[str] = TABLES["frames_with_position"]
 
 
 def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[tuple[Scene, list[str]]]]:
@@ -187,7 +188,7 @@ def _caption(scene: Scene, rng: StableRandom) -> str:
     for item in scene.items:
         groups.setdefault((item.shape, item.colour), []).append(item)
     kinds = list(groups.values())  # from left to right or from top to bottom
-    frame = rng.pick(PLACED)
+    frame = rng.pick(FRAMES_WITH_POSITION)
     relation_first = frame.startswith("{where}")
     where = ""
     if len(kinds) == 3:
@@ -200,7 +201,7 @@ def _caption(scene: Scene, rng: StableRandom) -> str:
     elif len(scene.items) == 1 and rng.chance(0.75):
         where = rng.pick([text for text, place in PLACES.items() if is_at(place, kinds[0])])
     else:
-        frame = rng.pick(PLAIN)
+        frame = rng.pick(FRAMES)
     return frame.format(_noun_phrase(kinds[0], rng), be="are" if len(kinds[0]) > 1 else "is", where=where)
 
 

@@ -463,14 +463,14 @@ def noun_phrase(
 ) -> Nominal:
     """Make a phrase with `noun`, or a noun of these kinds. Determiners that do not suit the noun are replaced."""
     noun = noun or rng.pick(words.NOUNS[rng.pick(kinds)])
-    chosen = rng.pick(determiners)
+    determiner_key = rng.pick(determiners)
     singular_only = len(noun.english) == 1
     if noun.kind == "kin" and (singular_only or "my" in determiners):
-        chosen = rng.pick(words.POSSESSIVES)
-    elif noun.kind == "person" and chosen in (*words.POSSESSIVES, "bare"):
-        chosen = "the"
-    is_plural = chosen in words.PLURAL
-    if not (is_plural or singular_only or chosen in words.SINGULAR or determiners is words.LOCAL):
+        determiner_key = rng.pick(words.POSSESSIVES)
+    elif noun.kind == "person" and determiner_key in (*words.POSSESSIVES, "bare"):
+        determiner_key = "the"
+    is_plural = determiner_key in words.PLURAL
+    if not (is_plural or singular_only or determiner_key in words.SINGULAR or determiners is words.LOCAL):
         is_plural = rng.chance(0.25)
     head = Word(noun.english[is_plural])
     bare = Nominal(
@@ -478,30 +478,33 @@ def noun_phrase(
     )
 
     before = after = NOTHING
-    if rng.chance(0.1) and not singular_only and chosen not in ("another", "many", "bare"):
-        ranked = chosen in words.DEFINITE and chosen != "this"
+    if rng.chance(0.1) and not singular_only and determiner_key not in ("another", "many", "bare"):
+        ranked = determiner_key in words.DEFINITE and determiner_key != "this"
         word = rng.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
         before = agree(word, words.BEFORE[word], bare)
     elif rng.chance(0.2 if determiners is words.LOCAL else 0.45):
         after = description(rng, words.AFTER[noun.kind], bare)
-    before = determiner(rng, chosen, bare) + before
+    before = determiner(rng, determiner_key, bare) + before
     source, target = before.source + after.source + bare.source, before.target + bare.target + after.target
-    if noun.kind == "part" and chosen == "the":  # the door of the house
+    if noun.kind == "part" and determiner_key == "the":  # the door of the house
         whole = phrase("of", "de:0") + noun_phrase(rng, ("home", "place"), words.LOCAL)
         source, target = source + whole.source, target + whole.target
     return replace(bare, source=source, target=target)
 
 
-def determiner(rng: StableRandom, chosen: str, noun: Nominal) -> Phrase:
-    """Make the determiner `chosen` agree with the noun. "number" stands for a number, or "two or three"."""
-    if chosen == "bare":
+def determiner(rng: StableRandom, key: str, noun: Nominal) -> Phrase:
+    """Make a determiner that agrees with the noun.
+
+    key: a key of words.DETERMINERS; or "bare" for none, or "number" for a number or a choice such as "two or three"
+    """
+    if key == "bare":
         return NOTHING
-    if chosen == "number":
+    if key == "number":
         first = rng.pick(range(len(words.NUMBERS) - 1))
         low, high = (phrase(number, f"{spanish}:0") for number, spanish in words.NUMBERS[first : first + 2])
         return low + phrase("or", "o:0") + high if rng.chance(0.25) else low
-    english = "these" if chosen == "this" and noun.plural else chosen
-    return agree(english, words.DETERMINERS[chosen], noun)
+    english = "these" if key == "this" and noun.plural else key
+    return agree(english, words.DETERMINERS[key], noun)
 
 
 def description(

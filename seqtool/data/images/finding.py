@@ -1,7 +1,8 @@
 """Finding images.
 
-`find_images` lists the images that files, folders, globs, web addresses and lists name. `ImageNames` and `in_folder`
-find images whose names are spelt differently: in Unicode normal form, case, slashes, folders or suffix.
+`find_images` lists the images that a user names as files, folders, globs, web addresses and lists. `ImageNames` and
+`in_folder` find images although their names are spelt differently: in another Unicode normal form or case, or with
+other slashes, folders or suffixes.
 """
 
 import glob
@@ -20,7 +21,7 @@ from seqtool.runtime.files import read_lines
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 SUFFIX_LIST = ", ".join(SUFFIXES)
-MAX_KINDS = 5  # kinds of other files that a message names
+MAX_KINDS = 5  # suffixes of files other than images that a message names
 COCO_NAME = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.\w+)?")  # COCO_val2014_000000000042.jpg, 000000000042.jpg
 
 log = logging.getLogger("seqtool")

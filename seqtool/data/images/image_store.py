@@ -315,14 +315,14 @@ def _fill(
             done += read
             bar.update(read)
             note_progress({"done": done, "refused": dict(refused), "by": made_by})
-    kept = [digest for digest, _ in images if digest not in refused]
-    if not kept:
+    usable_digests = [digest for digest, _ in images if digest not in refused]
+    if not usable_digests:
         digest, path = images[0]
         raise InputError(f"None of the {len(images):,} images can be used; {path} {refused[digest]}")
-    (directory / DIGESTS).write_text("".join(f"{digest}\n" for digest in kept))
+    (directory / DIGESTS).write_text("".join(f"{digest}\n" for digest in usable_digests))
     return {
         "format": FORMAT,
-        "shape": [len(kept), *shape],
+        "shape": [len(usable_digests), *shape],
         "type": kind.str,
         "locations": None if backbone is None else list(backbone.locations),
         "dimension": None if backbone is None else backbone.dimension,
