@@ -55,14 +55,14 @@ class Sweep:
                         f"job, such as {setting}=out-${{beam}}.txt if the jobs differ in beam."
                     )
                 outputs.add(file)
-            before, name = set(RUNS.glob("*")), values.get("run")
+            earlier_runs, name = set(RUNS.glob("*")), values.get("run")
             try:
                 finished = job()
             finally:  # record the run, which has the name in the settings or is the only new one
                 if "train" in config:  # other commands make no run
-                    now = set(RUNS.glob("*"))
-                    started = sorted(now - before if name is None else now & {RUNS / str(name)})
-                    self.runs |= dict.fromkeys(started, len(self._jobs) - 1)
+                    all_runs = set(RUNS.glob("*"))
+                    runs = sorted(all_runs - earlier_runs if name is None else all_runs & {RUNS / str(name)})
+                    self.runs |= dict.fromkeys(runs, len(self._jobs) - 1)
             self._written |= outputs
         except BrokenPipeError:
             raise

@@ -77,6 +77,7 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
     # stay open for days.
     shows_progress = is_file(file) or (sys.stderr.isatty() and not is_typed())
     with writer.progress("translate", partial(count_lines, file), wanted=shows_progress) as bar:
+        # sources of similar length share a batch, which needs windows of many batches to choose from
         for lines, prefixes in distributed.each_from_first(settings.lines(32 * translator.settings.sources_per_batch)):
             last_line = writer.count + len(lines)
 

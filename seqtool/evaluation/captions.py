@@ -94,8 +94,8 @@ class CaptionEvaluation(SystemsEvaluation):
     def signatures(self) -> tuple[str, dict[str, str]]:
         """The signature that coco-caption's scores share, and the signatures of scores with another one, by label."""
         signatures = {score(name).label: self.system.signature(name) for name in self.system.values}
-        first = next(iter(signatures.values()))
-        return first, {label: signature for label, signature in signatures.items() if signature != first}
+        common = next(iter(signatures.values()))
+        return common, {label: signature for label, signature in signatures.items() if signature != common}
 
     def meteor_and_spice_of_both(self) -> list[tuple[str, float, float]]:
         """METEOR and SPICE as (name, baseline's score, system's score). They have no intervals and no p-values."""
@@ -228,11 +228,11 @@ class CaptionEvaluator(Evaluator):
         warnings: list[str] = []
         outputs = [self._read_output(file, references) for file in (name, *names(settings.baseline))]
         hypotheses = outputs[0].hypotheses
-        described = references.only(hypotheses)
-        if 0 < len(described) < len(references):
-            images = f"{len(described):,} of the {len(references):,} images of {references_name}"
+        captioned = references.only(hypotheses)
+        if 0 < len(captioned) < len(references):
+            images = f"{len(captioned):,} of the {len(references):,} images of {references_name}"
             warnings.append(f"{name} has captions for {images}: only these are scored.")
-            references = described
+            references = captioned
         check_images(hypotheses, references, hypotheses_name=name, references_name=references_name)
         if empty := [image for image in references if not hypotheses[image].strip()]:
             warnings.append(
@@ -295,8 +295,8 @@ class CaptionEvaluator(Evaluator):
         """
         records = read_hypotheses(file, references)
         output = CaptionOutput(file, {image: str(record["text"]) for image, record in records.items()})
-        shown = [] if self.settings.report is None else list(records.items())[:PICTURE_CANDIDATES]
-        for image, record in shown:
+        report_records = [] if self.settings.report is None else list(records.items())[:PICTURE_CANDIDATES]
+        for image, record in report_records:
             output.captions[image] = _caption(record)
             if Path(record["file"]).is_file():
                 with suppress(InputError):  # an unreadable picture is not shown
@@ -329,8 +329,8 @@ class CaptionEvaluator(Evaluator):
         meteor_and_spice: list[dict[str, float]] = [{} for _ in outputs]
         problems: list[str] = []
         if settings.java:
-            described = [{image: output.hypotheses[image] for image in references} for output in outputs]
-            results = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in described]
+            system_captions = [{image: output.hypotheses[image] for image in references} for output in outputs]
+            results = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in system_captions]
             meteor_and_spice, problems = [scores for scores, _ in results], results[0][1]
         segments = [Segment(image, captions) for image, captions in references.items()]
         fields["meteor_and_spice"] = meteor_and_spice
@@ -465,10 +465,10 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
     shuffled = np.random.default_rng(0).permutation(len(scores)).tolist()
     best, worst = ranked[:PICTURES_PER_ORDER], ranked[::-1][:PICTURES_PER_ORDER]
     by_priority = list(dict.fromkeys([*best, *worst, *shuffled]))
-    shown, drawn = sorted(by_priority[:MAX_PICTURES]), shuffled[:PICTURES_PER_ORDER]
-    orders = {"best twelve": best, "worst twelve": worst, "random twelve": drawn, "all": shown}
+    card_indices, random = sorted(by_priority[:MAX_PICTURES]), shuffled[:PICTURES_PER_ORDER]
+    orders = {"best twelve": best, "worst twelve": worst, "random twelve": random, "all": card_indices}
     cards = []
-    for i, segment in (segments[index] for index in shown):
+    for i, segment in (segments[index] for index in card_indices):
         image, captions = str(segment.name), []
         for output in outputs:
             text = output.hypotheses[image]
@@ -482,7 +482,7 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
                 "values": [[score_values[i] for score_values in system_values] for system_values in values],
             }
         )
-    card_by_index = {index: card for card, index in enumerate(shown)}
+    card_by_index = {index: card for card, index in enumerate(card_indices)}
     count, label = f"{len(cards):,} of {len(evaluation.segments):,} images", labels[column]["label"]
     return {
         "kind": "pictures",
@@ -513,7 +513,7 @@ def _caption(record: Mapping[str, Any]) -> Caption:
     try:
         weights = np.asarray(attention, float)
         height, width = (int(side) for side in grid or ())  # raises ValueError if there is no grid
-        chosen = [int(row) * width + int(column) for row, column in attended or ()] if record.get("hard") else None
+        locations = [int(row) * width + int(column) for row, column in attended or ()] if record.get("hard") else None
     except (TypeError, ValueError, OverflowError):
         return caption
     # One row of weights for each word, and possibly one for the end of the caption.
@@ -523,6 +523,6 @@ def _caption(record: Mapping[str, Any]) -> Caption:
     if len(weights) > len(words):
         words.append(END)
     caption |= {"grid": [height, width], "weights": report.rounded_weights(weights)}
-    if chosen is not None:
-        caption["chosen"] = chosen
+    if locations is not None:
+        caption["chosen"] = locations
     return caption

@@ -333,6 +333,7 @@ class TranslationEvaluator(Evaluator):
         out = nullcontext() if settings.output is None else keeping(Path(settings.output), finished_lines)
         samples = self._samples(sources, translator.settings.seed)
         likeliest = 0 if settings.report is None else LIKELIEST_TOKENS
+        # sources of similar length share a batch, which needs windows of many batches to choose from
         size = 32 * translator.settings.sources_per_batch
         with out as file, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):

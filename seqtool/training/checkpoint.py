@@ -129,16 +129,16 @@ class Checkpoint:
         with torch.device("meta"), _SkipInitialisation():
             model = make()
         stored = self._weights_of(model)
-        new = {
+        tensors = {
             id(old): stored[name].to(old.dtype, copy=True)  # tensors read from a file are memory-mapped
             for name, old in weights(model).items()
         }
         for parameter in model.parameters():
-            new[id(parameter)] = nn.Parameter(new[id(parameter)], parameter.requires_grad)
+            tensors[id(parameter)] = nn.Parameter(tensors[id(parameter)], parameter.requires_grad)
         for module in model.modules():
             registries: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
             for registry in registries:  # tied parameters stay tied
-                registry.update({key: new[id(old)] for key, old in registry.items() if old is not None})
+                registry.update({key: tensors[id(old)] for key, old in registry.items() if old is not None})
         return model
 
     @cached_property

@@ -105,8 +105,8 @@ def _is_recorded(checkpoint: Checkpoint, corpus: Corpus, split: str) -> bool:
     if isinstance(corpus, FileCorpus):
         files = corpus.files()[split]
         return split not in checkpoint.data or checkpoint.data[split] == [_digest(path) for path in files]
-    now = corpus.fingerprint(_digest)
-    return all(checkpoint.data.get(name, digest) == digest for name, digest in now.items())
+    fingerprint = corpus.fingerprint(_digest)
+    return all(checkpoint.data.get(name, digest) == digest for name, digest in fingerprint.items())
 
 
 def _digest(path: Path) -> str:

@@ -209,12 +209,10 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
             problems.append(unknown(name, choices))
         raise InputError(sentence(problems))
     if differences:
-        settings_text = ", ".join(
-            f"{name} ({_format_value(old)}, now {_format_value(new)})" for name, old, new in differences
-        )
+        changes = [f"{name} ({_format_value(old)}, now {_format_value(new)})" for name, old, new in differences]
         raise ChangedRunError(
-            f"Run {last.path.parents[1]} was started with other settings of {settings_text}: a resumed run keeps them. "
-            f"Leave {'it' if len(differences) == 1 else 'them'} out",
+            f"Run {last.path.parents[1]} was started with other settings of {', '.join(changes)}: a resumed "
+            f"run keeps them. Leave {'it' if len(differences) == 1 else 'them'} out",
             [name for name, *_ in differences],
             changed,
         )
@@ -323,8 +321,8 @@ def open_initial_checkpoint(model: EncoderDecoder[Any], config: DictConfig) -> c
         raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
     other = checkpoint.find(config.init_from, trust=modules(config.trust))
     if other.model_task != model.task:
-        theirs, ours = TASKS[other.model_task].model, TASKS[model.task].model
-        raise InputError(f"init_from={other.path} holds {theirs}, but model= is {ours}.")
+        stored_model, new_model = TASKS[other.model_task].model, TASKS[model.task].model
+        raise InputError(f"init_from={other.path} holds {stored_model}, but model= is {new_model}.")
     return other
 
 
@@ -333,8 +331,8 @@ def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cach
 
     Raises InputError, with a message that begins with `subject`, if its vocabularies are not the cache's.
     """
-    theirs = load_all(origin.path, list(cache.vocabularies))
-    if any(theirs[side].fingerprint != ours.fingerprint for side, ours in cache.vocabularies.items()):
+    stored = load_all(origin.path, list(cache.vocabularies))
+    if any(stored[side].fingerprint != vocabulary.fingerprint for side, vocabulary in cache.vocabularies.items()):
         raise InputError(
             f"{subject} another vocabulary than this data has: prepare the data with it, "
             f"data.vocabulary.reuse={origin.path}."

@@ -123,9 +123,9 @@ class Scenes(ImageCorpus):
         elif "version" in different:
             problem = "has the built-in images of another version of seqtool: remove it, or"
         else:
-            drawn = " ".join(f"data.{name}={summary.get(name)}" for name in different)
-            wanted = " ".join(f"data.{name}={self._record[name]}" for name in different)
-            problem = f"has the built-in images of {drawn}, not {wanted}:"
+            existing_settings = " ".join(f"data.{name}={summary.get(name)}" for name in different)
+            requested_settings = " ".join(f"data.{name}={self._record[name]}" for name in different)
+            problem = f"has the built-in images of {existing_settings}, not {requested_settings}:"
         raise InputError(f"{self._directory} {problem} set data.directory to a new one.")
 
     def images(self, split: str) -> list[Captioned]:

@@ -413,8 +413,8 @@ def thing_phrase(rng: StableRandom) -> Nominal:
 def add_relative_clause(rng: StableRandom, thing: Nominal) -> Nominal:
     """Add a relative clause to a thing: the house that my brother sold."""
     verbs = [verb for verb in words.TRANSITIVE if thing.kind in verb.objects and not verb.stative]
-    both = thing + phrase("that", "que:0") + assemble(subject(rng), rng.pick(verbs), "past", NOTHING)
-    return replace(thing, source=both.source, target=both.target)
+    whole = thing + phrase("that", "que:0") + assemble(subject(rng), rng.pick(verbs), "past", NOTHING)
+    return replace(thing, source=whole.source, target=whole.target)
 
 
 # Phrases
@@ -422,9 +422,10 @@ def add_relative_clause(rng: StableRandom, thing: Nominal) -> Nominal:
 
 def subject(rng: StableRandom, is_question: bool = False) -> Nominal:
     """Make a subject of one or more persons: a pronoun, a noun phrase, a name, or a name and another person."""
+    pronouns = words.PRONOUNS[1:] if is_question else words.PRONOUNS  # nobody asks what "I" do
     choice = rng.random()
     if choice < 0.55:
-        return name_or_pronoun(rng, words.PRONOUNS[is_question:], is_dropped=True)  # nobody asks what "I" do
+        return name_or_pronoun(rng, pronouns, is_dropped=True)
     if choice < 0.85:
         return noun_phrase(rng, words.HUMAN, words.SUBJECT)
     if choice < 0.93:

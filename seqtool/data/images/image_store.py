@@ -251,8 +251,8 @@ def prepare_store(
         folder = next((folder for folder in files[0].parents if folder.is_dir()), None)
         nearby = ""
         if folder is not None and not files[0].exists():
-            others = images_in(folder)
-            nearby = f" {folder} has other images, such as {others[0]}." if others else f" {folder} has no images."
+            images = images_in(folder)
+            nearby = f" {folder} has other images, such as {images[0]}." if images else f" {folder} has no images."
         raise InputError(f"None of the {len(files):,} images can be used; {unreadable_reason(files[0])}{nearby}")
     make_once(directory, fill)
     return ImageStore(directory, files, digests)

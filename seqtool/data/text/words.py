@@ -193,7 +193,8 @@ def analyse_writing(lines: Iterable[str]) -> Writing:
     nonempty = spaces = word_breaks = 0
     for line in lines:
         parts = line.split()
-        nonempty += bool(parts)
+        if parts:
+            nonempty += 1
         spaces += max(0, len(parts) - 1)
         if not line.isascii():
             for before, after in pairwise(parts):

@@ -50,8 +50,8 @@ class JoinedLSTM(Recurrence):
     @staticmethod
     def supports(recurrence: Recurrence, dtype: torch.dtype | None) -> bool:
         """Whether the recurrence is one of our LSTMs, not a subclass, and oneDNN multiplies in this type."""
-        ours = type(recurrence) is Recurrence and type(recurrence.cell) is LSTM
-        return ours and PackedLinear.supports(dtype or recurrence.input.weight.dtype)
+        is_plain_lstm = type(recurrence) is Recurrence and type(recurrence.cell) is LSTM
+        return is_plain_lstm and PackedLinear.supports(dtype or recurrence.input.weight.dtype)
 
     def __init__(self, recurrence: Recurrence, dtype: torch.dtype | None, *, single_rows: bool = False) -> None:
         """Join the maps of `recurrence`; products are computed in `dtype` (None: the weights' type)."""
