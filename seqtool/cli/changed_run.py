@@ -82,7 +82,8 @@ def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list
         if not differences:
             return []
         choice = min(differences, key=lambda choice: len(differences[choice]))
-        choices += [] if choice == default else [f"{group}={choice}"]
+        if choice != default:
+            choices.append(f"{group}={choice}")
         settings += differences[choice]
     options = [f"--config-dir={folder}" for folder in user_folders]
     trust = resuming.trust_option(changed.config, resuming=True).split()

@@ -95,7 +95,9 @@ class GRU(OneProductCell):
 
 
 class GRUCho(Cell):
-    """The gated unit of Cho et al. 2014 and Bahdanau et al. 2015 (A.1.1): r before U, z admits the candidate."""
+    """The gated unit of Cho et al. 2014 and Bahdanau et al. 2015 (A.1.1): r is applied before U, and z weights
+    the candidate.
+    """
 
     gates = 3
 

@@ -382,7 +382,7 @@ def remove_unfinished(run: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint. It is renamed first, to a name that no reader looks for, so that none sees part of it."""
+    """Delete a checkpoint. It is first given a name that no reader looks for, so that no reader sees part of it."""
     renamed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # a new name each time: NFS may keep old files
     path.rename(renamed)
     shutil.rmtree(renamed, ignore_errors=True)  # NFS keeps the files that another process has open

@@ -104,7 +104,9 @@ class Progress:
         return bool(self.last.get("step") == self.step)
 
     def validation_is_due(self, every: int | None) -> bool:
-        """Whether a validation is due: each `every` steps, or if None at the end of an epoch; only once for a step."""
+        """Whether a validation is due: every `every` steps or, if that is None, at the end of an epoch. A step
+        has at most one.
+        """
         due = self.position == 0 if every is None else self.step % every == 0
         return due and self.step > 0 and not self.is_validated
 

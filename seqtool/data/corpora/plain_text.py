@@ -34,9 +34,8 @@ class PlainText(FileCorpus):
     def __init__(self, *, train: Names | None, valid: Names | None, test: Names | None, valid_share: float) -> None:
         if not 0 < valid_share < 1:
             raise InputError(f"data.valid_share must be above 0 and below 1, not {valid_share:g}.")
-        held_out = {
-            split: tuple(map(Path, names(value))) for split, value in (("valid", valid), ("test", test)) if value
-        }
+        settings = ("valid", valid), ("test", test)
+        held_out = {split: tuple(map(Path, names(value))) for split, value in settings if value}
         training = tuple(map(Path, names(train)))
         self._files = {"train": training, "valid": training, **held_out}
         self._share = None if valid else valid_share

@@ -86,7 +86,9 @@ class CombiningMarks(NamedTuple):
 
 @cache
 def combining_marks() -> CombiningMarks:
-    """Make the combining marks and their patterns, only if they are needed: this takes some hundredths of a second."""
+    """Make the combining marks and their patterns. This waits until they are needed, since it takes a few hundredths
+    of a second.
+    """
     codes = (*range(0x300, 0x20000), *range(0xE0100, 0xE01F0))
     marks = "".join(character for character in map(chr, codes) if unicodedata.category(character)[0] == "M")
     return CombiningMarks(
