@@ -34,10 +34,9 @@ class PlainText(FileCorpus):
     def __init__(self, *, train: Names | None, valid: Names | None, test: Names | None, valid_share: float) -> None:
         if not 0 < valid_share < 1:
             raise InputError(f"data.valid_share must be above 0 and below 1, not {valid_share:g}.")
-        settings = ("valid", valid), ("test", test)
-        held_out = {split: tuple(map(Path, names(value))) for split, value in settings if value}
+        others = {split: tuple(map(Path, names(value))) for split, value in (("valid", valid), ("test", test)) if value}
         training = tuple(map(Path, names(train)))
-        self._files = {"train": training, "valid": training, **held_out}
+        self._files = {"train": training, "valid": training, **others}
         self._share = None if valid else valid_share
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
