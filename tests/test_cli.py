@@ -687,7 +687,7 @@ def test_user_configurations_are_used(
     """A broken configuration file is named, whatever other arguments there are."""
     monkeypatch.chdir(user_configs.parent)
     assert cli.run(["train", f"--config-dir={user_configs.name}", "experiment=mine", "run=${model.size}"], configs) == 0
-    assert (calls[0]["model"]["hidden"], calls[0]["train"]["epochs"], calls[0]["run"]) == (2, 3, 1)
+    assert (calls[0]["model"]["hidden"], calls[0]["train"]["epochs"], calls[0]["run"]) == (2, 3, "1")
     (user_configs / "experiment/broken.yaml").write_text("# @package _global_\ntrain: [\n")
     for options in ([], ["--help"], ["train.epochs=1,2"], ["modle=3"]):
         capsys.readouterr()
