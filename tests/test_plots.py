@@ -28,7 +28,7 @@ def test_an_alignment_shows_each_weight_in_its_cell(tmp_path: Path) -> None:
     path = tmp_path / "alignment.png"
     plots.alignment(attention, ["I", "have", "cats", "."], ["Tengo", "gatos", "."], path)
     cell = plots.CELL_INCHES * plots.DPI
-    margin = 0.1 * plots.DPI
+    margin = 0.1 * plots.DPI  # the pad_inches with which the figure is saved
     picture = read_grey(path)
     height, width = picture.shape
     for row in range(3):  # the map is the lower right part, inside the margin
