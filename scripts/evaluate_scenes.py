@@ -69,12 +69,14 @@ def main(arguments: Sequence[str]) -> None:
 def measure(
     captions: Sequence[Caption], scenes: Sequence[Scene], references: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
-    """The record with the shares of the module's docstring; attention and chance are None without attention."""
+    """Compute the shares defined in the module's docstring; attention and chance are None for a model without
+    attention.
+    """
     truths: dict[str, list[bool]] = defaultdict(list)
     recalls, hits, chances = [], [], []
-    for caption, scene, texts in zip(captions, scenes, references, strict=True):
+    for caption, scene, scene_references in zip(captions, scenes, references, strict=True):
         truths[_kind(scene)].append(is_true(caption.text, scene))
-        recalls.append(recall(caption.text, texts))
+        recalls.append(recall(caption.text, scene_references))
         if caption.attention is None:
             continue
         if caption.words != words_and_punctuation(caption.text):
@@ -87,7 +89,7 @@ def measure(
             chances.append(len(object_cells) / (caption.grid[0] * caption.grid[1]))
     return {
         "scenes": len(captions),
-        "true": _mean([truth for kind in truths.values() for truth in kind]),
+        "true": _mean([truth for kind_truths in truths.values() for truth in kind_truths]),
         "recall": _mean(recalls),
         "true_by_kind": {kind: _mean(truths[kind]) for kind in SCENE_KINDS if kind in truths},
         "object_words": len(hits),

@@ -17,18 +17,18 @@ from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, Box, Item, Scene
 from seqtool.data.corpora.scenes import (
     BETWEEN,
     DETERMINERS,
+    FRAMES,
+    FRAMES_WITH_POSITION,
     INVERSE,
-    PLACED,
     PLACES,
-    PLAIN,
     PLURALS,
     RELATIONS,
     SCENES,
     SIZES,
     determiner,
     is_at,
+    is_related,
     read_records,
-    related,
 )
 from seqtool.data.text.words import words_and_punctuation
 
@@ -141,8 +141,8 @@ def _patterns() -> dict[str, _Pattern]:
     wheres |= {f"{text} {PHRASE}": (None, name) for text, name in RELATIONS.items()}
     wheres[f"{BETWEEN} {PHRASE} and {PHRASE}"] = (None, BETWEEN)
     patterns = {}
-    for frame in (*PLAIN, *PLACED):
-        for where, (place, relation) in wheres.items() if frame in PLACED else [("", (None, None))]:
+    for frame in (*FRAMES, *FRAMES_WITH_POSITION):
+        for where, (place, relation) in wheres.items() if frame in FRAMES_WITH_POSITION else [("", (None, None))]:
             for be in ("is", "are"):
                 text = frame.format(PHRASE, be=be, where=where)
                 last = frame.startswith("{where}")
@@ -164,7 +164,7 @@ def is_true(caption: str, scene: Scene) -> bool:
             return False
     if description.place is not None and not is_at(description.place, items[0]):
         return False
-    return description.relation is None or related(description.relation, items)
+    return description.relation is None or is_related(description.relation, items)
 
 
 def named(caption: str) -> set[Fact]:

@@ -71,6 +71,11 @@ def full_disk(error: OSError) -> str | None:
     return f"The disk is full: {path} cannot be written; make room"
 
 
+def counted(number: int, noun: str) -> str:
+    """The number with its noun, such as `1 image` or `1,000 images`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 # Control characters, which change what a terminal shows, including line ends and marks of text direction; and unpaired
 # surrogates, which cannot be encoded.
 UNPRINTABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")

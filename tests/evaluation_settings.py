@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from seqtool.evaluation import EvaluationSettings
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 
 
 def evaluation_settings(**changes: Any) -> EvaluationSettings:

@@ -27,7 +27,7 @@ from seqtool.cli import main as cli
 from seqtool.data.text.vocabulary import JOINT, TARGET, Form, WordVocabulary
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.show_attend_tell import ShowAttendTell
-from seqtool.runtime.files import config_directory
+from seqtool.runtime.files import config_directory, write_whole
 from seqtool.settings import declarations
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import weights
@@ -150,7 +150,7 @@ BAD_TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
     "UTF-16": (
         {"lines": "the cat\n".encode("utf-16")},
         TRANSLATE,
-        "lines line 1 is not valid UTF-8 (byte 1 of the line): convert the file to UTF-8.",
+        "lines is UTF-16: convert it with iconv -f UTF-16 -t UTF-8, or save it as UTF-8.",
     ),
     "half of a surrogate pair": (
         {"lines": b"\xed\xa0\x80\n"},
@@ -173,6 +173,22 @@ BAD_TEXTS: dict[str, tuple[dict[str, bytes], str, str]] = {
         {"a.tsv": b"one\teins\ntwo\tzwei\t!\n"},
         "prepare data=parallel data.train=a.tsv data.valid=a.tsv data.processes=1",
         "a.tsv line 2 has 2 tabs: each line must be the source, one tab, the target.",
+    ),
+    "no tab": (
+        {"a": b"one eins\n", "b": b"eins\n"},
+        "prepare data=parallel data.train=a data.valid=a,b data.processes=1",
+        "a line 1 has 0 tabs: each line must be the source, one tab, the target. Or give two files, source,target.",
+    ),
+    "CSV": (
+        {"a.csv": b"one,eins\n", "b": b"eins\n"},
+        "prepare data=parallel data.train=a.csv data.valid=b,b data.processes=1",
+        "a.csv line 1 has 0 tabs: each line must be the source, one tab, the target. CSV is not read: save it with "
+        "tabs.",
+    ),
+    "no validation set": (
+        {"a": b"one\n", "b": b"eins\n"},
+        "train data=parallel data.train=a,b data.valid=null data.processes=1 device=cpu",
+        "The data have no split 'valid', only train: name its files with data.valid=.",
     ),
     "gzip cut short": (
         {"a.gz": gzip.compress(b"the cat\n" * 9)[:-12]},
@@ -236,6 +252,12 @@ def test_files_without_read_permission_are_refused(directory: Path, capsys: Capt
     refusal(capsys, "caption checkpoint=captioner images=red.png device=cpu")
     (directory / "translator" / "model.safetensors").chmod(0)
     assert "cannot be used: permission denied." in refusal(capsys, "inspect translator")
+
+
+def test_errors_in_writing_name_the_file_and_not_its_temporary_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        write_whole(tmp_path / "none" / "a", b"")
+    assert error.value.filename == str(tmp_path / "none" / "a")
 
 
 # JSON.
@@ -329,6 +351,9 @@ BAD_SETTINGS = {
     f"{TRANSLATE} threads=100000": "threads must be at most 1,024, not 100,000.",
     f"{TRANSLATE} sample=perhaps": "setting 'sample' must be true or false, not 'perhaps'.",
     "eval hypotheses=lines references=lines bootstrap=2000000": "bootstrap must be at most 1,000,000, not 2,000,000.",
+    "train optim=adam optim.betas=[a,b]": "setting 'optim.betas' must be a list of numbers, not ['a', 'b'].",
+    "train optim=adam optim.betas=[0.9]": "optim.betas must be 2 numbers from 0 to below 1, not [0.9].",
+    "train optim=adam optim.eps=-1": "optim.eps must be at least 0, not -1.",
     "prepare data.test=1000000": "data.test is 1,000,000: it must be at most 100,000 pairs.",
     "prepare data.processes=99999": "data.processes must be at most 1,024, not 99,999.",
 }
@@ -439,7 +464,7 @@ def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
 
 def values_of_wrong_type(settings: dict[str, Any]) -> dict[str, str]:
     """Return a value of a wrong type for each setting, except for names of files and runs, which may be any text."""
-    commands = (declarations.of_command(command).items() for command in declarations.COMMANDS)
+    commands = (declarations.command_settings(command).items() for command in declarations.COMMANDS)
     any_text = {name for settings in commands for name, setting in settings if setting.is_literal}
     any_text |= {"train.resume", "initialisation"}
     values = ("word", "[word]", "{a: 1}")
@@ -588,7 +613,7 @@ def test_a_run_outside_of_runs_is_refused(directory: Path, capsys: Capture) -> N
 
 
 SEQTOOL_ONLY = "only classes of seqtool may be built from it."
-TRUST_OS = f"{SEQTOOL_ONLY[:-1]} (trust=os would allow those of os, and runs the code of that module)."
+TRUST_OS = f"{SEQTOOL_ONLY[:-1]} (trust=os would allow classes of os, and run the code of that module)."
 BAD_MODELS: dict[str, tuple[dict[str, Any], str]] = {
     "text for a number": ({"embedding": "six"}, "setting 'embedding' must be a whole number, not 'six'."),
     "a list for a number": ({"embedding": [6]}, "setting 'embedding' must be a whole number, not [6]."),

@@ -63,7 +63,7 @@ def test_all_formats_give_the_same_scores(tmp_path: Path) -> None:
     for i, hypothesis_data in enumerate(hypotheses):
         for j, reference_data in enumerate((ANNOTATIONS, references)):
             files = write(tmp_path / f"h{i}.json", hypothesis_data), write(tmp_path / f"r{j}.json", reference_data)
-            records.append(evaluator(*files).of_files().record())
+            records.append(evaluator(*files).evaluate_files().record())
     assert all(record == records[0] for record in records)
     assert list(records[0]) == RECORD_KEYS
     assert read_references(tmp_path / "r0.json") == references
@@ -72,7 +72,7 @@ def test_all_formats_give_the_same_scores(tmp_path: Path) -> None:
 def test_golden_files_have_the_golden_cider_d(shared: Path) -> None:
     directory = shared / "golden"
     files = directory / "fakecap_hyps_raw.json", directory / "fakecap_refs_ptb.json"
-    scores = evaluator(*files, tokenize="none").of_files()
+    scores = evaluator(*files, tokenize="none").evaluate_files()
     assert scores.record()["cider_d"] == pytest.approx(0.5997905185184199, abs=1e-9)
     assert "cider_d      0.5998 [" in scores.text()
 
@@ -80,7 +80,7 @@ def test_golden_files_have_the_golden_cider_d(shared: Path) -> None:
 def test_the_signature_names_the_document_frequencies(tmp_path: Path) -> None:
     files = write(tmp_path / "h.json", RESULTS), write(tmp_path / "r.json", ANNOTATIONS)
     DocumentFrequencies(100, {"a": 90, "dog": 3}, "ptb", "").save(tmp_path / "coco.json")
-    scores = evaluator(*files, document_frequencies=str(tmp_path / "coco.json")).of_files()
+    scores = evaluator(*files, document_frequencies=str(tmp_path / "coco.json")).evaluate_files()
     assert "|df:coco(100)|" in scores.record()["signature"]
 
 
@@ -90,7 +90,10 @@ def test_the_signature_names_the_document_frequencies(tmp_path: Path) -> None:
         ("{", r"f\.json line 1 is not JSON \(column 2: Expecting property name enclosed in double quotes\)\.$"),
         ("3", r"f\.json holds no captions: expected a list of \{\"image_id\": …, \"caption\": …\} or "),
         ([3], r"f\.json entry 0 must be an object, not 3\.$"),
-        ([{"caption": "a"}], r"f\.json entry 0 names no image, as in .*: it has the keys 'caption'\.$"),
+        (
+            [{"caption": "a"}],
+            r"f\.json entry 0 does not name an image, for example by .*: it has the keys 'caption'\.$",
+        ),
         (
             [{"image_id": 1.5, "caption": "a"}],
             r"f\.json entry 0: 'image_id' must be a whole number or text, not 1\.5\.$",
@@ -144,7 +147,7 @@ def test_two_hypotheses_for_an_image_are_refused(tmp_path: Path) -> None:
 
 
 def scored_images(hypotheses: Path, references: Path) -> list[Any]:
-    return [segment.name for segment in evaluator(hypotheses, references).of_files().segments]
+    return [segment.name for segment in evaluator(hypotheses, references).evaluate_files().segments]
 
 
 def test_only_images_with_hypotheses_and_references_are_scored(tmp_path: Path) -> None:
@@ -154,7 +157,7 @@ def test_only_images_with_hypotheses_and_references_are_scored(tmp_path: Path) -
     assert scored_images(hypotheses, references) == ["1"]
     write(hypotheses, [*RESULTS, {"image_id": 5, "caption": "a"}])
     with pytest.raises(InputError, match=r"r\.json has no caption for image 5: every image needs at least one\.$"):
-        evaluator(hypotheses, references).of_files()
+        evaluator(hypotheses, references).evaluate_files()
 
 
 def run(*arguments: str) -> int:
@@ -192,7 +195,7 @@ def write_coco(directory: Path) -> Any:
 def test_coco_tools_read_the_output_of_eval(tmp_path: Path, capsys: Capture) -> None:
     data = write_coco(tmp_path / "coco")
     captioner: Any = StubCaptioner()
-    evaluator(output=str(tmp_path / "results.json")).of_checkpoint(captioner, EvaluationData(data))
+    evaluator(output=str(tmp_path / "results.json")).evaluate_checkpoint(captioner, EvaluationData(data))
     results = COCO(tmp_path / "coco" / "annotations" / "captions_val2017.json").loadRes(str(tmp_path / "results.json"))
     assert sorted(results.getImgIds()) == [1, 2]
 
@@ -201,7 +204,7 @@ def test_evaluating_a_checkpoint_downloads_nothing(tmp_path: Path, monkeypatch: 
     captioner: Any = StubCaptioner()
     captioner.config = {"data": write_coco(tmp_path / "coco")}
     monkeypatch.setattr(Coco, "fetch", pytest.fail)
-    assert evaluator().of_checkpoint(captioner, EvaluationData()) and captioner.captioned == 2
+    assert evaluator().evaluate_checkpoint(captioner, EvaluationData()) and captioner.captioned == 2
 
 
 def test_mismatched_document_frequencies_are_refused_before_decoding(tmp_path: Path) -> None:
@@ -209,7 +212,7 @@ def test_mismatched_document_frequencies_are_refused_before_decoding(tmp_path: P
     captioner: Any = StubCaptioner()
     data = EvaluationData(write_coco(tmp_path / "coco"))
     with pytest.raises(InputError, match=r"^The document frequencies df were counted with tokenize=none: they cannot"):
-        evaluator(document_frequencies=str(tmp_path / "df.json")).of_checkpoint(captioner, data)
+        evaluator(document_frequencies=str(tmp_path / "df.json")).evaluate_checkpoint(captioner, data)
     assert captioner.captioned == 0
 
 
@@ -277,7 +280,7 @@ def test_saved_document_frequencies_give_the_same_scores(files: Path, capsys: Ca
             "task=captioning hypotheses=h.json references=r.json output=x",
             "output= is for the captions of checkpoint=PATH: leave it out with hypotheses=FILE.",
         ),
-        ("checkpoint=[]", "checkpoint= is empty: write checkpoint=PATH, a run or checkpoint."),
+        ("checkpoint=[]", "checkpoint= is empty: write checkpoint=PATH, where PATH is a run or a checkpoint."),
         (
             "task=captioning hypotheses=h.json references=r.json save_document_frequencies=x",
             "save_document_frequencies=FILE takes one references=FILE, and no setting of scoring.",

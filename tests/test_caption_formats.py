@@ -244,8 +244,8 @@ BAD_TABLES = {
     "a header without captions": (
         "image\talt text\n1000.jpg\thello\n", "line 1 has the columns image, alt text: call the column"
     ),
-    "no header": ("1000.jpg,A dog\n", "line 1 is '1000.jpg,A dog': a file of captions has a header"),
-    "an unknown header": ("dog;cat\n", "line 1 is 'dog;cat': a file of captions has a header"),
+    "no header": ("1000.jpg,A dog\n", "line 1 is '1000.jpg,A dog': expected a file of captions"),
+    "an unknown header": ("dog;cat\n", "line 1 is 'dog;cat': expected a file of captions"),
 }  # fmt: skip
 
 
@@ -289,7 +289,7 @@ UNKNOWN_OBJECTS: dict[str, Any] = {
         [{"file": "1000.jpg", "label": 3}],
         "has no caption of 1000.jpg: it has the keys 'file', 'label'",
     ),
-    "records without an image": ({"data": [{"caption": "a dog", "score": 1}]}, "data[0] names no image"),
+    "records without an image": ({"data": [{"caption": "a dog", "score": 1}]}, "data[0] does not name an image"),
 }
 
 
@@ -360,7 +360,8 @@ def test_only_images_with_hypotheses_are_scored(form: str, capsys: Capture, capl
     assert json.loads(capsys.readouterr().out) == scores
     write("h.json", json.dumps({**two_hypotheses, "2000.jpg": "a dog"}))
     assert score("h.json", references) == 2
-    assert "h.json has captions for image 2000.jpg that" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "h.json has captions for image 2000.jpg that" in message and ".jpg.\n" in message
     write("h.json", json.dumps(two_hypotheses))
     write("more.json", json.dumps({"1000.jpg": "a dog"}))
     assert score("h.json", references, "baseline=more.json") == 2

@@ -417,8 +417,8 @@ def test_inspect_names_the_model_scores_and_data(directory: Path, capsys: Captur
         (["train", *DATA, TRAIN, *SOFT, "model.reward=-1"], "model.reward must be at least 0, not -1.0."),
         (
             ["train", *DATA, TRAIN, *SOFT, "model.encoder.fine_tune_from=null"],
-            "model.encoder.augment=true needs a trained encoder: set model.encoder.fine_tune_from to a step, or "
-            "augment to false.",
+            "model.encoder.augment=true needs an encoder that is fine-tuned: set model.encoder.fine_tune_from to a "
+            "step, or augment to false.",
         ),
         (
             ["train", "data=photos", "data.train=c.jsonl"],

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent
 LITERAL = {  # settings that hold names and texts: True if they may hold several
     command: {
         name: setting.several
-        for name, setting in declarations.of_command(command).items()
+        for name, setting in declarations.command_settings(command).items()
         if setting.is_literal and not setting.classes
     }
     for command in ("train", "eval")
@@ -302,6 +302,7 @@ def test_the_name_of_a_run_may_refer_to_settings(calls: list[Any], configs: Path
     names = {
         "a_${model.hidden}": "a_8",
         "${model.hidden}-${train.epochs}": "8-2",
+        "${model.hidden}": "8",
         "it's \\${train.epochs}, {b}": "it's \\2, {b}",
         "${oc.env:HOME}": "${oc.env:HOME}",
         "$HOME ${ x": "$HOME ${ x",
@@ -316,6 +317,9 @@ def test_the_name_of_a_run_may_refer_to_settings(calls: list[Any], configs: Path
 def test_a_reference_to_an_unknown_setting_is_refused(calls: list[Any], configs: Path, capsys: Capture) -> None:
     assert cli.run(["train", "run=a_${model.hiden}"], configs) == 2
     expected = "seqtool: Setting 'run' cannot be resolved: Interpolation key 'model.hiden' not found.\n"
+    assert (calls, capsys.readouterr().err) == ([], expected)
+    assert cli.run(["train", "run=a_${hiden}"], configs) == 2
+    expected = "seqtool: Setting 'run' refers to an unknown setting 'hiden'; did you mean 'model.hidden'?\n"
     assert (calls, capsys.readouterr().err) == ([], expected)
 
 
@@ -359,7 +363,7 @@ def test_runs_of_a_sweep_have_different_names(calls: list[Any], configs: Path) -
     assert [call["run"] for call in calls] == ["a_8", "a_8-1", "a_512", "a_512-3"]
     calls.clear()
     assert cli.run([*sweep, "run=${model.hidden}"], configs) == 0
-    assert [str(call["run"]) for call in calls] == ["8", "8-1", "512", "512-3"]
+    assert [call["run"] for call in calls] == ["8", "8-1", "512", "512-3"]
 
 
 def test_a_job_that_fails_does_not_end_the_sweep(
@@ -587,7 +591,7 @@ def test_null_is_null_unless_a_file_has_this_name(calls: list[Any], configs: Pat
 
 def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
     for setting in ("train.epochs=1,2", "model=small", "~data", "note=${run}", "data.train", "checkpoint="):
-        assert arguments.quoted(setting, ConfigFiles("train", [configs])) == setting
+        assert arguments.quote_setting(setting, ConfigFiles("train", [configs])) == setting
 
 
 @pytest.mark.parametrize(
@@ -683,7 +687,7 @@ def test_user_configurations_are_used(
     """A broken configuration file is named, whatever other arguments there are."""
     monkeypatch.chdir(user_configs.parent)
     assert cli.run(["train", f"--config-dir={user_configs.name}", "experiment=mine", "run=${model.size}"], configs) == 0
-    assert (calls[0]["model"]["hidden"], calls[0]["train"]["epochs"], calls[0]["run"]) == (2, 3, 1)
+    assert (calls[0]["model"]["hidden"], calls[0]["train"]["epochs"], calls[0]["run"]) == (2, 3, "1")
     (user_configs / "experiment/broken.yaml").write_text("# @package _global_\ntrain: [\n")
     for options in ([], ["--help"], ["train.epochs=1,2"], ["modle=3"]):
         capsys.readouterr()

@@ -141,7 +141,7 @@ def test_a_trusted_target_may_be_any_function_with_defaults(package: None) -> No
         ({"sise": 1}, "Unknown setting 'model.sise'; did you mean 'model.size'?"),
         ({"size": "big"}, "Setting 'model.size' must be a whole number, not 'big'."),
         ({"scale": None}, "Setting 'model.scale' must be a number, not null."),
-        ({"sizes": ["a"]}, "Setting 'model.sizes' must be a list, not ['a']."),
+        ({"sizes": ["a"]}, "Setting 'model.sizes' must be a list of numbers, not ['a']."),
         ({"size": "???", "kind": "???"}, "Missing setting 'model.kind'; missing setting 'model.size'."),
         (
             {"vocabulary": 1},
@@ -183,7 +183,7 @@ def test_a_checkpoint_may_only_name_classes_of_the_package(target: str, package:
     package_name = target.partition(".")[0]
     expected = f"The configuration names '{target}': only classes of seqtool may be built from it"
     if package_name != "seqtool":
-        expected += f" (trust={package_name} would allow those of {package_name}, and runs the code of that module)"
+        expected += f" (trust={package_name} would allow classes of {package_name}, and run the code of that module)"
     assert message(classes.build, {"_target_": target}, trusted=False) == f"{expected}."
 
 
@@ -302,7 +302,7 @@ def test_modules_are_not_imported_without_trust(user_module: None) -> None:
 def test_trust_takes_names_of_modules() -> None:
     assert classes.modules(None) == []
     assert classes.modules("mine, other") == classes.modules(["mine", "other"]) == ["mine", "other"]
-    expected = "trust=mine.Model is not the name of a module: of mine.parts.Model it is mine."
+    expected = "trust=mine.Model is not the name of a module: for mine.parts.Model write trust=mine."
     assert message(classes.modules, "mine.Model") == expected
 
 

@@ -21,8 +21,8 @@ from seqtool.data.text.words import SPLITS
 from seqtool.models.hard_attention import CHOICES
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain, typed
-from seqtool.settings.classes import located
-from seqtool.settings.declarations import COMMANDS, NewFile, declared, of_command
+from seqtool.settings.classes import locate_target
+from seqtool.settings.declarations import COMMANDS, NewFile, command_settings, declared
 from seqtool.training.optimisation import SCHEDULES
 
 CONFIGS = config_directory()
@@ -37,8 +37,8 @@ def run(*arguments: str, configs: Path = CONFIGS) -> int:
 def test_yaml_files_and_declarations_name_the_same_settings(command: str) -> None:
     in_yaml = {name for name in ConfigFiles(command, [CONFIGS]).settings() if not name.endswith("_target_")}
     groups = {name.rpartition(".")[0] for name in in_yaml} | {"experiment"}
-    assert of_command(command).keys() <= in_yaml
-    undeclared = in_yaml - of_command(command).keys() - groups
+    assert command_settings(command).keys() <= in_yaml
+    undeclared = in_yaml - command_settings(command).keys() - groups
     assert {name.partition(".")[0] for name in undeclared} <= {*CLASS_GROUPS}
     assert not {name for name in undeclared if name.startswith(("model.encoder.", "data.vocabulary.", "data.limits."))}
     assert set(help_texts.COMMANDS) == COMMANDS.keys()
@@ -51,11 +51,11 @@ def test_every_default_is_stated_only_once() -> None:
         fields = [field for schema in schemas for field in dataclasses.fields(schema)]
         for name in {field.name for field in fields if _has_default(field)}:
             assert group in ("data.vocabulary", "data.limits"), name
-            choices = [files.of_choice("data", choice) for choice in files.choices("data")]
+            choices = [files.choice_settings("data", choice) for choice in files.choices("data")]
             assert any(f"{group}.{name}" not in settings for settings in choices), name
     for file in [*CONFIGS.glob("model/*.yaml"), *CONFIGS.glob("data/*.yaml"), *CONFIGS.glob("schedule/*.yaml")]:
         settings = load(file)
-        target = SCHEDULES[settings["name"]] if "name" in settings else located(settings, trusted=True)
+        target = SCHEDULES[settings["name"]] if "name" in settings else locate_target(settings, trusted=True)
         for name, parameter in inspect.signature(target).parameters.items():
             assert name not in settings or parameter.default is parameter.empty, f"{file}: {name}"
 
@@ -65,12 +65,12 @@ def _has_default(field: "dataclasses.Field[Any]") -> bool:
 
 
 def test_declared_choices_agree_with_the_code() -> None:
-    train, vocabulary = of_command("train"), declared(declarations.Vocabulary)
+    train, vocabulary = command_settings("train"), declared(declarations.Vocabulary)
     assert train["train.batch_by"].choices == ("sentences", "tokens")
     assert vocabulary["kind"].choices == KINDS and vocabulary["normalization"].choices == tuple(NORMALIZATIONS)
     assert vocabulary["size"].at_least == len(SPECIALS) + 1
-    assert of_command("translate")["words"].choices == of_command("eval")["words"].choices == tuple(SPLITS)
-    assert of_command("caption")["hard_attention"].choices == tuple(CHOICES)
+    assert command_settings("translate")["words"].choices == command_settings("eval")["words"].choices == tuple(SPLITS)
+    assert command_settings("caption")["hard_attention"].choices == tuple(CHOICES)
 
 
 @dataclasses.dataclass
@@ -89,14 +89,14 @@ def configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with (tmp_path / "configs/translate.yaml").open("a") as file:
         file.write("lexicon: null  # a file of word pairs\nunused: null  # a file for unused pairs\ndepth: 1\n")
     monkeypatch.setitem(COMMANDS, "translate", {"": (*COMMANDS["translate"][""], Lexicon)})  # type: ignore[arg-type]
-    of_command.cache_clear()
+    command_settings.cache_clear()
     (tmp_path / "home").mkdir()
     (tmp_path / "home/words.txt").touch()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     yield tmp_path / "configs"
     monkeypatch.undo()
-    of_command.cache_clear()
+    command_settings.cache_clear()
 
 
 def test_a_file_setting_is_added_by_a_line_and_a_declaration(

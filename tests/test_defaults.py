@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.predictor import Predictor
 from seqtool.predict.translator import Translator
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import config_directory
 
 

@@ -21,7 +21,7 @@ from seqtool.predict.translator import Translator
 
 @dataclass(eq=False)
 class Item(WorkItem):
-    """A request; those of one group are answered by one call of `work` with all their values."""
+    """A request. Requests of one group are answered together, by one call of `work` with the values of all."""
 
     work: Callable[[list[Any]], Sequence[Any]]
     value: Any = None

@@ -26,8 +26,8 @@ TINY = (
 )
 TOY = "data.train=40 data.valid=6 data.test=6 data.vocabulary.kind=word"
 NOT_TRUSTED = (
-    "The configuration names '{name}': only classes of seqtool may be built from it (trust={top} would allow those of "
-    "{top}, and runs the code of that module)."
+    "The configuration names '{name}': only classes of seqtool may be built from it (trust={top} would allow classes "
+    "of {top}, and run the code of that module)."
 )
 
 

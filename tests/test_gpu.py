@@ -34,7 +34,7 @@ from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.hard_attention import DrawnLocations, Rows
 from seqtool.models.inputs import Annotations
 from seqtool.models.show_attend_tell import ShowAttendTell
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import config_directory
 from seqtool.runtime.precision import autocast, without_tf32
 from seqtool.training import checkpoint

@@ -38,7 +38,7 @@ def make_reader(cell: str, hidden: int = 64, **initial: Any) -> LanguageModel:
 
 def make_text(steps: int, rows: int = 8) -> Batch:
     tokens = np.random.default_rng(0).integers(4, 20, steps * rows).astype(np.uint16)
-    return Streams(tokens, rows=rows, steps=steps).probes(rows)
+    return Streams(tokens, stream_count=rows, steps=steps).probes(rows)
 
 
 def gradient_norms(model: Any, batch: Batch, tensor: str = "h") -> list[float]:

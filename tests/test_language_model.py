@@ -108,13 +108,13 @@ def test_without_files_the_built_in_sentences_are_used() -> None:
 @pytest.mark.parametrize(("length", "rows", "steps"), [(100, 4, 7), (23, 5, 4), (3, 8, 2), (50, 1, 50), (11, 3, 100)])
 def test_streams_contain_every_token_once(length: int, rows: int, steps: int) -> None:
     tokens = np.arange(4, 4 + length).astype(np.uint16)
-    streams = Streams(tokens, rows=rows, steps=steps)
+    streams = Streams(tokens, stream_count=rows, steps=steps)
     labels, position = [], 0
-    assert streams.rows == min(rows, length) and streams.tokens == length
+    assert streams.stream_count == min(rows, length) and streams.tokens == length
     while not streams.has_ended(position):
         (spans,) = streams.batches(position, 1)
         batch = streams.collate(spans)
-        assert batch.continues == (position > 0) and batch.tokens == streams.labels(spans)
+        assert batch.continues == (position > 0) and batch.tokens == streams.count_labels(spans)
         for row, (start, end, _) in zip(batch.target, spans, strict=True):
             row_labels = row[1:][row[1:] != PAD].tolist()
             assert row_labels == tokens[start:end].tolist()
@@ -435,7 +435,7 @@ def test_vocabularies_learn_from_long_lines(kind: str) -> None:
 
 def test_streams_that_have_ended_give_an_empty_batch() -> None:
     """A process needs such a batch if its streams are shorter than those of the others by a multiple of the steps."""
-    streams = Streams(np.arange(4, 101), rows=4, steps=12)
+    streams = Streams(np.arange(4, 101), stream_count=4, steps=12)
     batch = streams.collate(streams.chunk(len(streams) - 1)[0::2])
     assert batch.target.shape == (2, 2) and batch.tokens == 0
 

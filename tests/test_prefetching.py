@@ -36,15 +36,15 @@ class BatchMaker:
     """Makes batches, and records the first index of each and the thread that made it."""
 
     def __init__(self) -> None:
-        self.threads: list[tuple[int, str]] = []
+        self.calls: list[tuple[int, str]] = []
 
     def __call__(self, indices: Indices) -> Batch:
-        self.threads.append((int(indices[0]), threading.current_thread().name))
+        self.calls.append((int(indices[0]), threading.current_thread().name))
         sentences = random_sentences(len(indices), seed=int(indices[0]))
         return Batch(make_source(sentences), make_target(sentences), indices, 1)
 
 
-def thread_names() -> list[str]:
+def prefetching_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
@@ -60,11 +60,11 @@ def test_batches_come_in_order_from_the_thread() -> None:
     with Prefetcher(make, CPU) as batches:
         for count, indices in enumerate(GROUPS, start=1):
             assert np.array_equal(batches.take(indices, GROUPS[count:]).indices, indices)
-        assert len(thread_names()) == 1
-    assert sorted(make.threads)[0] == (0, threading.current_thread().name)  # the first batch was not announced
-    announced = [(first, name.startswith("batches")) for first, name in make.threads if first]
+        assert len(prefetching_threads()) == 1
+    assert sorted(make.calls)[0] == (0, threading.current_thread().name)  # the first batch was not announced
+    announced = [(first, name.startswith("batches")) for first, name in make.calls if first]
     assert announced == [(first, True) for first in range(3, 30, 3)]
-    assert not thread_names()
+    assert not prefetching_threads()
 
 
 @pytest.mark.usefixtures("cpu_thread")
@@ -72,7 +72,7 @@ def test_two_batches_are_made_ahead_and_others_when_taken() -> None:
     make = BatchMaker()
     with Prefetcher(make, CPU) as batches:
         batches.take(GROUPS[0], GROUPS[1:])
-    assert len(make.threads) <= 3  # announced batches that had not begun were dropped
+    assert len(make.calls) <= 3  # announced batches that had not begun were dropped
     with Prefetcher(make, CPU) as batches:
         batches.take(GROUPS[0], GROUPS[1:])
         assert np.array_equal(batches.take(GROUPS[5], GROUPS[6:]).indices, GROUPS[5])
@@ -84,8 +84,8 @@ def test_a_cpu_uses_no_thread() -> None:
     with Prefetcher(make, CPU) as batches:
         for count, indices in enumerate(GROUPS, start=1):
             batches.take(indices, GROUPS[count:])
-            assert not thread_names()
-    assert {name for _, name in make.threads} == {threading.current_thread().name}
+            assert not prefetching_threads()
+    assert {name for _, name in make.calls} == {threading.current_thread().name}
 
 
 @pytest.mark.usefixtures("cpu_thread")
@@ -102,7 +102,7 @@ def test_an_error_in_the_thread_is_raised_when_its_batch_is_taken() -> None:
         batches.take(GROUPS[1], GROUPS[2:])
         batches.take(GROUPS[2], GROUPS[3:])
     assert caught.value is error
-    assert not thread_names()
+    assert not prefetching_threads()
 
 
 @pytest.fixture
@@ -147,10 +147,10 @@ def test_a_thread_changes_neither_training_nor_resuming(
         patch.setattr(MetricsLog, "updated", stop_at(5))
         assert train(*settings, "run=parts") == 130
         assert checkpoint.newest(workspace / "runs/parts").path.name == "step-0000005-stopped"
-        assert not thread_names()
+        assert not prefetching_threads()
     assert train("run=parts", "train.resume=true", *settings) == 0
     assert same_weights("without", "parts")
-    assert not thread_names()
+    assert not prefetching_threads()
 
 
 @pytest.mark.usefixtures("cpu_thread")
@@ -169,4 +169,4 @@ def test_out_of_memory_names_the_batch_that_was_computed(
     source, target = int(batches[0].source.lengths.max()) - 1, batches[0].target.shape[1] - 2
     clause = f"at step 1, whose batch has 4 sentences, the longest source of {source} and longest target of {target} "
     assert re.search(re.escape(f"Out of memory on cpu {clause}"), capsys.readouterr().err)
-    assert not thread_names()
+    assert not prefetching_threads()

@@ -62,7 +62,8 @@ def configuration(words: list[str]) -> DictConfig:
     """Return Hydra's configuration of a command line. An unknown setting or choice raises an exception."""
     _, settings, paths = arguments.split(words[1:], words[0])
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return compose(words[0], arguments.prepared(settings, paths, ConfigFiles(words[0], [config_directory()])))
+        files = ConfigFiles(words[0], [config_directory()])
+        return compose(words[0], arguments.hydra_overrides(settings, paths, files))
 
 
 def test_pages_have_commands() -> None:

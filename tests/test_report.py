@@ -17,7 +17,7 @@ from PIL import Image
 
 from seqtool.cli import main as cli
 from seqtool.data.cache import Cache
-from seqtool.evaluation import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, flags_of
+from seqtool.evaluation import CUT, EMPTY, REPEATED, UNATTENDED, UNKNOWN, find_flags
 from seqtool.metrics.words import LABELS, f1_by_count, repeats
 from seqtool.runtime.files import config_directory
 from seqtool.view.report import SIZE, Details, bundle, pack, write
@@ -139,12 +139,12 @@ def test_repeated_words_are_noticed(text: str, repeated: bool) -> None:
 
 
 def test_flags_name_faults_of_outputs() -> None:
-    assert flags_of(" ", ended=False) == [EMPTY, CUT]
-    assert flags_of("the the the", unknown=True) == [REPEATED, UNKNOWN]
-    assert flags_of("a house", source="a house") == ["copied"] and flags_of("no", source="no") == []
+    assert find_flags(" ", ended=False) == [EMPTY, CUT]
+    assert find_flags("the the the", unknown=True) == [REPEATED, UNKNOWN]
+    assert find_flags("a house", source="a house") == ["copied"] and find_flags("no", source="no") == []
     attention = np.array([[0.99, 0.01, 0.0]])
-    assert flags_of("x", attention=(attention, ["a", "house", "."])) == [UNATTENDED]
-    assert flags_of("x", attention=(attention[:, [0, 2]], ["a", "."])) == []
+    assert find_flags("x", attention=(attention, ["a", "house", "."])) == [UNATTENDED]
+    assert find_flags("x", attention=(attention[:, [0, 2]], ["a", "."])) == []
 
 
 def test_f1_of_words_by_their_count() -> None:
@@ -326,3 +326,6 @@ def test_damaged_samples_are_refused(workspace: Path, tmp_path: Path, capsys: py
     samples.write_text('{"step": 1, "samples": [3]}\n\n')
     assert run("report", str(tmp_path), "output=a.html") == 2
     assert "samples.jsonl line 1 holds no samples." in capsys.readouterr().err
+    (tmp_path / "config.yaml").write_text("a: [")
+    assert run("report", str(tmp_path), "output=a.html") == 2
+    assert f"seqtool: {tmp_path / 'config.yaml'} is not YAML: " in capsys.readouterr().err

@@ -11,7 +11,7 @@ import sacrebleu
 from PIL import Image
 
 from seqtool.cli import main as cli
-from seqtool.evaluation import flags_of
+from seqtool.evaluation import find_flags
 from seqtool.metrics.words import f1_by_count
 from seqtool.runtime.files import config_directory, write_lines
 
@@ -296,7 +296,7 @@ def test_training_data_are_counted_by_characters() -> None:
     ],
 )
 def test_flags_of_unspaced_text(text: str, source: str | None, expected: list[str]) -> None:
-    assert flags_of(text, source=source) == expected
+    assert find_flags(text, source=source) == expected
 
 
 PAIRS = {

@@ -23,7 +23,7 @@ from seqtool.cli.arguments import ConfigFiles, is_preset
 from seqtool.evaluation import FLAG_MEANINGS
 from seqtool.runtime.files import config_directory
 from seqtool.settings import KINDS, _alternatives, class_in, declarations
-from seqtool.settings.classes import located
+from seqtool.settings.classes import locate_target
 from seqtool.settings.declarations import NONE, Setting
 from seqtool.training import verdict
 from seqtool.training.optimisation import SCHEDULES
@@ -322,7 +322,7 @@ def _target(file: Path) -> Any:
     """The class whose arguments a choice sets."""
     settings = yaml.safe_load(file.read_text("utf-8"))
     if "_target_" in settings:
-        return located(settings, trusted=True)
+        return locate_target(settings, trusted=True)
     return SCHEDULES.get(settings.get("name"), declarations.Optimiser)
 
 

@@ -1,4 +1,4 @@
-"""What users run: a module for each command, and what the commands share."""
+"""The command line: a module for each command, and the code that the commands share."""
 
 COMMANDS = (
     *("prepare", "train", "translate", "caption", "generate", "score", "eval"),

@@ -1,8 +1,8 @@
-"""The YAML files of a command's settings, and the command line's arguments: prepared for Hydra, and checked for what
-Hydra would silently misread or ignore.
+"""Finds the YAML files of a command's settings, and prepares the command line's arguments for Hydra.
 
-Hydra's grammar refuses most of the characters that a file name may contain, and reads commas as sweeps and digits as
-numbers. So values of settings that are declared to hold names or text are quoted before Hydra sees them.
+Both are checked for errors that Hydra would ignore or misread without a message. Hydra's grammar refuses most of the
+characters that a file name may contain, and reads commas as sweeps and digits as numbers. So values of settings that
+are declared to hold names or text are quoted before Hydra sees them.
 """
 
 import argparse
@@ -21,16 +21,17 @@ from yaml import YAMLError
 from seqtool.cli import COMMANDS
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
-from seqtool.settings import declarations, escape, escaped, leaves, plain, sentence, unknown
-from seqtool.settings.classes import PACKAGE, located
+from seqtool.settings import declarations, escape, escape_all, leaves, plain, sentence, unknown
+from seqtool.settings.classes import PACKAGE, locate_target
 from seqtool.settings.declarations import Setting, other_name
 from seqtool.training.runs import RUNS
 
 CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups whose choices name a class
-# key=value, +key=value, ++key=value, ~key or ~key=value
+# The forms of an override: key=value, +key=value, ++key=value, ~key or ~key=value
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
-# an element of a list, quoted or not, up to the next comma or the end
+# An element of a list, quoted or not, up to the next comma or the end
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
+REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # ${key}; not ${oc.env:HOME}
 
 PRESET_HEADER = "# @package _global_"
 
@@ -41,8 +42,8 @@ class ConfigFiles:
     """The YAML files of a command's settings.
 
     command: the command's name
-    folders: the directories of YAML files, the package's first and then the user's own; a file in an earlier one hides
-        a file of the same name in a later one
+    folders: the directories of YAML files, the package's own before the user's; a file hides the files of the same name
+        in later directories
     files: the files of the settings outside groups
     groups: the command's groups, each with its default choice
     """
@@ -67,10 +68,10 @@ class ConfigFiles:
         files = [folder / f"{name}{suffix}" for folder in self.folders]
         return next((file for file in files if file.is_file()), files[0])
 
-    def included(self, group: str, choice: str | None) -> list[tuple[Path, str]]:
+    def included_files(self, group: str, choice: str | None) -> list[tuple[Path, str]]:
         """The file of a choice and the files that it includes by `NAME` or `/NAME@PACKAGE`; empty if it has no file.
 
-        Each comes with the prefix of its settings within the group, such as `encoder.`, which may be empty.
+        Each file comes with the prefix of its settings within the group, such as `encoder.` or an empty string.
         """
         file = self.find(f"{group}/{choice}")
         if not file.is_file():
@@ -81,7 +82,7 @@ class ConfigFiles:
                 name, _, package = entry.lstrip("/").partition("@")
                 files.append((self.find(name), "" if package == "_here_" else f"{package}."))
             elif isinstance(entry, str) and entry not in ("_self_", choice):
-                files += self.included(group, entry)
+                files += self.included_files(group, entry)
         return files
 
     def all_groups(self) -> set[str]:
@@ -89,30 +90,30 @@ class ConfigFiles:
         folders = [folder for directory in self.folders for folder in directory.iterdir() if folder.is_dir()]
         return {folder.name for folder in folders} - {"hydra"}
 
-    def choices(self, group: str, *, own: bool = False) -> list[str]:
-        """The choices of a group, sorted; with `own`, only those in the user's own files."""
-        folders = self.folders[1:] if own else self.folders
+    def choices(self, group: str, *, user_only: bool = False) -> list[str]:
+        """The choices of a group, sorted; with `user_only`, only those in the user's own files."""
+        folders = self.folders[1:] if user_only else self.folders
         files = [file for folder in folders for file in (folder / group).glob("*.yaml") if file.is_file()]
         return sorted({file.stem for file in files})
 
-    def of_choice(self, group: str, choice: str | None) -> set[str]:
-        """The full names of the settings that a choice adds. A preset adds none: it sets those of other groups."""
-        files = self.included(group, choice)
+    def choice_settings(self, group: str, choice: str | None) -> set[str]:
+        """The full names of the settings that a choice adds. A preset adds none, but sets settings of other groups."""
+        files = self.included_files(group, choice)
         if not files or is_preset(files[0][0]):
             return set()
         return {key for file, prefix in files for key in keys(load(file), f"{group}.{prefix}")}
 
     def outside_groups(self) -> set[str]:
-        """The full names of the settings that the command has whatever is chosen, and of its groups."""
+        """The full names of the settings that the command has with all choices, and of its groups."""
         return {key for file in self.files for key in keys(load(file))} | self.groups.keys()
 
     def settings(self) -> set[str]:
-        """The full names of the settings that the command has with any choice, and of its groups."""
+        """The full names of the settings that the command has with at least one choice, and of its groups."""
         settings = self.outside_groups()
         for group in self.groups:
             for choice in self.choices(group):
                 with suppress(InputError):  # a file that cannot be read matters only where it is chosen
-                    settings |= self.of_choice(group, choice)
+                    settings |= self.choice_settings(group, choice)
         return settings
 
 
@@ -137,8 +138,8 @@ def load(file: Path) -> Group:
     try:
         content = OmegaConf.to_container(OmegaConf.load(file))
     except UnicodeDecodeError as error:
-        start = file.read_bytes()[:2]
-        encoding = "UTF-16" if start in (BOM_UTF16_LE, BOM_UTF16_BE) else "Latin-1 or Windows-1252"
+        first_bytes = file.read_bytes()[:2]
+        encoding = "UTF-16" if first_bytes in (BOM_UTF16_LE, BOM_UTF16_BE) else "Latin-1 or Windows-1252"
         raise InputError(f"{file} is not UTF-8, but perhaps {encoding}: save it as UTF-8.") from error
     except YAMLError as error:
         if b"\0" in file.read_bytes():
@@ -157,17 +158,17 @@ class _Parser(argparse.ArgumentParser):
 
 def read(arguments: Sequence[str], command: str, configs: Path) -> tuple[argparse.Namespace, list[str], ConfigFiles]:
     """The options of a command line, its settings as overrides for Hydra, and the files that they choose from."""
-    options, given, paths = split(arguments, command)
+    options, overrides, paths = split(arguments, command)
     files = config_files(arguments, command, configs)
-    check_files(given, files)
-    return options, prepared(given, paths, files), files
+    check_files(overrides, files)
+    return options, hydra_overrides(overrides, paths, files), files
 
 
 def split(arguments: Sequence[str], command: str) -> tuple[argparse.Namespace, list[str], list[str]]:
     """Split a command line into options, settings and bare paths.
 
-    They may be mixed on the line, and stay in order. Only some commands take bare paths: arguments without `=`, and
-    those that name an existing file.
+    The three may be mixed on the line, and each keeps its order. Only some commands take bare paths, which are
+    arguments without `=` and arguments that name an existing file.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
@@ -203,7 +204,7 @@ def split(arguments: Sequence[str], command: str) -> tuple[argparse.Namespace, l
 
 def positional(command: str) -> str | None:
     """The name of the setting whose values a command takes without `key=`, if it has one."""
-    return next((name for name, setting in declarations.of_command(command).items() if setting.positional), None)
+    return next((name for name, setting in declarations.command_settings(command).items() if setting.positional), None)
 
 
 def config_files(arguments: Sequence[str], command: str, configs: Path) -> ConfigFiles:
@@ -220,21 +221,21 @@ def config_files(arguments: Sequence[str], command: str, configs: Path) -> Confi
 
 
 def check_files(settings: Sequence[str], files: ConfigFiles) -> None:
-    """Raise InputError if one of the settings chooses a file of the user's own that Hydra would silently misread or
-    ignore.
-    """
+    """Raise InputError if a setting chooses one of the user's own files that Hydra would ignore or misread."""
     values = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
     for group in files.all_groups() & values.keys():
         for name in values[group].strip("[]").split(","):
-            for file, _ in files.included(group, name.strip()):
+            for file, _ in files.included_files(group, name.strip()):
                 if load(file) and not file.is_relative_to(files.folders[0]):
                     _check_file(file, group, files)
 
 
 def _check_file(file: Path, group: str, files: ConfigFiles) -> None:
-    """Check a choice of a group: that no key is a full name, as on the command line; that the groups and choices in its
-    defaults, such as `override /model: luong`, exist; and the header of a preset, and that it sets no group of settings
-    as if it were a setting.
+    """Raise InputError for mistakes in the user's file of a choice:
+
+    - a key that is a full name, as on the command line
+    - a group or choice in its defaults, such as `override /model: luong`, that does not exist
+    - a preset without the header of presets, or with a group of settings as if it were a setting
     """
     content = load(file)
     for key in map(str, content):
@@ -252,7 +253,7 @@ def _check_file(file: Path, group: str, files: ConfigFiles) -> None:
             if isinstance(choice, str) and choice not in choices:
                 raise InputError(sentence([f"{file}: {unknown(choice, choices, kind=other)}"]))
     if group != "experiment" and (files.folders[0] / group).is_dir():
-        return  # not a preset
+        return  # the file is not a preset
     groups = {key for settings in files.files for key, value in load(settings).items() if isinstance(value, Mapping)}
     groups |= files.groups.keys()
     header = re.match(r"\s*#\s*@package +(_?\w+)", file.read_text("utf-8-sig"))
@@ -266,30 +267,31 @@ def _check_file(file: Path, group: str, files: ConfigFiles) -> None:
 
 def declaration(name: str, files: ConfigFiles) -> Setting:
     """The declaration of a command's setting, which may be an argument of a class that the user's own files name."""
-    settings = declarations.of_command(files.command)
+    settings = declarations.command_settings(files.command)
     group, _, argument_name = name.partition(".")
     if name not in settings and group in files.groups:
-        for choice in files.choices(group, own=True):
+        for choice in files.choices(group, user_only=True):
             with suppress(InputError, ImportError):  # a file or class that cannot be read matters only where chosen
                 target = load(files.find(f"{group}/{choice}")).get("_target_")
                 if isinstance(target, str) and target.partition(".")[0] != PACKAGE:
-                    argument = declarations.declared(located({"_target_": target}, trusted=True)).get(argument_name)
+                    arguments = declarations.declared(locate_target({"_target_": target}, trusted=True))
+                    argument = arguments.get(argument_name)
                     if argument is not None and argument.is_literal:
                         return argument
     return settings.get(name, declarations.NONE)
 
 
-def prepared(settings: Sequence[str], paths: Sequence[str], files: ConfigFiles) -> list[str]:
-    """The settings and bare paths as overrides for Hydra."""
-    ready = [quoted(setting, files) for setting in settings]
+def hydra_overrides(settings: Sequence[str], paths: Sequence[str], files: ConfigFiles) -> list[str]:
+    """The settings and bare paths as overrides in Hydra's grammar."""
+    overrides = [quote_setting(setting, files) for setting in settings]
     if paths:
-        ready.append(f"{positional(files.command)}=[{','.join(map(quote, paths))}]")
-    stored = tuple(f"{group}." for group in stored_groups(files.command, ready))
-    return [f"++{setting}" if setting.startswith(stored) else setting for setting in ready]
+        overrides.append(f"{positional(files.command)}=[{','.join(map(quote, paths))}]")
+    stored = tuple(f"{group}." for group in stored_groups(files.command, overrides))
+    return [f"++{setting}" if setting.startswith(stored) else setting for setting in overrides]
 
 
-def quoted(setting: str, files: ConfigFiles) -> str:
-    """`key=value` in Hydra's grammar, with names and text quoted, so that all their characters are taken literally.
+def quote_setting(setting: str, files: ConfigFiles) -> str:
+    """Write `key=value` in Hydra's grammar. Names and text are quoted, so that their characters are taken literally.
 
     - A list of names is written `a,b` or `[a,b]`, unless a file has exactly that name. A list of texts needs brackets.
     - null means null, unless a file has that name.
@@ -305,6 +307,10 @@ def quoted(setting: str, files: ConfigFiles) -> str:
         return setting
     if declared.writes:
         names = files.outside_groups()
+        for key in REFERENCE.findall(value):
+            clause = "" if key.partition(".")[0] in names else unknown(key, files.settings())
+            if "did you mean" in clause:
+                raise InputError(sentence([f"setting '{match['key']}' refers to an {clause}"]))
         return start + quote(value, [name for name in names if not declaration(name, files).writes])
     list_pattern = r"^\[.+\]$" if declared.text else r"^\[.*\]$|,"
     if not declared.several or exists or not re.search(list_pattern, value, re.DOTALL):
@@ -315,10 +321,14 @@ def quoted(setting: str, files: ConfigFiles) -> str:
 
 
 def expand_names(config: DictConfig, files: ConfigFiles) -> None:
-    """Expand ~ and split a,b in settings that hold file names, in place, so that values from YAML files mean the same
-    as on the command line.
+    """Expand ~ and split a,b in settings that hold file names, and make numbers text, such as the value of run=${seed};
+    in place.
+
+    Values from YAML files then have the same meaning as on the command line.
     """
     for key, value in leaves(plain(config)):
+        if isinstance(value, int | float) and ((declared := declaration(key, files)).text or declared.writes):
+            OmegaConf.update(config, key, str(value))
         if not isinstance(value, str | list) or not any("," in part or "~" in part for part in map(str, value)):
             continue
         declared = declaration(key, files)
@@ -332,7 +342,7 @@ def expand_names(config: DictConfig, files: ConfigFiles) -> None:
         else:
             names = [expanded(name) if isinstance(name, str) else name for name in names]
         if names != value:
-            OmegaConf.update(config, key, escaped(names), merge=False)
+            OmegaConf.update(config, key, escape_all(names), merge=False)
 
 
 def _exists(name: str) -> bool:
@@ -345,7 +355,7 @@ def _split_names(names: str) -> list[str]:
 
 
 def quote(name: str, references: Collection[str] = ()) -> str:
-    """`name` quoted so that Hydra and then OmegaConf read `name` back.
+    """Quote a name so that Hydra and OmegaConf read back the same name.
 
     The name ??? becomes ./???, because OmegaConf takes ??? for a missing value. ${key} is still replaced by the
     setting's value if the key is one of the `references` or inside one.
@@ -360,7 +370,7 @@ def quote(name: str, references: Collection[str] = ()) -> str:
 
 
 def stored_groups(command: str, settings: Sequence[str], run: object = None) -> set[str]:
-    """The groups whose settings override those stored with a checkpoint or a resumed run, whatever was chosen for it.
+    """The groups whose settings override the stored settings of a checkpoint or resumed run.
 
     train.resume=auto resumes a run that exists; without the name of the `run`, it is assumed to exist.
     """
@@ -384,12 +394,14 @@ def _elements(text: str) -> Iterator[str]:
         yield element
 
 
-# Checking what was composed
+# Checking the composed configuration
 
 
 def check(config: Mapping[str, Any], data: str | None, files: ConfigFiles) -> None:
-    """Raise InputError for errors that Hydra does not notice: settings of other commands that were added with +, and
-    file names as the splits of a corpus, `data`, whose splits are numbers of examples.
+    """Raise InputError for two errors that Hydra does not notice.
+
+    - settings of other commands that were added with +
+    - file names as the splits of the corpus `data` if its splits are numbers of examples
     """
     existing = files.outside_groups()
     if unexpected := [str(key) for key in config if key not in existing]:
@@ -401,10 +413,10 @@ def check(config: Mapping[str, Any], data: str | None, files: ConfigFiles) -> No
         is_number = not isinstance(value, list) and re.match(r"[-+.\d]|\Z", str(value or ""))
         if isinstance(defaults.get(split), int) and not is_number:
             paths = {name: files.find(f"data/{name}") for name in files.choices("data")}
-            with_files = [name for name, path in paths.items() if load(path).get("train") == "???"]
+            file_corpora = [name for name, path in paths.items() if load(path).get("train") == "???"]
             raise InputError(
                 f"data.{split} is a number with data={data}, not {value}: "
-                f"for files of your own add data={_series(with_files, 'or')}."
+                f"for files of your own add data={_series(file_corpora, 'or')}."
             )
 
 
@@ -421,27 +433,27 @@ def check_name(config: DictConfig) -> None:
 
 
 def references(config: DictConfig) -> list[str]:
-    """The settings to which the name of the run refers by `${…}`."""
+    """The full names of the settings to which the name of the run refers by `${…}`."""
     name = str(cast(Group, OmegaConf.to_container(config)).get("run"))
     # an odd number of backslashes escapes ${
     return [key for backslashes, key in re.findall(r"(\\*)\$\{([\w.]+)\}", name) if len(backslashes) % 2 == 0]
 
 
 def unknown_setting(key: str, existing: set[str], choices: dict[str, str | None], files: ConfigFiles) -> str:
-    """A clause about a setting, `key`, that is not among the `existing` ones, with the choice of each group given."""
+    """A clause that says why the setting `key` is not among the `existing` ones. choices: the choice of each group"""
     group = key.partition(".")[0]
     if group in choices and group in existing:
-        with_setting = [name for name in files.choices(group) if key in files.of_choice(group, name)]
-        if with_setting:
-            return f"setting '{key}' of {files.command} exists only with {group}={_series(with_setting, 'or')}"
+        matching_choices = [name for name in files.choices(group) if key in files.choice_settings(group, name)]
+        if matching_choices:
+            return f"setting '{key}' of {files.command} exists only with {group}={_series(matching_choices, 'or')}"
     if commands_with(key, files) in ([], [files.command]):
         return unknown(key, existing)
     setting = other_name(key, existing)
-    return of_other_commands(key, files) + (f"; did you mean '{setting}'?" if setting else "")
+    return foreign_setting(key, files) + (f"; did you mean '{setting}'?" if setting else "")
 
 
-def of_other_commands(key: str, files: ConfigFiles) -> str:
-    """A clause about a setting or group that only other commands have, or none."""
+def foreign_setting(key: str, files: ConfigFiles) -> str:
+    """A clause that says that this command does not have a setting or group, and which commands have it."""
     commands = commands_with(key, files)
     return f"'{key}' is not a setting of {files.command}" + (f", but of {_series(commands, 'and')}" if commands else "")
 

@@ -30,19 +30,20 @@ class CaptionSettings(declarations.Caption, OutputSettings):
 
 
 def caption(config: DictConfig) -> None:
-    """Describe images. Only captions are written to standard output. Images that cannot be read are reported and left
-    out; InputError if all are.
+    """Describe images. Only captions are written to standard output.
+
+    Images that cannot be read are reported and left out. Raises InputError if none can be read.
     """
     settings = CaptionSettings.of(config, Captioner)
     with distributed.group():
         images = distributed.from_first(settings.find)
         captioner = Captioner.from_config(config)
         with CaptionWriter(settings, captioner).opened() as writer:
-            if settings.format == "coco":  # has one caption for each image, and each id
+            if settings.format == "coco":  # a file in this format has one caption for each image and each id
                 images = list(dict.fromkeys(images))
-                name_of: dict[int | str, str] = {}
+                name_by_id: dict[int | str, str] = {}
                 for name in images:
-                    if (other := name_of.setdefault(coco_id(name), name)) != name:
+                    if (other := name_by_id.setdefault(coco_id(name), name)) != name:
                         raise InputError(
                             f"{other} and {name} would both have the image id {coco_id(name)}: caption them in "
                             "separate commands, or choose format=jsonl."

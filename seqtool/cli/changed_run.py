@@ -20,15 +20,18 @@ from seqtool.settings.classes import modules
 from seqtool.training import resuming
 from seqtool.training.checkpoint import WEIGHTS, Checkpoint
 
-# These are left out of the new command: they only concern initial weights, or the new run has its own.
+# Settings that are left out of the new command: they only concern initial weights, or are chosen anew for a new run.
 LEFT_OUT = ("run", "init_from", "trust", "train.resume", "initialisation", "initialisation_gain", "forget_bias")
-NEW_WEIGHTS = (*LEFT_OUT, "embeddings", "data.vocabulary")  # after a change of these, the weights do not fit
+NEW_WEIGHTS = (*LEFT_OUT, "embeddings", "data.vocabulary")  # if one of these was changed, the weights do not fit
 PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|inf|nan)\Z)[a-z_./][\w./-]*", re.IGNORECASE)  # needs no quotes in Hydra
 
 
 @contextmanager
-def advised(handle: resuming.RunHandle) -> Iterator[None]:
-    """Within the context, add to the refusal to change a run how to start a new one, from its weights if they fit."""
+def add_new_run_advice(handle: resuming.RunHandle) -> Iterator[None]:
+    """If a change to the run is refused in this context, add advice to the error.
+
+    The advice is the command that starts a new run, from the old run's weights if they fit.
+    """
     try:
         yield
     except resuming.ChangedRunError as changed:
@@ -55,7 +58,7 @@ def _fits(checkpoint: Checkpoint, changed: resuming.ChangedRunError) -> bool:
 
 
 def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list[str]:
-    """The arguments of the command; empty if no file has a suitable choice for one of the groups."""
+    """The arguments of the command; an empty list if some group has no choice with the run's class."""
     sources = HydraConfig.get().runtime.config_sources  # Hydra's own YAML files have the schema pkg
     files = ConfigFiles("train", [Path(source.path) for source in sources if source.schema == "file"])
     run, user_folders = checkpoint.path.parents[1], files.folders[1:]
@@ -79,7 +82,8 @@ def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list
         if not differences:
             return []
         choice = min(differences, key=lambda choice: len(differences[choice]))
-        choices += [] if choice == default else [f"{group}={choice}"]
+        if choice != default:
+            choices.append(f"{group}={choice}")
         settings += differences[choice]
     options = [f"--config-dir={folder}" for folder in user_folders]
     trust = resuming.trust_option(changed.config, resuming=True).split()
@@ -89,9 +93,9 @@ def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list
 def _defaults(group: str, choice: str, files: ConfigFiles) -> DictConfig:
     """The settings of a choice, from its file and the files that it includes."""
     settings = OmegaConf.create()
-    for file, prefix in reversed(files.included(group, choice)):
-        of_file = {key: value for key, value in load(file).items() if key != "defaults"}
-        settings.merge_with({prefix.rstrip("."): of_file} if prefix else of_file)
+    for file, prefix in reversed(files.included_files(group, choice)):
+        file_settings = {key: value for key, value in load(file).items() if key != "defaults"}
+        settings.merge_with({prefix.rstrip("."): file_settings} if prefix else file_settings)
     return settings
 
 
@@ -102,15 +106,15 @@ def _differences(base: DictConfig, settings: Mapping[str, Any]) -> list[str]:
     for key, value in leaves(settings):
         if key not in LEFT_OUT and OmegaConf.select(base, key, default=...) != value:
             OmegaConf.update(base, key, value, force_add=True)  # later settings may refer to it by ${…}
-            arguments.append(f"{'' if key in existing else '++'}{key}={_written(key, value)}")
+            arguments.append(f"{'' if key in existing else '++'}{key}={_format_value(key, value)}")
     return arguments
 
 
-def _written(key: str, value: Any) -> str:
+def _format_value(key: str, value: Any) -> str:
     """The value of the setting `key` as it is written on the command line."""
     if isinstance(value, list):
-        return f"[{','.join(_written('', element) for element in value)}]"
-    is_literal = declarations.of_command("train").get(key, declarations.NONE).is_literal
+        return f"[{','.join(_format_value('', element) for element in value)}]"
+    is_literal = declarations.command_settings("train").get(key, declarations.NONE).is_literal
     if isinstance(value, str):
         return value if is_literal or PLAIN_TEXT.fullmatch(value) else quote(value)
     return "null" if value is None else str(value).lower()

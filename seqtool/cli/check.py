@@ -6,7 +6,7 @@ from torch import nn
 from seqtool.cli.exercises import EXERCISES, Answer, compare, described, raised
 from seqtool.errors import InputError
 from seqtool.settings import declarations, names, sentence, typed, unknown
-from seqtool.settings.classes import located
+from seqtool.settings.classes import locate_target
 
 
 def check(config: DictConfig) -> None:
@@ -37,7 +37,7 @@ def _load(name: str) -> Answer:
     if "." not in name:
         raise InputError(f"'{name}' must name a function or class with its module, such as mine.Class.")
     try:
-        target = located({"_target_": name}, trusted=True)
+        target = locate_target({"_target_": name}, trusted=True)
         answer: Answer = target() if isinstance(target, type) else target
     except InputError:
         raise

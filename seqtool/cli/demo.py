@@ -15,10 +15,10 @@ from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
-SHUTDOWN_SECONDS = 2  # after Ctrl-C, the time in which requests in progress can finish
-MODEL_STOP_SECONDS = 1  # after that, the time in which the model can stop
+SHUTDOWN_SECONDS = 2  # requests in progress have this time to finish after Ctrl-C
+MODEL_STOP_SECONDS = 1  # the model has this time to stop once the server has shut down
 KEEP_ALIVE_SECONDS = 15  # how long an idle connection stays open
-MAX_CONNECTIONS = 512  # at the same time; more are answered with status 503
+MAX_CONNECTIONS = 512  # open at the same time; further ones are answered with status 503
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -47,7 +47,7 @@ def demo(config: DictConfig) -> None:
     print(f"Open http://{host}:{port}/{query}  (Ctrl-C ends it)", flush=True)
 
     def load() -> list[Any]:
-        """The model of each checkpoint, as a translator, captioner or generator."""
+        """Load the model of each checkpoint, as a translator, captioner or generator."""
         from seqtool import tasks
         from seqtool.runtime.devices import keep_memory, set_threads
 
@@ -58,6 +58,7 @@ def demo(config: DictConfig) -> None:
 
     engine = Engine(load)
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application logs its errors itself
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # as does the answer to a malformed form
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(engine, host=settings.host, port=port, token=token),
@@ -82,7 +83,7 @@ def demo(config: DictConfig) -> None:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens at this address."""
+    """Open a socket that listens at this address. Raises InputError if that is impossible."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)

@@ -16,7 +16,7 @@ from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
 from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.scores import TRANSLATION
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import finite_json
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, plain, typed
@@ -26,14 +26,14 @@ from seqtool.view import report
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
-DECLARED = declarations.of_command("eval")
+DECLARED = declarations.command_settings("eval")
 
 
 def evaluate(config: DictConfig) -> None:
     """Score a checkpoint on a data set, or files of hypotheses. Prints a table, JSON or JSON lines."""
-    group: AbstractContextManager[None] = nullcontext()  # files leave no work to share between processes
+    group: AbstractContextManager[None] = nullcontext()  # scoring files is not divided between processes
     if config.checkpoint is not None:
-        from seqtool.runtime import distributed  # imports torch, which scoring files does not need
+        from seqtool.runtime import distributed  # imports torch, which is not needed to score files
 
         group = distributed.group()
     with group:
@@ -42,9 +42,9 @@ def evaluate(config: DictConfig) -> None:
         evaluator = _evaluator(config, task)
         decoding: dict[str, Any] = {}
         if checkpoints:
-            decoding, evaluation = _of_checkpoints(config, evaluator, checkpoints)
+            decoding, evaluation = _evaluate_checkpoints(config, evaluator, checkpoints)
         else:
-            evaluation = evaluator.of_files()
+            evaluation = evaluator.evaluate_files()
         settings = evaluator.settings
         paths = [str(checkpoint.path) for checkpoint in checkpoints]
         if settings.report is not None and os.environ.get("RANK", "0") == "0":
@@ -67,22 +67,22 @@ def evaluate(config: DictConfig) -> None:
 
 
 def _as_arguments(decoding: Mapping[str, Any]) -> str:
-    """Decoding settings as they are written on a command line."""
+    """Write decoding settings as on a command line."""
     return " ".join(f"{name}={str(value).lower()}" for name, value in decoding.items())
 
 
 def _task_and_checkpoints(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
     """The name of the task, and the checkpoints: several for an ensemble, none if files are evaluated.
 
-    The task of a checkpoint is its own; the task of files is that of `task=`, by default translation.
+    A checkpoint determines the task. For files, the setting `task` does; by default it is translation.
     """
     if config.task not in (None, *TASKS):
         raise InputError(f"Unknown task '{config.task}'; choose from {', '.join(TASKS)}.")
     if config.checkpoint is None:
         return str(config.task or TRANSLATION), []
     if not (paths := names(config.checkpoint)):
-        raise InputError("checkpoint= is empty: write checkpoint=PATH, a run or checkpoint.")
-    from seqtool.training.checkpoint import find  # imports torch, which scoring files does not need
+        raise InputError("checkpoint= is empty: write checkpoint=PATH, where PATH is a run or a checkpoint.")
+    from seqtool.training.checkpoint import find  # imports torch, which is not needed to score files
 
     checkpoints = [find(path, trust=modules(config.trust)) for path in paths]
     task = tasks.task_of_checkpoint(checkpoints[0]).name
@@ -92,23 +92,23 @@ def _task_and_checkpoints(config: DictConfig) -> "tuple[str, list[Checkpoint]]":
 
 
 def _check_all_used(config: DictConfig, task: str) -> None:
-    """Raise InputError for settings that only another task, or only a checkpoint, would use."""
+    """Raise InputError for settings that are only used for another task, or only with a checkpoint."""
     has_data = OmegaConf.select(config, "data") is not None
     if config.checkpoint is None:
-        with_checkpoint = [name for name, setting in DECLARED.items() if setting.checkpoint]
-        changed = [name for name in (*with_checkpoint, *_decoding_settings()) if _changed(config, name)]
-        if unused := ["data"] * has_data + changed:
+        checkpoint_settings = [name for name, setting in DECLARED.items() if setting.checkpoint]
+        changed = [name for name in (*checkpoint_settings, *_decoding_settings()) if _is_changed(config, name)]
+        if unused := (["data"] if has_data else []) + changed:
             raise InputError(f"{', '.join(f'{name}=' for name in unused)} can only be given with checkpoint=PATH.")
     used = _used_settings(tasks.evaluator(task))
     for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding_settings()):
-        if name not in used and _changed(config, name):
+        if name not in used and _is_changed(config, name):
             if task != TRANSLATION:
                 raise InputError(f"{name}= means nothing for {tasks.task_by_name(task).outputs}.")
             other_task = next(other for other in TASKS if name in _used_settings(tasks.evaluator(other)))
             advice = f": add task={other_task}." if config.checkpoint is None else "."
             raise InputError(f"{name}= is for {tasks.task_by_name(other_task).outputs}{advice}")
-    scored_files = [name for name in ("testset", "sources", "text") if _changed(config, name)]
-    unused = [*(["data="] if has_data else []), *(["split="] if _changed(config, "split") else [])]
+    scored_files = [name for name in ("testset", "sources", "text") if _is_changed(config, name)]
+    unused = [*(["data="] if has_data else []), *(["split="] if _is_changed(config, "split") else [])]
     if scored_files and unused:
         raise InputError(f"{scored_files[0]}= is scored instead of a split: leave {' and '.join(unused)} out.")
 
@@ -124,7 +124,7 @@ def _decoding_settings() -> list[str]:
     return [*defaults("decoding"), "hard_attention"]
 
 
-def _changed(config: DictConfig, name: str) -> bool:
+def _is_changed(config: DictConfig, name: str) -> bool:
     """Whether a setting differs from its default in the YAML files."""
     return name in config and config[name] != defaults("eval")[name]
 
@@ -148,36 +148,37 @@ def _evaluator(config: DictConfig, task: str) -> Evaluator:
     return evaluator
 
 
-def _of_checkpoints(
+def _evaluate_checkpoints(
     config: DictConfig, evaluator: Evaluator, checkpoints: "Sequence[Checkpoint]"
 ) -> tuple[dict[str, Any], Evaluation]:
-    """The decoding settings that can change the scores, and the evaluation of the checkpoints' hypotheses."""
-    # imported here, as scoring files does without torch
+    """Evaluate the hypotheses of checkpoints. Returns the decoding settings that can change the scores too."""
+    # imported here because they import torch, which is not needed to score files
     from seqtool.runtime.devices import keep_memory, make_default
     from seqtool.runtime.distributed import is_first
     from seqtool.training import moved_data
 
     keep_memory()
     if not is_first():
-        for name in evaluator.settings.outputs().keys() - {"report"}:  # a report decides what all processes compute
+        # All processes must compute what a report needs, although only the first one writes it.
+        for name in evaluator.settings.outputs().keys() - {"report"}:
             setattr(evaluator.settings, name, None)
     checkpoint = checkpoints[0]
     task = tasks.task_of_checkpoint(checkpoint)
     used = _used_settings(type(evaluator))
     names_used = [name for name in _decoding_settings() if name in used]
-    # The predictor gets only the settings that were given: captioners have other defaults than configs/eval.yaml.
+    # The predictor gets only the settings that the user set: captioners have other defaults than configs/eval.yaml.
     overridden = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
-    given = {name: config[name] for name in names_used if name in overridden or _changed(config, name)}
-    predictor = task.load(checkpoints, **given)
+    set_by_user = {name: config[name] for name in names_used if name in overridden or _is_changed(config, name)}
+    predictor = task.load(checkpoints, **set_by_user)
     make_default(predictor.device)
     settings = {name: value for name, value in asdict(predictor.settings).items() if name in names_used}
     decoding = {name: value for name, value in settings.items() if value is not None and DECLARED[name].scored}
     data = OmegaConf.select(config, "data")
     if data is not None and "_target_" in data:  # a corpus chosen by data=…
-        return decoding, evaluator.of_checkpoint(predictor, EvaluationData(data))
-    # The predictor's own data, whose settings are overridden. The checkpoint's digests identify the cache of these data
-    # unless other files or directories were given.
+        return decoding, evaluator.evaluate_checkpoint(predictor, EvaluationData(data))
+    # Without a chosen corpus, data.… settings override those of the predictor's own data. The checkpoint's digests
+    # identify the cache of these data unless the overrides name other files or directories.
     overrides = {} if data is None else plain(data)
     predictor.config = {**predictor.config, "data": moved_data.data_settings(checkpoint, overrides, config.split)}
     identifying = None if overrides.keys() & set(moved_data.SOURCES) else checkpoint
-    return decoding, evaluator.of_checkpoint(predictor, EvaluationData(checkpoint=identifying))
+    return decoding, evaluator.evaluate_checkpoint(predictor, EvaluationData(checkpoint=identifying))

@@ -19,7 +19,7 @@ from seqtool.runtime.files import check_outputs, keeping, read_lines
 from seqtool.settings import escape, typed
 from seqtool.settings.declarations import GenerateFiles, check_values
 
-SEPARATOR = "-" * 20  # a line between two texts
+SEPARATOR = "-" * 20  # the line between two texts
 
 
 def generate(config: DictConfig) -> None:
@@ -33,7 +33,7 @@ def generate(config: DictConfig) -> None:
         if text.encode(errors="replace").decode() != text:
             raise InputError(f"{name}= is not valid UTF-8.")
     if settings.prompt is not None and settings.input is not None:
-        raise InputError("prompt= and input= both give beginnings of texts: leave one of them out.")
+        raise InputError("prompt= and input= both give prompts: leave one of them out.")
     inputs = [] if settings.input is None else [(f"input={settings.input}", settings.input)]
     check_outputs({"output": settings.output}, inputs)
     with distributed.group():

@@ -1,4 +1,4 @@
-"""Help and shell completion, generated from the YAML files, so that they are always up to date.
+"""Generates help and shell completion from the YAML files, so that they are always up to date.
 
 The first comment in a command's file, up to a blank line, is the command's summary and its examples. The help for
 settings consists of the lines of the files, comments included, with the defaults replaced by the resulting values.
@@ -15,7 +15,7 @@ from seqtool.cli import COMMANDS
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 
-# The parts of a file that are not shown with its settings: the heading, and what is only for Hydra.
+# The parts of a file that are not shown with its settings: the heading, and lines that only Hydra uses.
 HIDDEN = re.compile(
     r"\A# seqtool (?:.+\n)*\n|^# @package.*\n|^defaults:.*\n(?:(?:(?:#.*)?\n)*[ \]-].*\n)*\n*", re.MULTILINE
 )
@@ -48,16 +48,16 @@ def overview(configs: Path) -> str:
 
 def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     """The text of `seqtool COMMAND --help`. Settings among the arguments change the values that it shows."""
-    from omegaconf import OmegaConf  # imported here, as `seqtool --help` needs neither this nor Hydra
+    from omegaconf import OmegaConf  # imported here because `seqtool --help` needs neither OmegaConf nor Hydra
 
-    from seqtool.cli.arguments import check_files, config_files, is_preset, positional, prepared
+    from seqtool.cli.arguments import check_files, config_files, hydra_overrides, is_preset, positional
     from seqtool.cli.setting_errors import compose
     from seqtool.settings import leaves
 
-    given = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
+    overrides = [text for text in arguments if text.startswith("~") or ("=" in text and not text.startswith("-"))]
     files = config_files(arguments, name, configs)
-    check_files(given, files)
-    config: Any = OmegaConf.to_container(compose(prepared(given, [], files), files, sweep=True))
+    check_files(overrides, files)
+    config: Any = OmegaConf.to_container(compose(hydra_overrides(overrides, [], files), files, sweep=True))
     choices = config.pop("hydra")["runtime"]["choices"]
     values = dict(leaves(config))
     shown: set[str] = set()
@@ -70,7 +70,7 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     for group in files.groups:
         choice = choices.get(group)
         lines = [f"  {group}={choice or '…'}  # choose from {', '.join(files.choices(group))}"]
-        included = files.included(group, choice)
+        included = files.included_files(group, choice)
         start = "" if included and is_preset(included[0][0]) else f"{group}."
         for file, prefix in included:
             if prefix:
@@ -100,18 +100,18 @@ def complete(line: str, configs: Path) -> list[str]:
     if before[-1] in ("--config-dir", "-cd"):
         return _files(word)
     from seqtool.cli.arguments import config_files, positional
-    from seqtool.settings.declarations import NONE, of_command
+    from seqtool.settings.declarations import NONE, command_settings
 
     key, equals, value = word.partition("=")
     files = config_files(before, before[0], configs)
     if equals:
-        choices = files.choices(key) if key in files.groups else of_command(before[0]).get(key, NONE).choices
+        choices = files.choices(key) if key in files.groups else command_settings(before[0]).get(key, NONE).choices
         values = [f"{choice} " for choice in choices if choice.startswith(value)] if choices else _files(value)
         return [f"{key}={completed}" for completed in values]
-    chosen = dict(argument.split("=", 1) for argument in before if "=" in argument)
+    arguments = dict(argument.split("=", 1) for argument in before if "=" in argument)
     settings = files.outside_groups()
     for group, choice in files.groups.items():
-        settings |= files.of_choice(group, chosen.get(group, choice))
+        settings |= files.choice_settings(group, arguments.get(group, choice))
     branches = {name.rpartition(".")[0] for name in settings}
     names = {name for name in settings - branches if not name.endswith("_target_")} | files.groups.keys()
     paths = _files(word) if positional(before[0]) else []
@@ -144,7 +144,7 @@ def _body(
     values: the values of all settings of the configuration, by full name
     shown: the full names of the settings shown so far, to which those of the file are added
     indent: the white space before each line
-    once: leave out the settings that are in `shown` already
+    once: whether to leave out the settings that are in `shown` already
     """
     import yaml
 
@@ -155,7 +155,7 @@ def _body(
     lines: list[str | None] = [*text.splitlines()]
     defaults = dict(leaves(load(file)))
     root: Any = yaml.compose(text)  # type: ignore[no-untyped-call]
-    for name, node in reversed(list(_nodes(root))):  # from the end: a change moves the columns after it
+    for name, node in reversed(list(_nodes(root))):  # from the end, since a change moves the columns to its right
         begin, end = node.start_mark, node.end_mark
         line = lines[begin.line]
         if line is None or begin.line != end.line or begin.column == end.column:
@@ -168,8 +168,8 @@ def _body(
         value, default = values.get(full_name), defaults[name]
         if value != default or type(value) is not type(default):
             lines[begin.line] = f"{line[: begin.column]}{_yaml(value)}{line[end.column :]}"
-    kept = "\n".join(line for line in lines if line is not None).strip("\n")
-    return "\n".join(f"{indent}{line}".rstrip() for line in kept.splitlines())
+    content = "\n".join(line for line in lines if line is not None).strip("\n")
+    return "\n".join(f"{indent}{line}".rstrip() for line in content.splitlines())
 
 
 def _nodes(mapping: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

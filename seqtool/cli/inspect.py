@@ -32,8 +32,9 @@ log = logging.getLogger("seqtool")
 
 
 def inspect(config: DictConfig) -> None:
-    """Draw the curves of runs, or print what a run, a checkpoint or a cache is; for a directory of runs a table, of
-    caches a line for each.
+    """Describe a run, a checkpoint or a cache, or draw the curves of runs.
+
+    For a directory of runs, print a table; for a directory of caches, a line for each.
     """
     settings = typed(declarations.Inspect, config)
     paths = [settings.checkpoint] if isinstance(settings.checkpoint, str) else settings.checkpoint or []
@@ -46,12 +47,12 @@ def inspect(config: DictConfig) -> None:
     entries = sorted(path.iterdir()) if path.is_dir() else []
     if settings.plot is not None:
         draw(paths, Path(settings.plot), f".{settings.figures}")
-    elif runs := _trained(entries):
+    elif runs := _trained_runs(entries):
         print(_table(runs))
     elif caches := [entry for entry in entries if is_cache(entry)]:
-        print("\n".join(f"{printable(str(cache))}: {_prepared(Cache, cache).splitlines()[0]}" for cache in caches))
+        print("\n".join(f"{printable(str(cache))}: {_description(Cache, cache).splitlines()[0]}" for cache in caches))
     elif is_store(path) or is_cache(path):
-        description = _prepared(ImageStore if is_store(path) else Cache, path)
+        description = _description(ImageStore if is_store(path) else Cache, path)
         print("\n".join(map(printable, description.split("\n"))))
     else:
         lines = facts(checkpoint.find(path))
@@ -59,17 +60,19 @@ def inspect(config: DictConfig) -> None:
 
 
 def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:
-    """Print a table of the runs; draw their learning curves and their gradients, in one figure each, into `folder`,
-    as files with this suffix. Raises InputError for a path without runs, and for two runs with the same name.
+    """Print a table of the runs, and draw their learning curves and their gradients, in two figures in `folder` with
+    this suffix.
+
+    Raises InputError for a path without runs, and for two runs with the same name.
     """
-    runs = named(paths)
+    runs = runs_by_name(paths)
     flows = {}
     for name, run in runs.items():
         if (run / FLOW).is_file() and (measurements := gradient_flow.read(run / FLOW)):
             flows[name] = measurements[-1]
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    if trained := _trained(runs.values()):
+    if trained := _trained_runs(runs.values()):
         print(_table(trained))
     curves, gradients = ((folder / name).with_suffix(suffix) for name in (LEARNING_CURVES, GRADIENT_FLOW))
     figures = []
@@ -85,9 +88,10 @@ def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:
     print(f"Figures: {', '.join(map(str, figures))}")
 
 
-def named(paths: Sequence[str]) -> dict[str, Path]:
-    """The runs at the paths, which may be directories of runs, by name. Raises InputError for a path without runs, and
-    for two runs with the same name.
+def runs_by_name(paths: Sequence[str]) -> dict[str, Path]:
+    """The runs at the paths, by name. A path may be a directory of runs.
+
+    Raises InputError for a path without runs, and for two runs with the same name.
     """
     runs: dict[str, Path] = {}
     for path in map(Path, paths):
@@ -106,18 +110,19 @@ def named(paths: Sequence[str]) -> dict[str, Path]:
 
 def compare(runs: Mapping[Path, str]) -> None:
     """Print the runs of a sweep as a table, if there are several, each with the settings that distinguish it."""
-    if len(trained := _trained(runs)) > 1:
+    if len(trained := _trained_runs(runs)) > 1:
         print(_table(trained, settings=runs))
 
 
-def _trained(runs: Iterable[Path]) -> list[Path]:
+def _trained_runs(runs: Iterable[Path]) -> list[Path]:
     """The runs that have checkpoints."""
     return [run for run in runs if checkpoint.list_checkpoints(run)]
 
 
 def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) -> str:
-    """A table with a row for each run: its best validation scores, and its `settings` if they are given. Damaged runs
-    cause a warning and are left out.
+    """A table with a row for each run: its best validation scores and, if passed, its `settings`.
+
+    Damaged runs cause a warning and are left out.
     """
     checkpoints = {}
     for run in runs:
@@ -143,7 +148,7 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
 
 
 def facts(opened: checkpoint.Checkpoint) -> dict[str, str]:
-    """What a checkpoint contains, how it was trained and its scores, as labels and texts."""
+    """Describe the content of a checkpoint, its training and its scores, by label."""
     config, progress = opened.config, opened.progress
     duration = f", {_minutes(progress)}" if "seconds" in progress else ""  # exported models have none
     return {
@@ -160,13 +165,13 @@ def facts(opened: checkpoint.Checkpoint) -> dict[str, str]:
     }
 
 
-def _prepared(kind: Any, path: Path) -> str:
+def _description(kind: Any, path: Path) -> str:
     """The description of a cache or of an image store."""
     try:
         return str(kind(path).describe())
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # the file was changed
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # an unexpected summary
         raise InputError(f"{path / SUMMARY} is damaged: remove {path} and prepare again.") from error
 
 

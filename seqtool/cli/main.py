@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from seqtool.cli.arguments import ConfigFiles
 
-FUNCTIONS = {  # the module and function of commands whose names differ from theirs
+FUNCTIONS = {  # the module and the function of each command that is not named like them
     "eval": ("evaluate", "evaluate"),
     "report": ("report", "write_report"),
 }
-MEMORY_SETTINGS = {  # what to lower if a command runs out of memory, unless it is DECODING_MEMORY_SETTINGS
+MEMORY_SETTINGS = {  # what to lower if a command runs out of memory; by default DECODING_MEMORY_SETTINGS
     "prepare": "data.processes",
     "train": "train.batch_size, the model's sizes (model.*) or data.processes",
     "generate": "n or max_length",
@@ -40,7 +40,7 @@ MEMORY_SETTINGS = {  # what to lower if a command runs out of memory, unless it 
 DECODING_MEMORY_SETTINGS = "batch_size, beam or max_length"
 
 ENDING_SIGNALS = signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
-INTERRUPTED = 130  # the exit status after Ctrl-C, and after any signal that stopped a training
+INTERRUPTED = 130  # the exit status after Ctrl-C, and after any signal that stopped a training run
 
 # seqtool makes the directories of runs and caches itself, so Hydra makes none and writes no log.
 HYDRA_OVERRIDES = (
@@ -53,10 +53,10 @@ HYDRA_OVERRIDES = (
 
 
 def main() -> None:
-    """The installed command. The exit status is 0, 2 after a message about the user's input, or 130 if interrupted."""
+    """Run the installed command. Exits with 0, with 2 after an error in the user's input, or with 130 after Ctrl-C."""
     # Garbage collection during imports would take a third of a short run. `_call` turns it on after the imports.
     gc.disable()
-    # A signal that nohup or the like makes the process ignore, such as SIGHUP, stays ignored.
+    # A signal that the process was started to ignore, as nohup does with SIGHUP, stays ignored.
     handled = [number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     for number in handled:  # an orderly exit leaves no half-written files behind
         signal.signal(number, lambda received, _: sys.exit(128 + received))
@@ -104,20 +104,20 @@ def _discard_output() -> None:
 
 
 def _report_error(error: InputError | OSError) -> None:
-    """Print the error's message on one line, whatever characters the file names and texts in it contain."""
+    """Print the error's message on one line, with escapes for unprintable characters in file names and texts."""
     if os.environ.get("SEQTOOL_DEBUG") == "1":
         traceback.print_exception(error)
     message = printable(_message(error))
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from seqtool.runtime.distributed import already_reported  # imports torch
 
-        if already_reported(error, message):  # by another of the processes that torchrun started
+        if already_reported(error, message):  # another of the processes that torchrun started has printed it
             return
     print(f"seqtool: {message}", file=sys.stderr)
 
 
 def _dispatch(arguments: list[str], configs: Path) -> int:
-    """Print help, the version or a completion, or run a command; gives the exit status."""
+    """Print help, the version or a completion, or run a command. Returns the exit status."""
     first, *others = arguments or ["--help"]
     if first in ("--help", "-h", "help"):
         has_command = others and others[0] in COMMANDS
@@ -140,20 +140,20 @@ def _dispatch(arguments: list[str], configs: Path) -> int:
 
 
 class _JobError(BaseException):
-    """Carries a job's exception, its argument, past Hydra, which would print a line of its own for an Exception."""
+    """Carries a job's exception, as its argument, past Hydra, which would print its own message for an Exception."""
 
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
-    """Compose the configuration and call the command's function, with -m once for each job; gives the exit status."""
+    """Compose the configuration and call the command's function, with -m once for each job. Returns the exit status."""
     from seqtool.cli.arguments import read
-    from seqtool.cli.setting_errors import explained, hydra_of
+    from seqtool.cli.setting_errors import explain_errors, initialise_hydra
 
     _log_to_stderr()
     options, settings, files = read(arguments, command, configs)
     if options.multirun:
         return _sweep(settings, files)
     if options.cfg:
-        with explained(settings, files, sweep=False), hydra_of(files) as (hydra, search):
+        with explain_errors(settings, files, sweep=False), initialise_hydra(files) as (hydra, search):
             overrides = [*HYDRA_OVERRIDES, *search, *settings]
             hydra.show_cfg(command, overrides, options.cfg, options.package, options.resolve)
         return 0
@@ -171,22 +171,22 @@ def composed(settings: Sequence[str], files: "ConfigFiles") -> "DictConfig":
     from seqtool.cli.setting_errors import compose
 
     config = compose(settings, files, sweep=False)
-    HydraConfig.instance().set_config(config)  # makes a copy, which keeps what is deleted here
+    HydraConfig.instance().set_config(config)  # copies the configuration, with the group `hydra`
     with read_write(config), open_dict(config):
         del config["hydra"]
     return config
 
 
 def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
-    """Let Hydra run several jobs, or start them with a launcher; gives the exit status."""
+    """Let Hydra run several jobs, or start them with a launcher. Returns the exit status."""
     from seqtool.cli.arguments import quote
-    from seqtool.cli.setting_errors import explained, hydra_of
-    from seqtool.cli.sweeps import Sweep, adding_swept
+    from seqtool.cli.setting_errors import explain_errors, initialise_hydra
+    from seqtool.cli.sweeps import Sweep, force_swept_settings
 
     sweep = Sweep(_report_error, files.command)
 
     def job(config: "DictConfig") -> None:
-        limit_spinning()  # again, since Hydra's launchers may start other processes
+        limit_spinning()  # in each job, since Hydra's launchers may start other processes
         _log_to_stderr()
         try:
             sweep.run(config, lambda: call(config, files, settings) is not False)
@@ -196,10 +196,10 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
     try:
         with (
             tempfile.TemporaryDirectory(prefix="seqtool-") as scratch,
-            explained(settings, files, sweep=True),
-            hydra_of(files) as (hydra, search),
+            explain_errors(settings, files, sweep=True),
+            initialise_hydra(files) as (hydra, search),
         ):
-            overrides = [*HYDRA_OVERRIDES, *search, "hydra.sweep.subdir=.", *adding_swept(settings, files)]
+            overrides = [*HYDRA_OVERRIDES, *search, "hydra.sweep.subdir=.", *force_swept_settings(settings, files)]
             if not any(setting.startswith(("hydra/launcher", "hydra.launcher")) for setting in settings):
                 # Hydra's multirun.yaml goes into a temporary directory. Launchers may need Hydra's own directory,
                 # multirun/DATE/TIME, to pass jobs to other machines.
@@ -216,7 +216,7 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
 
 
 def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) -> Any:
-    """Check the configuration and call the command's function; gives its result, False if a signal stopped it early."""
+    """Check the configuration and call the command's function. Returns its result, False if a signal stopped it early."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -236,8 +236,8 @@ def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) ->
     check(values, None if stored else HydraConfig.get().runtime.choices.get("data"), files)
     name, function = FUNCTIONS.get(command, (command, command))
     module = importlib.import_module(f"seqtool.cli.{name}")
-    if not gc.isenabled():  # since gc.disable() in `main`
-        gc.freeze()  # what was imported stays: collections need not look through it
+    if not gc.isenabled():  # `main` has disabled it
+        gc.freeze()  # exempts imported objects from collection, since they stay until the process ends
         gc.enable()
     lowered = MEMORY_SETTINGS.get(command, DECODING_MEMORY_SETTINGS)
     try:

@@ -1,4 +1,4 @@
-"""`seqtool prepare`: tokenise and encode a corpus, or turn images into annotation vectors, once and for all runs."""
+"""`seqtool prepare`: tokenise and encode a corpus, or encode its images, once for all runs."""
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig

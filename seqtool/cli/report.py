@@ -8,7 +8,8 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from seqtool.cli.inspect import facts, named
+from seqtool.cli.arguments import load
+from seqtool.cli.inspect import facts, runs_by_name
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_json_lines
 from seqtool.settings import escape, leaves
@@ -19,7 +20,6 @@ from seqtool.training.verdict import verdict
 from seqtool.view import report
 from seqtool.view.plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
 
-GRADIENT_STEPS = 6  # the least number of measurements of the gradient that are drawn of one run, if it has as many
 VERDICT_COLUMNS = "finding", "figure", "limit", "what it means, and what to do"
 GRADIENTS_CAPTION = (
     "The norm of the last token’s gradient at each time step, on a logarithmic scale: the highest layer of each stack."
@@ -27,17 +27,17 @@ GRADIENTS_CAPTION = (
 
 
 def write_report(config: DictConfig) -> None:
-    """Write the report of runs, or with settings of `eval` the report of an evaluation, like `eval … report=FILE`."""
+    """Write the report of runs. With settings of `eval`, write the report of an evaluation, as `eval … report=FILE`."""
     runs, output = [config.runs] if isinstance(config.runs, str) else list(config.runs or []), config.output
     keys = [override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task]
-    of_eval = [f"{name}={OmegaConf.select(config, name)}" for name in keys if name not in ("runs", "output")]
-    if runs and of_eval:
+    eval_overrides = [f"{name}={OmegaConf.select(config, name)}" for name in keys if name not in ("runs", "output")]
+    if runs and eval_overrides:
         raise InputError(
-            f"The report of a run takes only output=FILE.html, not {of_eval[0]}. For the report of an evaluation, name "
-            "the checkpoint: seqtool report checkpoint=PATH split=test output=FILE.html."
+            f"The report of a run takes only output=FILE.html, not {eval_overrides[0]}. For the report of an "
+            "evaluation, name the checkpoint: seqtool report checkpoint=PATH split=test output=FILE.html."
         )
     is_repeated = len(set(keys)) < len(keys)
-    if not (runs or of_eval) or is_repeated or not all([*runs, output != ""]):
+    if not (runs or eval_overrides) or is_repeated or not all([*runs, output != ""]):
         raise InputError(
             "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate: "
             "seqtool report checkpoint=PATH split=test output=FILE.html."
@@ -55,13 +55,14 @@ def write_report(config: DictConfig) -> None:
 
 def write_run_report(paths: Sequence[str], output: str | None) -> None:
     """Write the report of these runs to `output`; for a single run, None means RUN/report.html."""
-    runs = named(paths)
-    first = next(iter(runs.values()))
+    runs = runs_by_name(paths)
+    first_run = next(iter(runs.values()))
     if output is None and len(runs) > 1:
         raise InputError("A report of several runs needs a file name: output=FILE.html.")
-    file = Path(output) if output is not None else first / "report.html"
+    file = Path(output) if output is not None else first_run / "report.html"
     report.check_name(file)
     checkpoints = {name: checkpoint.find(run) for name, run in runs.items() if checkpoint.list_checkpoints(run)}
+    settings = _settings(runs)  # raises InputError if a config.yaml is damaged
     verdicts = {name: list(verdict(run)) for name, run in runs.items()}
     sections: list[report.Section | None] = [
         *(report.facts(f"Run {name}", facts(best)) for name, best in checkpoints.items()),
@@ -70,7 +71,7 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
         report.curves("Gradients through time", _gradients(runs), GRADIENTS_CAPTION),
         *(_checkpoints(name, run) for name, run in runs.items()),
         *(report.samples(f"Samples of {name}", _samples(run)) for name, run in runs.items()),
-        *_settings(runs),
+        *settings,
     ]
     steps = [f"{name}: {best.progress['step']:,} steps" for name, best in checkpoints.items()]
     report.write(file, report.page(", ".join(runs), "; ".join(steps), sections))
@@ -93,18 +94,19 @@ def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
 
 
 def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """A panel for each stack and each tensor of its state: several measurements of one run, or the last of each run."""
+    """A panel for each stack and each tensor of its state.
+
+    It shows several measurements if there is one run, otherwise the last measurement of each run.
+    """
     measurements: dict[str, dict[str, Any]] = {}
     looks: dict[str, dict[str, int]] = {}
     for place, (name, run) in enumerate(runs.items()):
-        of_run = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
+        flows = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
         if len(runs) > 1:
-            shown = {f"{name}, step {measurement['step']:,}": measurement for measurement in of_run[-1:]}
+            shown = {f"{name}, step {flow['step']:,}": flow for flow in flows[-1:]}
             looks |= {label: {"colour": place} for label in shown}
         else:
-            stride = max(1, len(of_run) // GRADIENT_STEPS)
-            evenly_spaced = of_run[::-stride][::-1]  # the last one included
-            shown = {f"step {measurement['step']:,}": measurement for measurement in evenly_spaced}
+            shown = {f"step {flow['step']:,}": flow for flow in gradient_flow.evenly_spaced(flows)}
             looks = {label: {"colour": index} for index, label in enumerate(shown)}
         measurements |= shown
     panels = []
@@ -131,7 +133,7 @@ def _checkpoints(name: str, run: Path) -> report.Section | None:
 
 
 def _samples(run: Path) -> list[dict[str, Any]]:
-    """The samples of the validations that were kept."""
+    """The samples of a run, one record for each validation whose samples were kept."""
     path = run / SAMPLES
     return read_json_lines(path, _are_samples, "holds no samples") if path.is_file() else []
 
@@ -147,8 +149,7 @@ def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
     files = {name: path for name, run in runs.items() if (path := run / "config.yaml").is_file()}
     by_setting: dict[str, dict[str, str]] = {}
     for name, path in files.items():
-        config: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        for setting, value in leaves(config):
+        for setting, value in leaves(load.__wrapped__(path)):  # not the cached content: a run may resume
             by_setting.setdefault(setting, {})[name] = json.dumps(value, ensure_ascii=False)
     rows = [(setting, *(values.get(name, "–") for name in files)) for setting, values in by_setting.items()]
     columns = "setting", *(files if len(runs) > 1 else ["value"])

@@ -33,7 +33,7 @@ class ScoreSettings(declarations.Score, OutputSettings):
         return {name: path for name, path in files.items() if path is not None}
 
     def count(self) -> int:
-        """The number of lines in each input. Raises InputError if the files differ in it, or are empty."""
+        """The number of lines in each input. Raises InputError if the inputs differ in length or are empty."""
         (name, count), *others = ((f"{name}={path}", count_lines(path) or 0) for name, path in self.inputs().items())
         for other, lines in others:
             if lines != count:
@@ -94,7 +94,7 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
 
 
 def _windows(settings: ScoreSettings) -> Iterator[tuple[list[str] | None, list[str]]]:
-    """Windows of at most LINES_PER_WINDOW lines: of the sources, or None if there are none, and of the references."""
+    """Yield windows of LINES_PER_WINDOW lines or fewer of the sources (None without sources) and of the references."""
     references = windows(settings.references, LINES_PER_WINDOW)
     if settings.sources is None:
         yield from ((None, window) for window in references)

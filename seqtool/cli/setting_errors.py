@@ -1,4 +1,4 @@
-"""Composing settings with Hydra, and readable messages about those that it cannot compose."""
+"""Composes settings with Hydra, and explains in messages why it cannot compose some of them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from seqtool.cli.arguments import OVERRIDE, ConfigFiles, commands_with, keys, of_other_commands, quote, unknown_setting
+from seqtool.cli.arguments import OVERRIDE, ConfigFiles, commands_with, foreign_setting, keys, quote, unknown_setting
 from seqtool.errors import InputError
 from seqtool.settings import sentence, unknown
 
@@ -26,17 +26,25 @@ ConfigSource._get_header_dict = staticmethod(lambda text: _read_header(text.remo
 
 
 def compose(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> DictConfig:
-    """The configuration of a command, with Hydra's own settings in `hydra`; for a sweep, the configuration of its first
-    job. `settings` are overrides in Hydra's grammar. Raises InputError for settings that Hydra cannot compose.
+    """The configuration of a command, with Hydra's own settings in `hydra`; for a sweep, that of its first job.
+
+    settings: overrides in Hydra's grammar
+    files: the command's YAML files
+    sweep: whether settings may have several values
+
+    Raises InputError for settings that Hydra cannot compose.
     """
-    with explained(settings, files, sweep=sweep), hydra_of(files) as (_, search):
+    with explain_errors(settings, files, sweep=sweep), initialise_hydra(files) as (_, search):
         single = [_first(setting) for setting in settings] if sweep else settings
         return hydra.compose(files.command, [*search, *single], return_hydra_config=True)
 
 
 @contextmanager
-def hydra_of(files: ConfigFiles) -> Iterator[tuple[Any, list[str]]]:
-    """Within the context, Hydra with the package's YAML files, and the override with which it finds the user's own."""
+def initialise_hydra(files: ConfigFiles) -> Iterator[tuple[Any, list[str]]]:
+    """Initialise Hydra with the package's YAML files, until the context ends.
+
+    Yields Hydra and the override with which it finds the user's own files; an empty list if there are none.
+    """
     package, *user_folders = files.folders
     addresses = ",".join(quote(f"file://{folder}") for folder in user_folders)
     search = [f"hydra.searchpath=[{addresses}]"] if user_folders else []
@@ -46,8 +54,10 @@ def hydra_of(files: ConfigFiles) -> Iterator[tuple[Any, list[str]]]:
 
 
 @contextmanager
-def explained(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> Iterator[None]:
-    """Within the context, turn errors about a launcher, or settings that Hydra cannot compose, into InputErrors."""
+def explain_errors(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> Iterator[None]:
+    """Within this context, raise InputError in place of Hydra's errors about launchers and about settings that it
+    cannot compose.
+    """
     try:
         yield
     except Exception as error:
@@ -57,13 +67,13 @@ def explained(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> It
 
 
 def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> str | None:
-    """A sentence that says why Hydra could not compose the settings: seqtool's own if it can tell, otherwise Hydra's.
+    """A sentence that says why Hydra could not compose the settings or run the jobs; otherwise Hydra's own message.
 
     None if the error concerns neither settings nor a launcher.
     """
-    # Hydra raises ValueError or TypeError for a group that is null, a number, or a list of these.
-    of_settings = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError)
-    if not isinstance(error, of_settings):
+    # Hydra raises ValueError or TypeError for a group whose value is null, a number, or a list of nulls or numbers.
+    composition_errors = (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, RecursionError)
+    if not isinstance(error, composition_errors):
         if not any(setting.startswith("hydra/launcher=") for setting in settings):
             return None
         # a launcher could not start the jobs, or a job failed: the last line of the traceback in the error says why
@@ -78,10 +88,10 @@ def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sw
         return f"A YAML file cannot be read: {' '.join(str(error).split())}."
     try:
         clauses = _clauses(settings, files)
-    except of_settings as other_error:  # in one of the user's own files
-        return _reason(other_error, (), files, sweep=sweep)
+    except composition_errors as file_error:  # in one of the user's own files
+        return _reason(file_error, (), files, sweep=sweep)
     for setting in () if sweep else settings:
-        if _sweep(setting) is not None:  # several values although there is only one job
+        if _sweep(setting) is not None:  # it has several values, but there is only one job
             key, _, value = setting.partition("=")
             is_list = key not in files.all_groups() and "(" not in value
             advice = f" (a list is written {key}=[{value}])" if is_list else ""
@@ -95,15 +105,16 @@ def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sw
         package = f"hydra-{match[3]}-{match[1]}"
         return f"hydra/{match[1]}={match[2]} is not installed: try pip install {package}."
     if (match := re.fullmatch(r"Error merging override \W*([^=]+)=(.*)", reason)) is not None:
-        kind = "a list" if match[2].startswith("{") else "a group of settings"  # the only values that Hydra merges
+        # Hydra can only merge lists and groups, so one of the two was expected
+        kind = "a list" if match[2].startswith("{") else "a group of settings"
         return f"Setting '{match[1]}' must be {kind}, not {match[2]}."
     return f"Cannot compose the configuration: {reason} (see seqtool {files.command} --help)."
 
 
 def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
-    """Clauses that say what is wrong with the names of settings, groups and choices."""
+    """A clause for each wrong name of a setting, group or choice."""
     all_groups = files.all_groups()
-    clauses, chosen, names = [], [], []
+    clauses, group_settings, names = [], [], []
     for match in filter(None, map(OVERRIDE.fullmatch, settings)):
         sign, key, value = match["sign"], match["key"], match["value"] or ""
         if key not in all_groups or sign == "~":
@@ -112,14 +123,15 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
             continue
         if key not in files.groups:
             if not sign or commands_with(key, files):  # otherwise + adds a group of the user's own
-                clauses.append(of_other_commands(key, files))
+                clauses.append(foreign_setting(key, files))
             continue
         if not sign:
-            chosen.append(_first(match[0]))
+            group_settings.append(_first(match[0]))
         choices = files.choices(key)
-        allowed = [*choices, "null"] if files.groups[key] is None else choices  # the other groups cannot be left out
-        listed = [] if "(" in value else re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")
-        for name in map(str.strip, listed):  # none if the value is one of Hydra's functions, such as choice(…)
+        # a group that has a default cannot be left out
+        allowed = [*choices, "null"] if files.groups[key] is None else choices
+        file_names = [] if "(" in value else re.sub(r"\A\[(.*)\]\Z", r"\1", value, flags=re.DOTALL).split(",")
+        for name in map(str.strip, file_names):  # empty if the value is one of Hydra's functions, such as choice(…)
             if name in allowed or files.find(f"{key}/{name}").exists():
                 continue
             misnamed = files.find(f"{key}/{name}", suffix=".yml")
@@ -127,7 +139,7 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
             clauses.append(advice or unknown(name, choices, kind=key))
     if clauses or not names:
         return clauses
-    values: Any = OmegaConf.to_container(compose(chosen, files, sweep=False))
+    values: Any = OmegaConf.to_container(compose(group_settings, files, sweep=False))
     chosen_names = values.pop("hydra")["runtime"]["choices"]
     existing = {*keys(values), *files.groups}
     return [unknown_setting(name, existing, chosen_names, files) for name in names if name not in existing]

@@ -1,4 +1,4 @@
-"""Sweeps: running the jobs of a command line with -m."""
+"""Runs the jobs of a sweep, a command line with -m."""
 
 import os
 import re
@@ -20,7 +20,7 @@ BASIC_LAUNCHER = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # 
 
 
 class Sweep:
-    """Runs jobs one after another. `report_error` reports a job that fails because of bad input; the others still run.
+    """Runs jobs one after another. If bad input makes a job fail, `report_error` reports it and the other jobs run.
 
     Under launchers other than Hydra's basic one, each job has its own `Sweep`, which knows nothing of the other jobs,
     and errors are raised, so that the scheduler and Hydra see them.
@@ -28,7 +28,7 @@ class Sweep:
 
     def __init__(self, report_error: Callable[[InputError | OSError], None], command: str) -> None:
         self._report_error = report_error
-        settings = declarations.of_command(command).items()
+        settings = declarations.command_settings(command).items()
         self._output_settings = [name for name, setting in settings if setting.writes and not setting.text]
         self._jobs: list[tuple[str, ...]] = []  # each job's overrides
         self._failed: list[int] = []  # the numbers of the jobs that failed
@@ -43,8 +43,10 @@ class Sweep:
         try:
             self._name_run(config)
             values, outputs = plain(config), set[Path]()  # the files that the job writes
-            for setting, path in ((name, values.get(name)) for name in self._output_settings):
-                if path is None or (Path(path).exists() and not Path(path).is_file()):  # a device or pipe is kept
+            for setting in self._output_settings:
+                path = None if values.get(setting) is None else str(values[setting])  # a number if it is ${beam}
+                # several jobs may write to the same device or pipe
+                if path is None or (Path(path).exists() and not Path(path).is_file()):
                     continue
                 file = Path(expanded(path)).resolve()
                 if file in self._written:
@@ -53,14 +55,14 @@ class Sweep:
                         f"job, such as {setting}=out-${{beam}}.txt if the jobs differ in beam."
                     )
                 outputs.add(file)
-            before, name = set(RUNS.glob("*")), values.get("run")
+            earlier_runs, name = set(RUNS.glob("*")), values.get("run")
             try:
                 finished = job()
-            finally:  # record the run: the one of the given name, or else the new one
+            finally:  # record the run, which has the name in the settings or is the only new one
                 if "train" in config:  # other commands make no run
-                    now = set(RUNS.glob("*"))
-                    started = sorted(now - before if name is None else now & {RUNS / str(name)})
-                    self.runs |= dict.fromkeys(started, len(self._jobs) - 1)
+                    all_runs = set(RUNS.glob("*"))
+                    runs = sorted(all_runs - earlier_runs if name is None else all_runs & {RUNS / str(name)})
+                    self.runs |= dict.fromkeys(runs, len(self._jobs) - 1)
             self._written |= outputs
         except BrokenPipeError:
             raise
@@ -79,20 +81,20 @@ class Sweep:
             return 0
         if len(self._jobs) > 1:
             distinct = {number: self.distinct_overrides(number) for number in self._failed}
-            jobs = "; ".join(f"job {number}{settings and f', {settings}'}" for number, settings in distinct.items())
+            jobs = "; ".join(f"job {number}, {text}" if text else f"job {number}" for number, text in distinct.items())
             message = f"{len(self._failed)} of {len(self._jobs)} jobs failed: {jobs}."
             print(f"seqtool: {printable(message)}", file=sys.stderr)
         return 2
 
     def distinct_overrides(self, number: int) -> str:
-        """The overrides of a job that not all jobs have."""
+        """The overrides of a job, without those that all jobs share."""
         shared = set(self._jobs[0]).intersection(*self._jobs)
         return " ".join(setting for setting in self._jobs[number] if setting not in shared)
 
     def _name_run(self, config: DictConfig) -> None:
-        """Append the job's number to the name of its run where another job has, or may have, the same name.
+        """Append the job's number to the name of its run if another job has, or may have, the same name.
 
-        That is always so for a name on the command line that refers to no settings.
+        All jobs have the same name if it is set on the command line and refers to no settings.
         """
         name = plain(config).get("run")  # a number if it is ${seed}
         check_name(config)
@@ -106,9 +108,10 @@ class Sweep:
         self._run_names.add(name)
 
 
-def adding_swept(settings: Sequence[str], files: ConfigFiles) -> list[str]:
-    """The settings of a sweep, with ++ before those that all swept choices of a group have but its default lacks:
-    Hydra composes the sweep itself with the default choice, and would refuse them.
+def force_swept_settings(settings: Sequence[str], files: ConfigFiles) -> list[str]:
+    """Write ++ before the settings of a sweep that all swept choices of a group have but its default choice lacks.
+
+    Hydra would refuse these settings, since it composes the sweep itself with the default choice.
     """
     matches = [match for setting in settings if (match := OVERRIDE.fullmatch(setting)) is not None]
     values = {match["key"]: match["value"] or "" for match in matches}
@@ -116,8 +119,8 @@ def adding_swept(settings: Sequence[str], files: ConfigFiles) -> list[str]:
     for group, default in files.groups.items():
         choices = [name.strip() for name in values.get(group, "").split(",")]
         if len(choices) > 1:
-            common = set.intersection(*(files.of_choice(group, choice) for choice in choices))
-            names = common - files.of_choice(group, default)
+            common = set.intersection(*(files.choice_settings(group, choice) for choice in choices))
+            names = common - files.choice_settings(group, default)
             result = [f"++{setting}" if setting.partition("=")[0] in names else setting for setting in result]
     return result
 

@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
-from seqtool.cli.changed_run import advised
+from seqtool.cli.changed_run import add_new_run_advice
 from seqtool.data.cache import Cache
 from seqtool.data.directories import versions
 from seqtool.errors import out_of_memory
@@ -48,8 +48,8 @@ class Job:
     task: Task
 
     @classmethod
-    def of(cls, config: DictConfig) -> "Job":
-        """The job that a configuration describes. Raises InputError for settings that cannot be used."""
+    def from_config(cls, config: DictConfig) -> "Job":
+        """Make the job that a configuration describes. Raises InputError for invalid settings."""
         top = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
         job = cls(config, typed(declarations.Run, top), typed(TrainSettings, config.train), tasks.task_of_data(config))
         declarations.check_values(job.run)
@@ -62,11 +62,11 @@ def train(config: DictConfig) -> Path | Literal[False]:
     """Train a new run, or resume one. Returns its directory, or False if a signal stopped it early."""
     resuming.check_groups(config, "Setting")
     typed(TrainSettings, config.train).check()
-    with distributed.group(), resuming.open_run(config) as handle, advised(handle):
+    with distributed.group(), resuming.open_run(config) as handle, add_new_run_advice(handle):
         run, last = handle.run, handle.checkpoint
         if run is None or last is None:
-            return _train(Job.of(config), handle)
-        job = Job.of(resuming.resumed_config(config, last))
+            return _train(Job.from_config(config), handle)
+        job = Job.from_config(resuming.resumed_config(config, last))
         if not distributed.from_first(partial(resuming.is_finished, last, job.train)):
             return _train(job, handle)
         limits = "train.epochs, steps, minutes or patience"
@@ -77,7 +77,7 @@ def train(config: DictConfig) -> Path | Literal[False]:
 
 
 def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
-    """Prepare the data, make the model and everything else that the training loop needs, and train."""
+    """Prepare the data, make the objects that the training loop needs, and train."""
     config, last = job.config, handle.checkpoint
     validation = typed(ValidationSettings, config.validation)
     validation.check()
@@ -86,7 +86,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     check_precision(machine.device, machine.precision)
     set_threads(job.run.threads)
     keep_memory()
-    # whether training starts from initial weights, apart from the pretrained weights of an image encoder
+    # whether training starts from initial weights (except for the pretrained weights of an image encoder)
     fresh = last is None and job.run.init_from is None
     job.task.check(config, pretrained=fresh)  # before the data are prepared, as far as possible
     if last is None:
@@ -122,7 +122,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
         tokens, unknown = cache.tokens()
         groups = optimisation.optimiser.param_groups
         trained = sum(parameter.numel() for group in groups for parameter in group["params"])
-        # for the verdict on a run: parameters that are trained, at once or later, and tokens of training text
+        # The verdict on a run uses the numbers of parameters (trained from the start or later) and of training tokens.
         sizes = {"parameters": trained, "train_tokens": tokens, "train_unknown": unknown}
         metrics = MetricsLog(run, job.train, sizes, step=step)
         if distributed.is_first():
@@ -151,10 +151,10 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
 
 
 def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> Path | Literal[False]:
-    """Log what is trained, train it, and print how training ended."""
+    """Log the size of the model and of the data, train, and print how training ended."""
     run, progress, device = trainer.checkpoints.run, trainer.progress, trainer.machine.device
-    with onednn() as by_onednn:
-        library = " with oneDNN" if by_onednn and device.type == "cpu" else ""
+    with onednn() as uses_onednn:
+        library = " with oneDNN" if uses_onednn and device.type == "cpu" else ""
         size = sum(parameter.numel() for parameter in trainer.model.parameters())
         devices, examples = f"{distributed.describe(device)}{library}", job.task.format_size(trainer.examples)
         log.info("%s: %s parameters on %s, %s", run, f"{size:,}", devices, examples)
@@ -168,7 +168,7 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> Path | Literal
 
 
 def _model(job: Job, cache: Cache, handle: resuming.RunHandle, parts: Parts, *, fresh: bool) -> Any:
-    """The model of these parts, with the weights that training starts from; also seeds training's random numbers."""
+    """Make the model with the weights that training starts from, and seed the random numbers of training."""
     config, last = job.config, handle.checkpoint
     torch.manual_seed(job.run.seed)
     model = distributed.first_on_each_machine(lambda: job.task.make_model(config, cache, pretrained=fresh, parts=parts))

@@ -25,7 +25,7 @@ class TranslateSettings(declarations.Translate, OutputSettings):
     """The settings of configs/translate.yaml for input and output."""
 
     def inputs(self) -> Iterator[tuple[str, str | int]]:
-        """Each input file's name in messages, and its path or descriptor."""
+        """Yield the name of each input file in messages, and its path or descriptor."""
         yield ("standard input", sys.stdin.fileno()) if self.input is None else (f"input={self.input}", self.input)
         if self.prefix is not None:
             yield f"prefix={self.prefix}", self.prefix
@@ -39,7 +39,7 @@ class TranslateSettings(declarations.Translate, OutputSettings):
             )
 
     def lines(self, size: int) -> Iterator[tuple[list[str], list[str] | None]]:
-        """Windows of at most `size` lines to translate, each with the prefixes of their translations, if there are any.
+        """Yield windows of at most `size` lines to translate, each with the prefixes of their translations or None.
 
         Raises InputError if there are fewer prefixes than lines. If the input is a pipe or a terminal, there may be
         more prefixes than lines.
@@ -47,14 +47,14 @@ class TranslateSettings(declarations.Translate, OutputSettings):
         prefixes = None if self.prefix is None else read_lines(Path(self.prefix), may_be_empty=True)
         count = 0
         for lines in windows(self.input, size):
-            of_lines = None if prefixes is None else list(islice(prefixes, len(lines)))
-            if of_lines is not None and len(of_lines) < len(lines):
+            line_prefixes = None if prefixes is None else list(islice(prefixes, len(lines)))
+            if line_prefixes is not None and len(line_prefixes) < len(lines):
                 raise InputError(
-                    f"prefix={self.prefix} has only {count + len(of_lines):,} lines: the input has "
+                    f"prefix={self.prefix} has only {count + len(line_prefixes):,} lines: the input has "
                     f"{count + len(lines):,} or more."
                 )
             count += len(lines)
-            yield lines, of_lines
+            yield lines, line_prefixes
 
 
 def translate(config: DictConfig) -> None:
@@ -72,17 +72,19 @@ def translate(config: DictConfig) -> None:
 
 
 def _translate_lines(settings: TranslateSettings, translator: Translator, writer: TranslationWriter) -> None:
-    """Translate the input window by window, and print at the end which words of it the model does not know."""
+    """Translate the input window by window, and finally print which of its words the model does not know."""
     unknown, unknown_in_prefixes, lines_with_unknown = Counter[str](), Counter[str](), 0
     file, processes = settings.input, distributed.size()
-    # No progress bar where lines are typed, nor in a log where they come from a pipe, which may stay open for days.
-    wanted = is_file(file) or (sys.stderr.isatty() and not is_typed())
-    with writer.progress("translate", partial(count_lines, file), wanted=wanted) as bar:
+    # There is no progress bar if lines are typed, or if they come from a pipe and standard error is a log: the pipe may
+    # stay open for days.
+    shows_progress = is_file(file) or (sys.stderr.isatty() and not is_typed())
+    with writer.progress("translate", partial(count_lines, file), wanted=shows_progress) as bar:
+        # sources of similar length share a batch, which needs windows of many batches to choose from
         for lines, prefixes in distributed.each_from_first(settings.lines(32 * translator.settings.sources_per_batch)):
-            last = writer.count + len(lines)
+            last_line = writer.count + len(lines)
 
-            def progress(done: int, last: int = last) -> None:
-                bar.update(min(processes * done, last - bar.n))
+            def progress(done: int, last_line: int = last_line) -> None:
+                bar.update(min(processes * done, last_line - bar.n))
 
             translations = translator.hypotheses(
                 lines,
@@ -96,13 +98,14 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
             writer.warn_of_no_spaces(lines, [n_best[0].text for n_best in translations])
             for line, n_best in zip(lines, translations, strict=True):
                 unknown.update(n_best[0].source.unknown)
-                lines_with_unknown += bool(n_best[0].source.unknown)
+                if n_best[0].source.unknown:
+                    lines_with_unknown += 1
                 unknown_in_prefixes.update(n_best[0].prefix_unknown)
                 writer.write(line, n_best)
             writer.flush()
-            bar.update(last - bar.n)
-    of_input = f"the input, in {lines_with_unknown:,} of {writer.count:,} lines."
-    for part, counts in ((of_input, unknown), ("the prefixes; they are kept unchanged.", unknown_in_prefixes)):
+            bar.update(last_line - bar.n)
+    input_part = f"the input, in {lines_with_unknown:,} of {writer.count:,} lines."
+    for part, counts in ((input_part, unknown), ("the prefixes; they are kept unchanged.", unknown_in_prefixes)):
         if counts:
             message = f"The model does not know {counts.total():,} words or pieces of {part}"
             print(f"{message} {unknown_sentence(counts)}", file=sys.stderr)

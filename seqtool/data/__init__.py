@@ -1,1 +1,1 @@
-"""Data: vocabularies, parallel text, the cache on disk, batches."""
+"""Data: corpora, vocabularies, images, the cache on disk, and batches."""

@@ -1,8 +1,8 @@
 """Batches of examples, and the order in which an epoch visits them.
 
 Sentences of similar length are batched together, in an order that depends only on the seed and the epoch. Plain text is
-read as contiguous streams in parallel, chunk by chunk. Training sees both through the interfaces `Examples` and
-`Epoch`. `cache.Split` reads pairs and captions, and puts them into a batch.
+read as contiguous streams in parallel, chunk by chunk. Training uses both through the interfaces `Examples` and
+`Epoch`. `cache.Split` reads pairs and captions and makes batches of them with `make_batch`.
 """
 
 import math
@@ -21,7 +21,7 @@ from seqtool.models.tokens import BOS, EOS, PAD
 Ids = Sequence[int] | NDArray[np.integer]
 Indices = NDArray[np.int64]
 
-BUFFER = 2**19  # examples that are shuffled at once; 2**22 took more memory
+BUFFER = 2**19  # examples that are shuffled together; 2**22 took more memory
 BLOCKS_PER_BUFFER = 64  # neighbouring examples stay together in a block, so that a buffer is read in few places
 
 
@@ -44,7 +44,7 @@ class Batch:
 
     @property
     def inputs(self) -> Tensor:
-        """B×T: what the decoder reads."""
+        """B×T: the tokens that the decoder reads."""
         return self.target[:, :-1]
 
     @property
@@ -64,38 +64,38 @@ class Batch:
 
 
 def make_batch(source: Source | Annotations | Pixels, targets: Sequence[Ids], indices: Indices) -> Batch:
-    """A batch of independent examples from the encoder's input and the targets' ids without special tokens."""
+    """Make a batch of independent examples from the encoder's input and the targets' ids without special tokens."""
     return Batch(source, make_target(targets), indices, tokens=sum(len(ids) + 1 for ids in targets))
 
 
 def make_source(sentences: Sequence[Ids]) -> Source:
-    """An encoder's input from token ids without special tokens."""
+    """Make an encoder's input from token ids without special tokens."""
     lengths = torch.tensor([len(ids) + 1 for ids in sentences], dtype=torch.int64)
-    return Source(_padded(sentences, prefix=[]), lengths)
+    return Source(_pad(sentences, prefix=[]), lengths)
 
 
 def make_target(sentences: Sequence[Ids]) -> Tensor:
-    """The B×(T+1) target from token ids without special tokens: each row is BOS, the sentence, EOS and padding."""
-    return _padded(sentences, prefix=[BOS])
+    """Make the B×(T+1) target from ids without special tokens: each row is BOS, the sentence, EOS and padding."""
+    return _pad(sentences, prefix=[BOS])
 
 
 class Examples(Protocol):
-    """The examples of a split that a model is trained on, by index."""
+    """The examples of a split on which a model is trained. Each has an index."""
 
     @property
-    def rows(self) -> int | None:
+    def stream_count(self) -> int | None:
         """The number of parallel streams whose state is carried from batch to batch; None for independent examples."""
 
     def __len__(self) -> int: ...
 
-    def labels(self, indices: Indices) -> int:
+    def count_labels(self, indices: Indices) -> int:
         """The number of tokens to predict in these examples."""
 
     def collate(self, indices: ArrayLike) -> Batch:
-        """A batch of these examples, in this order. Draws no random numbers."""
+        """Make a batch of these examples, in this order, without drawing random numbers."""
 
     def probes(self, limit: int) -> Batch:
-        """A batch of up to `limit` examples of equal length, always the same ones, to measure gradients with."""
+        """Make a batch of up to `limit` examples of equal length for measuring gradients; always the same batch."""
 
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "Epoch":
         """One pass over all examples. Equal arguments give equal batches.
@@ -109,13 +109,13 @@ class Examples(Protocol):
 
 
 class Epoch(Protocol):
-    """The batches of one pass over the examples, by position from 0. A batch is the array of its examples' indices."""
+    """The batches of one pass over the examples, numbered from 0. A batch is the array of its examples' indices."""
 
     def __len__(self) -> int:
         """The number of batches, or an estimate of it."""
 
     def batches(self, position: int, count: int) -> list[Indices]:
-        """Up to `count` batches from `position` on; at least one unless the epoch has ended."""
+        """Up to `count` batches, starting at `position`; at least one unless the epoch has ended."""
 
     def has_ended(self, position: int) -> bool:
         """Whether no batch is left at `position`. Call `batches` with this position first."""
@@ -125,12 +125,12 @@ class Epoch(Protocol):
 
 
 class HasLengths(Protocol):
-    """Examples whose sources and targets differ in length."""
+    """Examples whose sources and targets have different lengths."""
 
     def __len__(self) -> int: ...
 
     def lengths(self, indices: Indices) -> tuple[Indices, Indices]:
-        """The lengths in tokens of the sources, and those of the targets, of these examples."""
+        """The lengths in tokens of these examples' sources and of their targets."""
 
 
 class ShuffledEpoch:
@@ -141,8 +141,8 @@ class ShuffledEpoch:
     memory does not grow with the corpus.
 
     The shuffled examples are cut into pools of about `pool` batches. Each pool is sorted by length and cut into batches
-    of `size` sentences, or of at most `size` target tokens, EOS and padding included; a longer sentence is a batch of
-    its own. Then the batches are shuffled.
+    of `size` sentences, or of at most `size` target tokens, including EOS and padding; a longer sentence is a batch by
+    itself. Then the batches are shuffled.
     """
 
     def __init__(
@@ -154,11 +154,11 @@ class ShuffledEpoch:
         self._block = max(1, buffer // BLOCKS_PER_BUFFER)
         self._buffers = 1 if len(examples) <= buffer else math.ceil(len(examples) / (self._block * BLOCKS_PER_BUFFER))
         self._load_buffer(0, start=0)
-        in_first_buffer = max(1, int(self._examples_before[-1]))
-        self._expected_batches = math.ceil(len(self._batches) * len(examples) / in_first_buffer)
+        first_buffer_size = max(1, int(self._examples_before[-1]))
+        self._expected_batches = math.ceil(len(self._batches) * len(examples) / first_buffer_size)
 
     def __len__(self) -> int:
-        """The number of batches; with several buffers, an estimate from the first one."""
+        """The number of batches; with several buffers, an estimate from the first buffer."""
         return self._expected_batches
 
     def batches(self, position: int, count: int) -> list[Indices]:
@@ -172,7 +172,7 @@ class ShuffledEpoch:
         return self._number == self._buffers - 1 and position >= self._start + len(self._batches)
 
     def fraction_done(self, position: int) -> float:
-        """The fraction of the examples before `position`; with one buffer that of the batches, nearly the same."""
+        """The fraction of examples before `position`; with a single buffer, the similar fraction of batches."""
         batches = position - self._start
         if self._buffers == 1:
             return batches / max(1, len(self._batches))
@@ -182,19 +182,20 @@ class ShuffledEpoch:
         """Make the batches of a buffer; the first of them has the position `start`."""
         self._number, self._start = number, start
         n, generator = len(self._examples), np.random.default_rng(self._seed)
-        before = 0  # the number of examples in the buffers before this one
+        examples_before_buffer = 0  # the number of examples in earlier buffers
         if self._buffers == 1:
             order = generator.permutation(n)
         else:
             starts = generator.permutation(math.ceil(n / self._block)) * self._block
             ends = np.minimum(starts + self._block, n)
             first, last = (len(starts) * buffer // self._buffers for buffer in (number, number + 1))
-            before = int((ends - starts)[:first].sum())
+            examples_before_buffer = int((ends - starts)[:first].sum())
             blocks = [np.arange(*block) for block in zip(starts[first:last], ends[first:last], strict=True)]
             generator = np.random.default_rng([*self._seed, number])
             order = generator.permutation(np.concatenate(blocks))
         self._batches = self._make_batches(order, generator)
-        self._examples_before = before + np.cumsum([0, *map(len, self._batches)])  # before each batch, and at the end
+        # the number of examples before each batch, and before the next buffer
+        self._examples_before = examples_before_buffer + np.cumsum([0, *map(len, self._batches)])
 
     def _make_batches(self, order: Indices, generator: np.random.Generator) -> list[Indices]:
         """Cut shuffled examples into batches of similar length, in random order."""
@@ -217,21 +218,21 @@ class ShuffledEpoch:
 
 
 class Streams:
-    """A text divided into up to `rows` streams of equal length, which are read `steps` tokens at a time, in parallel.
+    """A text divided into up to `stream_count` streams of equal length, read in parallel, `steps` tokens at a time.
 
-    They are both `Examples` and `Epoch`, since every epoch is the same: the text's chunks in order.
+    It is both an `Examples` and an `Epoch`, since all epochs have the same batches: the text's chunks in order.
 
-    A chunk's indices are B×3: for each stream, where its labels begin and end in the text, and the chunk's number. The
-    first token of a stream is predicted from the last token of the stream before, but without that stream's state; the
-    text's first token is predicted from BOS.
+    A chunk's indices are B×3: for each stream, the positions in the text where its labels begin and end, and the
+    chunk's number. The first token of a stream is predicted from the last token of the previous stream, but without
+    that stream's state; the text's first token is predicted from BOS.
     """
 
-    def __init__(self, text: NDArray[np.unsignedinteger], *, rows: int, steps: int) -> None:
+    def __init__(self, text: NDArray[np.unsignedinteger], *, stream_count: int, steps: int) -> None:
         self.tokens = len(text)
-        self.rows = max(1, min(rows, len(text)))
+        self.stream_count = max(1, min(stream_count, len(text)))
         self._text = text
         self._steps = steps
-        self._bounds: NDArray[np.int64] = np.arange(self.rows + 1) * len(text) // self.rows
+        self._bounds: NDArray[np.int64] = np.arange(self.stream_count + 1) * len(text) // self.stream_count
 
     def __len__(self) -> int:
         """The number of chunks."""
@@ -260,22 +261,23 @@ class Streams:
         """The first chunk of the first `limit` streams."""
         return self.collate(self.chunk(0)[:limit])
 
-    def labels(self, indices: Indices) -> int:
+    def count_labels(self, indices: Indices) -> int:
         return int((indices[:, 1] - indices[:, 0]).sum())
 
     def collate(self, indices: ArrayLike) -> Batch:
-        """A batch of a chunk, given the indices of all its streams or of some."""
+        """Make a batch of a chunk. The indices may be those of all its streams or of some streams."""
         ranges: Indices = np.asarray(indices, np.int64)
         longest = max(1, int((ranges[:, 1] - ranges[:, 0]).max()))
         target = np.full((len(ranges), 1 + longest), PAD, np.int64)
         for row, (start, end, _) in zip(target, ranges, strict=True):
             row[0] = BOS if start == 0 else self._text[start - 1]
             row[1 : 1 + end - start] = self._text[start:end]
-        return Batch(None, torch.from_numpy(target), ranges, self.labels(ranges), continues=bool(ranges[0, 2] > 0))
+        tokens, continues = self.count_labels(ranges), bool(ranges[0, 2] > 0)
+        return Batch(None, torch.from_numpy(target), ranges, tokens, continues)
 
 
 def _token_cuts(lengths: list[int], size: int) -> list[int]:
-    """The indices at which to cut increasing lengths into batches with rows × longest length of at most `size`."""
+    """The indices at which to cut increasing lengths into batches with at most `size` tokens, padding included."""
     cuts, start = [], 0
     for end, length in enumerate(lengths):
         if end > start and (end - start + 1) * length > size:
@@ -284,8 +286,8 @@ def _token_cuts(lengths: list[int], size: int) -> list[int]:
     return cuts
 
 
-def _padded(sentences: Sequence[Ids], *, prefix: list[int]) -> Tensor:
-    """A tensor with a row for each sentence: the tokens of `prefix`, the sentence, EOS and padding."""
+def _pad(sentences: Sequence[Ids], *, prefix: list[int]) -> Tensor:
+    """Make a tensor with a row for each sentence: the tokens of `prefix`, the sentence, EOS and padding."""
     extra = len(prefix) + 1
     longest = max((len(ids) for ids in sentences), default=0)
     tokens = np.full((len(sentences), longest + extra), PAD, dtype=np.int64)

@@ -1,15 +1,17 @@
-"""The cache of a prepared corpus: a directory that is named after a hash of its inputs, and is complete or absent.
+"""The cache of a prepared corpus: a directory that is named after a hash of its inputs.
+
+The directory is either complete or does not exist:
 
     cache/toy-en-es-1f2e3d4c5b6a/
         source.vocabulary target.vocabulary    or joint.vocabulary, for both; for captions only target.vocabulary
-        train.source.tokens.bin                ids end to end, two or four bytes each; the target has such a file too
-        train.source.offsets.bin               where each sentence begins, and where the last one ends
+        train.source.tokens.bin                ids end to end, two or four bytes each; likewise for the target
+        train.source.offsets.bin               where each sentence begins, and where the last sentence ends
         valid.source.txt valid.target.txt      the original sentences, as references (not for train)
         valid.alignments.txt                   gold alignments, if the corpus has them (not for train)
         train.words.txt                        how often each word occurs in the targets (of the first million examples)
-        summary.json                           what was kept, what was dropped and why, settings, versions
+        summary.json                           counts of kept and dropped examples, settings, versions
 
-If the corpus has images, it has these files in place of sources and their text:
+If the corpus has images, there are these files instead of the sources and their text:
 
         train.image_of.bin        which image of the split each caption describes
         train.rows.bin            the row of each image of the split in an image store
@@ -18,7 +20,7 @@ If the corpus has images, it has these files in place of sources and their text:
 
 The images' annotation vectors are in an image store beside the cache (data/images/image_store.py). Plain text has only
 the target's tokens; each line, with its line end, is an example. Numbers are little-endian. Memory does not grow with
-the corpus: arrays are written a chunk at a time and memory-mapped, and texts are read when they are asked for.
+the corpus: arrays are written a chunk at a time and memory-mapped, and texts are read when they are needed.
 """
 
 import json
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # the version of the directory's format, which enters the directory's name
 REFUSED = "refused.txt"
 WORDS = "train.words.txt"
-MAX_UNKNOWN = 0.01  # a larger fraction of unknown tokens in a split is reported
+MAX_UNKNOWN = 0.01  # larger fractions of unknown tokens in a split are reported
 OFFSET = np.dtype("<i8")
 READS_UNTIL_RELEASE = 2**4  # each read may load a megabyte of pages
 
@@ -58,7 +60,7 @@ class Split:
     Training examples outside the limits are left out; other splits are complete.
     """
 
-    rows: int | None = None  # the examples are independent: no state is carried from batch to batch
+    stream_count: int | None = None  # the examples are independent: no state is carried from batch to batch
 
     def __init__(
         self, directory: Path, name: str, vocabularies: Mapping[str, Vocabulary], store: "ImageStore | None"
@@ -72,8 +74,8 @@ class Split:
         self.stream: Ids = self._columns["target"].stream  # the targets end to end
         self.image_of: NDArray[np.int64] | None = None  # which image each caption describes
         if store is not None:
-            self.image_of = mapped(self._file("image_of.bin"), OFFSET)
-            self._rows = mapped(self._file("rows.bin"), OFFSET)
+            self.image_of = map_array(self._file("image_of.bin"), OFFSET)
+            self._rows = map_array(self._file("rows.bin"), OFFSET)
 
     def __len__(self) -> int:
         """The number of pairs, captions or lines."""
@@ -86,40 +88,40 @@ class Split:
         return self._columns["target"][index]
 
     def lengths(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The lengths in tokens of the sources, and of the targets, with these indices (None: of all).
+        """The lengths in tokens of the sources, and of the targets, with these indices (None means all).
 
-        An image counts as 1, since all images have one size.
+        An image has the length 1, since all images have the same size.
         """
         indices = np.arange(len(self)) if indices is None else indices
         sources = self._columns.get("source")
         ones = np.ones(len(indices), np.int64)
         return ones if sources is None else sources.lengths(indices), self._columns["target"].lengths(indices)
 
-    def labels(self, indices: NDArray[np.int64]) -> int:
-        """The number of tokens to predict in the targets with these indices, each target's EOS included."""
+    def count_labels(self, indices: NDArray[np.int64]) -> int:
+        """The number of tokens to predict in the targets with these indices, including each target's EOS."""
         return int(self._columns["target"].lengths(indices).sum()) + len(indices)
 
     @property
-    def longest(self) -> int:
-        """The length in tokens of the longest source or target, its EOS included."""
+    def max_length(self) -> int:
+        """The length in tokens of the longest source or target, including its EOS."""
         return 1 + max(int(side.max(initial=0)) for side in self.lengths())
 
     def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "ShuffledEpoch":
         """One pass over all examples (`batches.Epoch`)."""
-        from seqtool.data.batches import ShuffledEpoch  # imports torch, which preparing text does without
+        from seqtool.data.batches import ShuffledEpoch  # imports torch, which is not needed to prepare text
 
         return ShuffledEpoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
     def probes(self, limit: int) -> "Batch":
-        """A batch of up to `limit` examples whose length is the 90th percentile: of the source, if it is a sentence."""
+        """Make a batch of up to `limit` examples of the 90th percentile's length, of the source if it is a sentence."""
         sources, targets = self.lengths()
         lengths = targets if "source" not in self._columns else sources
         percentile = np.sort(lengths)[int(0.9 * (len(lengths) - 1))]
         return self.collate(np.flatnonzero(lengths == percentile)[:limit])
 
     def collate(self, indices: ArrayLike) -> "Batch":
-        """A batch of the examples with these indices, in this order."""
-        from seqtool.data.batches import make_batch, make_source  # as in `epoch`
+        """Make a batch of the examples with these indices, in this order."""
+        from seqtool.data.batches import make_batch, make_source  # imports torch, as in `epoch`
 
         rows: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
         targets = [self.target(int(index)) for index in rows]
@@ -212,7 +214,7 @@ class Cache:
         return {word: int(count) for count, word in (line.split("\t") for line in _lines(path))}
 
     def describe(self) -> str:
-        """A text for people: what was kept, refused, or dropped and why; lengths, vocabularies and unknown tokens."""
+        """Describe the cache: kept, refused and dropped examples, lengths, vocabularies and unknown tokens."""
         vocabulary, languages = self.summary["vocabulary"], self.summary.get("languages", [])
         subject = "images and captions" if "images" in self.summary["splits"]["train"] else " → ".join(languages)
         title = ", ".join(filter(None, [self.summary["corpus"], subject]))
@@ -231,7 +233,7 @@ class Cache:
         return "\n".join(lines)
 
     def unknown_warning(self) -> list[str]:
-        """A warning that names the splits with many unknown tokens, in a list; an empty list if there are none."""
+        """A list with a warning that names the splits with many unknown tokens; empty if there are no such splits."""
         fractions = []
         for name, split in self.summary["splits"].items():
             sides = {side: split[side] for side in ("source", "target") if side in split} or {"": split}
@@ -239,7 +241,8 @@ class Cache:
                 if entry["unknown"] > MAX_UNKNOWN * entry["tokens"]:
                     part = f"{name}'s {side}" if side else name
                     pieces = entry.get("commonest_unknown", "")  # empty if the first examples have no unknown piece
-                    fractions.append(f"{entry['unknown'] / entry['tokens']:.1%} in {part}{pieces and f': {pieces}'}")
+                    examples = f": {pieces}" if pieces else ""
+                    fractions.append(f"{entry['unknown'] / entry['tokens']:.1%} in {part}{examples}")
         if not fractions:
             return []
         return [
@@ -249,7 +252,7 @@ class Cache:
 
 
 def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str, str]]:
-    """The (column, cell) pairs of a split's row: examples, mean lengths, unknown tokens, and what was left out."""
+    """The (column, cell) pairs of a split's row: examples, mean lengths, unknown tokens, and examples left out."""
     sides = [split["source"], split["target"]] if languages else [split]
     tokens, unknown_tokens = (sum(side[name] for side in sides) for name in ("tokens", "unknown"))
     units = [name for name in ("pairs", "images", "captions", "characters", "lines") if name in split]
@@ -273,7 +276,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_bytes().decode().split("\n")[:-1]
 
 
-# The columns of token ids on disk, which `preparation.ColumnsWriter` writes
+# The columns of token ids on disk, as `preparation.ColumnsWriter` writes them
 
 
 class Column:
@@ -281,9 +284,9 @@ class Column:
 
     def __init__(self, stem: Path, dtype: np.dtype[np.unsignedinteger]) -> None:
         """Open the files that begin with `stem`, such as cache/…/train.source."""
-        self.stream: Ids = mapped(stem.with_name(f"{stem.name}.tokens.bin"), dtype)  # all sentences end to end
-        self._offsets = mapped(stem.with_name(f"{stem.name}.offsets.bin"), OFFSET)
-        self._reads = 0  # since pages were last released
+        self.stream: Ids = map_array(stem.with_name(f"{stem.name}.tokens.bin"), dtype)  # all sentences end to end
+        self._offsets = map_array(stem.with_name(f"{stem.name}.offsets.bin"), OFFSET)
+        self._reads = 0  # the number of reads since pages were last released
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -311,11 +314,11 @@ class Column:
                     values._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
-def mapped(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The file's numbers as a memory-mapped array. An empty file, which cannot be mapped, gives an empty array."""
+def map_array(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Map the file's numbers into memory as an array. An empty file, which cannot be mapped, gives an empty array."""
     return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype)
 
 
 def token_type(vocabulary: Vocabulary) -> np.dtype[np.unsignedinteger]:
-    """The number type of a token id: two bytes if they suffice, otherwise four; little-endian on every machine."""
+    """The type of a token id: an integer of two bytes if they suffice, otherwise four; little-endian everywhere."""
     return np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")

@@ -1,6 +1,6 @@
 """Directories that are either complete or absent, and the digests of the files that they are made from.
 
-A directory is made once, under a lock and another name, and then renamed:
+A directory is made once. Meanwhile it has another name, and a lock keeps other processes waiting:
 
 cache/toy-en-es-1f2e3d4c5b6a/           complete: summary.json has the size of every other file
 cache/toy-en-es-1f2e3d4c5b6a.lock       exists while the directory is made
@@ -33,7 +33,7 @@ from seqtool.runtime.version import __version__
 
 SUMMARY, PROGRESS = "summary.json", "progress.json"
 RECORDING_SECONDS = 10.0  # between two records of progress
-SETTLING_SECONDS = 2.0  # a younger file may change again without a new time stamp: FAT rounds them to 2 s
+SETTLING_SECONDS = 2.0  # a younger file may change without a new time stamp, since FAT rounds time stamps to 2 s
 HASHING_THREADS = 8  # hashing releases the interpreter lock
 Progress = Mapping[str, Any]
 log = logging.getLogger("seqtool")
@@ -46,11 +46,12 @@ def directory_path(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:
 
 
 def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> bool:
-    """Make the directory unless it exists; returns whether this call made it.
+    """Make the directory unless it exists. Returns whether this call made it.
 
-    `fill` writes the files into the directory it is given, and returns the summary without their sizes. If another
-    process is making the directory, this one waits. Unfinished work is removed, unless its progress was recorded
-    (`Unfinished`): then only bad input (an InputError) removes it, not a signal, a full disk or a machine failure.
+    `fill` writes the files into the directory that is passed to it, and returns the summary without their sizes. If
+    another process is making the directory, this call waits. Unfinished work is removed, unless its progress was
+    recorded (`Unfinished`): it is then kept after a signal, a full disk or a machine failure, and only removed after
+    an InputError.
     """
     if directory.exists():
         return False
@@ -60,7 +61,7 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> boo
         try:
             if directory.exists():
                 return False
-            if not (unfinished / PROGRESS).is_file():  # unfinished files were left by a process that has ended
+            if not (unfinished / PROGRESS).is_file():  # a process that has ended left the unfinished files
                 shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(exist_ok=True)
             with naming(directory):
@@ -91,7 +92,7 @@ class Unfinished:
     """The recorded progress of an unfinished preparation."""
 
     def __init__(self, directory: Path) -> None:
-        """Read the progress from the directory of the unfinished files; if there is none, remove the files."""
+        """Read the progress from the directory of the unfinished files. If none is recorded, remove the files."""
         self._path = directory / PROGRESS
         self.progress: dict[str, Any] = {}
         for interrupted in directory.glob(f".{PROGRESS}.*"):
@@ -103,21 +104,21 @@ class Unfinished:
             directory.mkdir()
 
     def record(self, **progress: Any) -> None:
-        """Record that this progress is on the disk now."""
+        """Record that this progress has reached the disk."""
         self.progress |= progress
         write_whole(self._path, json.dumps(self.progress).encode())
 
     @contextmanager
-    def recording(self, name: str, keep: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
-        """A context for work that reports its progress by calling the yielded function.
+    def record_regularly(self, name: str, keep: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+        """Yield a function by which the work in this context reports its progress.
 
-        The progress is recorded as `name` every `RECORDING_SECONDS`, and when the work ends or fails. Before, `keep` is
-        called with the progress, to force to the disk what it counts.
+        The progress is recorded as `name` every `RECORDING_SECONDS`, and when the work ends or fails. Before each
+        record, `keep` is called with the progress: it must force the counted work to the disk.
         """
         last: Progress = {}  # the last report
         recorded = time.monotonic()
 
-        def reached(progress: Progress, *, due: bool = False) -> None:
+        def report_progress(progress: Progress, *, due: bool = False) -> None:
             nonlocal last, recorded
             last = progress
             if progress and (due or time.monotonic() - recorded >= RECORDING_SECONDS):
@@ -126,16 +127,16 @@ class Unfinished:
                 recorded = time.monotonic()
 
         try:
-            yield reached
+            yield report_progress
         except BaseException:
             with suppress(OSError):  # the disk may be full
-                reached(last, due=True)
+                report_progress(last, due=True)
             raise
-        reached(last, due=True)
+        report_progress(last, due=True)
 
 
 def read_summary(directory: Path, *, format_version: int, kind: str) -> dict[str, Any]:
-    """The summary of a directory, which messages call `kind` ("a cache").
+    """Read the summary of a directory. Messages call the directory `kind` ("a cache").
 
     Raises InputError unless the directory is complete and its format has this version.
     """
@@ -161,36 +162,37 @@ def read_summary(directory: Path, *, format_version: int, kind: str) -> dict[str
     return summary
 
 
-def versions(**others: str) -> dict[str, str]:
-    """The versions of the software that makes a directory: seqtool, Python and `others`."""
-    return {"seqtool": __version__, **others, "python": platform.python_version()}
+def versions(**packages: str) -> dict[str, str]:
+    """The versions of the software that makes a directory: seqtool, Python and other packages."""
+    return {"seqtool": __version__, **packages, "python": platform.python_version()}
 
 
 # Digests
 
 
 class Digests:
-    """The SHA-256 digests of files, remembered in a JSON file by name, with the size and time that each file had."""
+    """The SHA-256 digests of files. A JSON file stores them by name, with the size and time of each file."""
 
     def __init__(self, memory: Path) -> None:
-        """Read the digests that are remembered in the JSON file `memory`, if it exists."""
+        """Read the digests in the JSON file `memory`, if it exists."""
         self._memory = memory
         self._used: dict[Path, tuple[int, ...] | None] = {}
         self._records: dict[str, list[int | str]] = {}
-        with suppress(OSError, ValueError, AttributeError):  # missing or damaged, which costs only time
+        # if the file is missing or damaged, digests are computed again
+        with suppress(OSError, ValueError, AttributeError):
             records = parse_json(memory.read_bytes()).items()
             self._records = {name: record for name, record in records if isinstance(record, list) and len(record) == 3}
 
     def __call__(self, path: Path) -> str:
-        """The digest of a file, which `unchanged` checks from now on. Raises InputError if there is no such file."""
+        """The digest of a file, which `check_unchanged` then checks. Raises InputError if the file does not exist."""
         self._used.setdefault(check_file(path), _state(path))
-        (digest,) = self.of([path])
+        (digest,) = self.compute([path])
         return digest or _read(str(path))[2]  # an unreadable file raises here
 
-    def of(self, files: Sequence[Path]) -> list[str | None]:
-        """The digest of each file, perhaps of a hundred thousand images; None if it is missing or unreadable."""
+    def compute(self, files: Sequence[Path]) -> list[str | None]:
+        """The digest of each file; None if it is missing or unreadable. There may be a hundred thousand images."""
         names = list(map(os.path.abspath, files))
-        digests = {name: self._remembered(name) for name in names}
+        digests = {name: self._stored(name) for name in names}
         unread = [name for name, digest in digests.items() if digest is None]
         with (
             ThreadPoolExecutor(HASHING_THREADS) as threads,
@@ -206,15 +208,16 @@ class Digests:
                 if abs(time.time() - modified / 1e9) > SETTLING_SECONDS:
                     self._records[name] = list(record)
         if unread and self._records:
-            with suppress(OSError):  # files are then read again; of two processes that write, both are right
+            with suppress(OSError):  # without the JSON file, files are read again; processes write the same digests
                 write_whole(self._memory, json.dumps(self._records, indent=1).encode())
         return [digests[name] for name in names]
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """A context for code that reads the files whose digests were asked for.
+    def check_unchanged(self) -> Iterator[None]:
+        """Check that the files whose digests were requested do not change before the context ends.
 
-        Raises InputError if one has changed since, even if the code raises: what was read may not match its digest.
+        Raises InputError if one has changed, even if the code in the context raises another error: its content may not
+        match its digest.
         """
         try:
             yield
@@ -223,8 +226,8 @@ class Digests:
                 if before != _state(path):
                     raise InputError(f"{path} changed while it was read: prepare again.")
 
-    def _remembered(self, name: str) -> str | None:
-        """The remembered digest, if the file still has the same size and time."""
+    def _stored(self, name: str) -> str | None:
+        """The stored digest; None if the file no longer has the same size and time."""
         record, state = self._records.get(name), _state(Path(name))
         return str(record[2]) if record and state and record[:2] == list(state[:2]) else None
 
@@ -245,9 +248,9 @@ def _read_if_possible(name: str) -> tuple[int, int, str] | None:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """A file's size in bytes, times in nanoseconds and inode number, of which any change alters at least one.
+    """A file's size in bytes, times in nanoseconds and inode number. Any change of the file alters one of them.
 
-    None if it does not exist or is not a regular file: a pipe might never end.
+    None if the file does not exist or is not a regular file: reading a pipe might never end.
     """
     try:
         status = path.stat()

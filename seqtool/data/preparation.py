@@ -1,6 +1,6 @@
-"""Prepare a corpus: learn vocabularies and encode every sentence once, into a cache that runs share.
+"""Prepares a corpus: learns vocabularies and encodes every sentence once, into a cache that runs share.
 
-Sentence pairs have one vocabulary or two. Plain text is a column of lines with their line ends. Images with captions
+Sentence pairs have one or two vocabularies. Plain text is a column of lines with their line ends. Images with captions
 are prepared in images/image_store.py.
 """
 
@@ -25,8 +25,8 @@ from seqtool.data.cache import FORMAT, MAX_UNKNOWN, OFFSET, WORDS, Cache, token_
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.directories import Digests, Unfinished, directory_path, make_once, versions
-from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, load_all, save_all, train, unknown_in
-from seqtool.data.text.words import characters, words, writing
+from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, list_unknown_pieces, load_all, save_all, train
+from seqtool.data.text.words import analyse_writing, characters, words
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
 from seqtool.runtime.files import cut, write_lines, write_whole
@@ -38,34 +38,33 @@ from seqtool.settings.classes import Trust, build
 if TYPE_CHECKING:
     from seqtool.data.images.image_store import ImageStore
 
-SAMPLE_SEED = 0  # for the sample that SentencePiece learns from
-# To find out whether a text has spaces between words, this many training examples are read, and this much of each.
+SAMPLE_SEED = 0  # the seed for the sample from which SentencePiece learns
+# This many training examples, and this many characters of each, show whether a text has spaces between words.
 SCRIPT_EXAMPLES, SCRIPT_CHARACTERS = 1_000, 10_000
 COUNTED_EXAMPLES = 1_000_000  # words are counted in the first training examples, so that memory stays bounded
 UNKNOWN_EXAMPLES = 10_000  # unknown pieces are counted in the first examples of a split
 CHUNK = 10_000  # examples that are encoded together
-MIN_PARALLEL = 5 * CHUNK  # one process encodes fewer examples before others could start
+MIN_PARALLEL = 5 * CHUNK  # fewer examples are encoded by one process: it finishes before others could start
 NO_COUNTS = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
 
-Texts = tuple[str, ...]  # an example's text on each side: source and target, or only a caption or line
+Texts = tuple[str, ...]  # the texts of an example: source and target, or only a caption or line
 log = logging.getLogger("seqtool")
 C = TypeVar("C", bound=Corpus)
 
-# The settings under `data` are those of the cache (`CacheSettings`) and those from which the corpus is built.
+# The group `data` contains the settings of the cache (`CacheSettings`) and the arguments of the corpus's class.
 
 
 @dataclass
 class LimitSettings(declarations.Limits):
     """Limits for training examples.
 
-    minimum, maximum: the limits for the length of each side, in tokens.
-    ratio: the longer side has at most this many times the length of the other.
-
-    None means no limit, as it does for a limit that a kind of data does not have.
+    minimum: the minimum length of each side, in tokens.
+    maximum: the maximum length of each side, in tokens; None means no limit.
+    ratio: the maximum ratio of the longer side's length to the shorter side's; None means no limit.
     """
 
     def check(self) -> None:
-        """Raise InputError for limits that no example can meet."""
+        """Raise InputError for invalid limits, and for limits that no example can meet."""
         declarations.check_values(self, "data.limits.")
         if self.maximum is not None and self.maximum < self.minimum:
             raise InputError(f"data.limits.maximum is {self.maximum}, less than data.limits.minimum, {self.minimum}.")
@@ -86,10 +85,10 @@ class LimitSettings(declarations.Limits):
 
 @dataclass
 class CacheSettings(declarations.Cache):
-    """The settings under `data` for the cache; all others are the corpus's.
+    """The settings under `data` for the cache; all other settings under `data` belong to the corpus.
 
     cache: the directory that contains caches.
-    processes: the number of processes that encode; None is one per CPU, up to 8.
+    processes: the number of processes that encode; None means one per CPU, up to 8.
     vocabulary: the settings of the vocabularies.
     limits: the limits for training pairs and captions; plain text has none.
     """
@@ -99,8 +98,8 @@ class CacheSettings(declarations.Cache):
 
 
 def cache_settings(config: Config) -> CacheSettings:
-    """The cache's settings, checked. `config`: everything under `data`."""
-    settings = typed(CacheSettings, _part(config, of_cache=True))
+    """The settings of the cache. Raises InputError if they are invalid. config: the group `data`"""
+    settings = typed(CacheSettings, _part(config, for_cache=True))
     settings.vocabulary.check()
     settings.limits.check()
     declarations.check_values(settings, "data.")
@@ -108,16 +107,18 @@ def cache_settings(config: Config) -> CacheSettings:
 
 
 def corpus_settings(config: Config) -> Config:
-    """The corpus's settings. `config`: everything under `data`."""
-    return _part(config, of_cache=False)
+    """The settings of the corpus. config: the group `data`"""
+    return _part(config, for_cache=False)
 
 
 def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
-    """The corpus that a configuration describes; its files are not checked yet.
+    """Make the corpus that a configuration describes. Its files are not checked yet.
 
-    config: everything under `data`.
-    kind: the class that the corpus must belong to; raises InputError otherwise.
-    trusted: for a configuration from a checkpoint, the modules, besides this package, whose corpora it may name.
+    config: the group `data`.
+    kind: the class that the corpus must belong to.
+    trusted: the classes that the configuration may name (`Trust`).
+
+    Raises InputError if the corpus does not belong to `kind`.
     """
     corpus = build(corpus_settings(config), trusted=trusted, base=Corpus)
     if not isinstance(corpus, kind):
@@ -126,10 +127,10 @@ def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
     return corpus
 
 
-def _part(config: Config, *, of_cache: bool) -> Config:
-    """The settings under `data` that are the cache's, or the others, which are the corpus's."""
+def _part(config: Config, *, for_cache: bool) -> Config:
+    """The settings under `data` for the cache or, unless `for_cache`, for the corpus."""
     names = declarations.declared(CacheSettings)
-    part = {name: value for name, value in plain(config).items() if (name in names) == of_cache}
+    part = {name: value for name, value in plain(config).items() if (name in names) == for_cache}
     if not isinstance(config, DictConfig):
         return part
     return cast(DictConfig, resolved({"data": part}).data)  # so that messages have the settings' full names
@@ -142,12 +143,12 @@ class Steps(ABC):
     """The steps of preparing a corpus that differ between kinds of data.
 
     name: the name of the cache.
-    inputs: what the cache depends on besides text, vocabularies and limits.
+    inputs: everything that the cache depends on besides text, vocabularies and limits, for its name and summary.
     """
 
-    unit: str  # what messages call the examples: "pairs"
-    training: str  # what messages call the training examples: "training pairs"
-    store: "ImageStore | None" = None  # of the corpus's images, if it has any
+    unit: str  # the name of the examples in messages: "pairs"
+    training: str  # the name of the training examples in messages: "training pairs"
+    store: "ImageStore | None" = None  # the store of the corpus's images, if it has any
 
     def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
         self.corpus = corpus
@@ -157,13 +158,13 @@ class Steps(ABC):
 
     @abstractmethod
     def texts(self, split: str) -> Iterator[Texts]:
-        """The texts to encode: for each example of the split, its text on each side."""
+        """Yield the texts to encode, of each example of the split."""
 
     def write_others(self, directory: Path, split: str) -> None:  # noqa: B027 optional
         """Write the split's files other than the columns of its texts."""
 
     def summary(self, directory: Path) -> dict[str, Any]:
-        """The summary's entries about the corpus. Writes files that belong to no single split, and logs advice."""
+        """The summary's entries about the corpus. Also writes the files that belong to all splits, and logs advice."""
         return dict(self.inputs)
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class Steps(ABC):
         """The index in the split of the image that each example describes; None if the corpus has no images."""
         return None
 
-    def dropped(self, split: str) -> Counter[str]:
+    def count_dropped(self, split: str) -> Counter[str]:
         """The number of examples of the split that `texts` leaves out, by reason."""
         return Counter()
 
@@ -182,27 +183,27 @@ class Steps(ABC):
 def prepare(
     config: Config, kind: type[C], make_steps: Callable[[C, CacheSettings], Steps], *, needs: Sequence[str] = ()
 ) -> Cache:
-    """The cache of a corpus, made if it does not exist.
+    """Open the cache of a corpus. It is made if it does not exist.
 
-    config: everything under `data`.
+    config: the group `data`.
     kind: the class that the corpus must belong to.
-    make_steps: makes the steps; it is called once the corpus's files exist.
+    make_steps: makes the steps; it is called when the corpus's files exist.
     needs: the splits that the corpus must have.
 
-    If another process is making the same cache, this one waits. After an interruption, the next call resumes. Raises
-    InputError and leaves nothing behind if the corpus lacks a split that is needed (before any is read), and if text or
-    images cannot be used or change meanwhile.
+    If another process is making the same cache, this call waits. After an interruption, the next call resumes. Raises
+    InputError and removes unfinished work if text or images are unusable or change meanwhile, or if the corpus lacks a
+    split that is needed, which is checked before any split is read.
     """
     settings = cache_settings(config)
     corpus = make_corpus(config, kind, trusted=True)
     vocabulary_inputs: Any = asdict(settings.vocabulary)
-    if settings.vocabulary.reuse is not None:  # unsuitable vocabularies are refused before anything is read or made
+    if settings.vocabulary.reuse is not None:  # check the vocabularies before anything is read or made
         reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
         if any(vocabulary.form.verbatim != corpus.verbatim for vocabulary in reused.values()):
             keeps = "keeps" if corpus.verbatim else "does not keep"
             raise InputError(
-                f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for another kind of data: this "
-                f"needs one that {keeps} white space as it is."
+                f"data.vocabulary.reuse={settings.vocabulary.reuse} is a vocabulary for another kind of data: these "
+                f"data need one that {keeps} white space unchanged."
             )
         fingerprints = [vocabulary.fingerprint for vocabulary in reused.values()]
         vocabulary_inputs = fingerprints if len(fingerprints) > 1 else fingerprints[0]
@@ -210,9 +211,10 @@ def prepare(
     root.mkdir(parents=True, exist_ok=True)
     corpus.fetch()
     if missing := [split for split in needs if split not in corpus.splits()]:
+        share = f"data.{missing[0]}_share"
         raise InputError(
             f"The data have no split '{missing[0]}', only {', '.join(corpus.splits())}: name its files with "
-            f"data.{missing[0]}=, or set data.{missing[0]}_share above 0, where these data have such a setting."
+            f"data.{missing[0]}={f', or set {share} above 0' if share.partition('.')[2] in plain(config) else ''}."
         )
     digests = Digests(root / "digests.json")
     text_fingerprint = corpus.fingerprint(digests)  # before the text is read
@@ -227,7 +229,7 @@ def prepare(
     }
     directory = directory_path(root, steps.name, inputs)
 
-    @digests.unchanged()
+    @digests.check_unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
         return {**_fill(unfinished, steps), "inputs": inputs}
 
@@ -239,12 +241,12 @@ def prepare(
 
 
 def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
-    """Write everything in the cache except its summary, which is returned. Counting reads all text once beforehand."""
+    """Write all files of the cache except its summary, which is returned. All text is first read once and counted."""
     unfinished, sides = Unfinished(directory), steps.corpus.sides
-    # the sides whose text has no spaces between words, judged by the first training examples
+    # the sides whose first training examples have no spaces between words
     sample = islice(steps.texts("train"), SCRIPT_EXAMPLES)
     columns = zip(*([text[:SCRIPT_CHARACTERS] for text in texts] for texts in sample), strict=True)
-    unspaced = [side for side, texts in zip(sides, columns, strict=False) if writing(texts).has_no_spaces]
+    unspaced = [side for side, texts in zip(sides, columns, strict=False) if analyse_writing(texts).has_no_spaces]
     _warn_of_word_vocabulary(steps, unspaced)
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
@@ -266,11 +268,11 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
                 entry = splits[split].get(side, splits[split])
                 if entry["unknown"] > MAX_UNKNOWN * entry["tokens"]:
                     texts = [example[column] for example in islice(steps.texts(split), UNKNOWN_EXAMPLES)]
-                    entry["commonest_unknown"] = unknown_in(texts, vocabulary)
+                    entry["commonest_unknown"] = list_unknown_pieces(texts, vocabulary)
     return {
         "corpus": steps.corpus.name,
         **steps.summary(directory),
-        **_described(vocabularies),
+        **_vocabulary_entries(vocabularies),
         **({"without_spaces": unspaced} if unspaced else {}),
         "splits": splits,
         "format": FORMAT,
@@ -290,7 +292,7 @@ def _warn_of_word_vocabulary(steps: Steps, unspaced: Sequence[str]) -> None:
 
 
 def _count_train(directory: Path, steps: Steps, split_into_words: Callable[[str], list[str]]) -> int:
-    """The number of training examples. Writes how often each word occurs in their targets, except for plain text."""
+    """Count the training examples. Except for plain text, also write the counts of words in their targets."""
     number = 0
     counts: Counter[str] = Counter()
     for number, texts in enumerate(steps.texts("train"), start=1):
@@ -303,14 +305,15 @@ def _count_train(directory: Path, steps: Steps, split_into_words: Callable[[str]
 
 
 def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
-    """The vocabulary of each side: reused, or learnt from the `count` training examples or a sample of them."""
+    """Reuse the vocabulary of each side, or learn it from all `count` training examples or a sample of them."""
     settings, sides, verbatim = steps.settings.vocabulary, steps.corpus.sides, steps.corpus.verbatim
     if settings.reuse is not None:
         return load_all(Path(settings.reuse), sides)
     sample: list[Texts] | None = None
-    if not settings.form(verbatim=verbatim).is_listed and settings.sample is not None:  # a list takes no sample
-        chosen = frozenset(random.Random(SAMPLE_SEED).sample(range(count), min(settings.sample, count)))
-        sample = [texts for i, texts in enumerate(steps.texts("train")) if i in chosen]
+    # vocabularies that are lists use no sample
+    if not settings.form(verbatim=verbatim).is_listed and settings.sample is not None:
+        sample_indices = frozenset(random.Random(SAMPLE_SEED).sample(range(count), min(settings.sample, count)))
+        sample = [texts for i, texts in enumerate(steps.texts("train")) if i in sample_indices]
 
     def examples() -> Iterable[Texts]:
         return steps.texts("train") if sample is None else sample
@@ -320,29 +323,30 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
     return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
 
 
-def _described(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
-    """The entries of the summary about the vocabularies, by side if there are two."""
-    first, *second = vocabularies.values()
-    if not second:
-        return {"vocabulary": {"kind": first.form.kind, "size": len(first)}, "token_type": token_type(first).str}
-    sizes = {side: len(vocabulary) for side, vocabulary in vocabularies.items()}
+def _vocabulary_entries(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
+    """The entries of the summary about the vocabularies; by side if there are two sides."""
+    vocabulary, *others = vocabularies.values()
+    if not others:
+        entry = {"kind": vocabulary.form.kind, "size": len(vocabulary)}
+        return {"vocabulary": entry, "token_type": token_type(vocabulary).str}
+    sizes = {side: len(side_vocabulary) for side, side_vocabulary in vocabularies.items()}
     return {
-        "vocabulary": {"kind": first.form.kind, **sizes, "joint": first is second[0]},
-        "token_types": {side: token_type(vocabulary).str for side, vocabulary in vocabularies.items()},
+        "vocabulary": {"kind": vocabulary.form.kind, **sizes, "joint": vocabulary is others[0]},
+        "token_types": {side: token_type(side_vocabulary).str for side, side_vocabulary in vocabularies.items()},
     }
 
 
 def _write_split(
     directory: Path, steps: Steps, split: str, count: int, unfinished: Unfinished, update: Callable[[int], object]
 ) -> dict[str, Any]:
-    """Write the files of a split of `count` examples; returns its entry in the summary.
+    """Write the files of a split of `count` examples. Returns its entry in the summary.
 
-    The limits apply only to training examples, since other splits are scored in full. Only the training split is large
-    enough to be resumed in the middle.
+    The limits apply only to training examples, since other splits are scored in full. Only the training split is
+    resumed in the middle, since the others are small.
     """
     sides, is_train = steps.corpus.sides, split == "train"
-    begun: Mapping[str, Any] = (is_train and unfinished.progress.get(split)) or {"read": 0, "dropped": {}}
-    read = begun["read"]
+    progress: Mapping[str, Any] = (is_train and unfinished.progress.get(split)) or {"read": 0, "dropped": {}}
+    read = progress["read"]
     texts = islice(steps.texts(split), read, None)
     if read:
         log.info("Resuming after %s %s of an interrupted preparation.", f"{read:,}", steps.training)
@@ -352,24 +356,24 @@ def _write_split(
     encode = partial(encode_chunk, directory=directory, sides=tuple(sides), limits=limits)
     chunks = iter(lambda: list(islice(texts, CHUNK)), [])
     encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= MIN_PARALLEL else 1)
-    dropped: Counter[str] = Counter(begun["dropped"])
-    writer = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), begun=begun)
-    with closing(encoded), unfinished.recording(split, writer.keep) as reached:
+    dropped: Counter[str] = Counter(progress["dropped"])
+    writer = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), progress=progress)
+    with closing(encoded), unfinished.record_regularly(split, writer.keep) as report_progress:
         for chunk in encoded:
             writer.write(chunk)
             dropped += chunk.dropped
             update(len(chunk.kept))
             if is_train:
-                reached({"read": writer.read, "dropped": dict(dropped), **writer.counts})
-    dropped = steps.dropped(split) + dropped
-    kept = writer.counts["target"]["sentences"]
-    if not kept:
+                report_progress({"read": writer.read, "dropped": dict(dropped), **writer.counts})
+    dropped = steps.count_dropped(split) + dropped
+    sentences = writer.counts["target"]["sentences"]
+    if not sentences:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
     tokens: dict[str, Any] = {
         side: {name: counts[name] for name in ("tokens", "unknown")} for side, counts in writer.counts.items()
     }
-    counts = {steps.unit: kept, **(tokens if len(tokens) > 1 else tokens["target"])}
+    counts = {steps.unit: sentences, **(tokens if len(tokens) > 1 else tokens["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
 
 
@@ -384,18 +388,18 @@ class EncodedSide(NamedTuple):
     unknown: int
 
 
-class Encoded(NamedTuple):
+class EncodedChunk(NamedTuple):
     """An encoded chunk of examples."""
 
-    sides: tuple[EncodedSide, ...]  # the examples that are kept
+    sides: tuple[EncodedSide, ...]  # the kept examples
     kept: NDArray[np.bool_]  # whether each example of the chunk is kept
-    dropped: Counter[str]  # the number of examples that are not kept, by reason
+    dropped: Counter[str]  # the number of dropped examples, by reason
 
 
 def encode_chunk(
     examples: Sequence[Texts], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
-) -> Encoded:
-    """Encode examples with the vocabularies of their sides in `directory`; without limits, all are kept."""
+) -> EncodedChunk:
+    """Encode examples with the vocabularies of their sides in `directory`. Without limits, all examples are kept."""
     vocabularies = _loaded(directory, sides).values()
     texts = zip(*examples, strict=True)
     ids = [vocabulary.encode_batch(lines) for vocabulary, lines in zip(vocabularies, texts, strict=True)]
@@ -408,32 +412,32 @@ def encode_chunk(
         counts = np.fromiter(map(len, sentences), dtype=np.int64, count=len(sentences))
         tokens = np.fromiter(chain.from_iterable(sentences), dtype=token_type(vocabulary), count=int(counts.sum()))
         sides_kept.append(EncodedSide(tokens, counts, int(np.count_nonzero(tokens == UNK))))
-    return Encoded(tuple(sides_kept), kept, Counter(reason for reason in reasons if reason))
+    return EncodedChunk(tuple(sides_kept), kept, Counter(reason for reason in reasons if reason))
 
 
 _loaded = lru_cache(maxsize=1)(load_all)  # each process loads the vocabularies once
 
 
 class ColumnsWriter:
-    """Writes the columns of a split, one per side, and for captions the index of the image that each describes."""
+    """Writes the columns of a split, one per side, and for captions a column of the indices of their images."""
 
     def __init__(
-        self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, begun: Mapping[str, Any]
+        self, stem: Path, sides: Sequence[str], *, image_of: NDArray[np.int64] | None, progress: Mapping[str, Any]
     ) -> None:
-        """Create the columns of a split, or open them as far as an interrupted preparation came.
+        """Create the columns of a split, or open them and drop everything that the recorded progress does not count.
 
         stem: the beginning of the files' paths, such as cache/…/train.
         sides: the names of the sides.
-        image_of: the image of every caption, including those that are left out; None without images.
-        begun: the recorded progress: the number of examples `read`, and the counts of each side.
+        image_of: the index of the image of every caption, including dropped captions; None without images.
+        progress: the recorded progress: the number of examples `read`, and the counts of each side.
         """
-        self.counts: dict[str, Mapping[str, int]] = {side: begun.get(side, NO_COUNTS) for side in sides}  # so far
+        self.counts: dict[str, Mapping[str, int]] = {side: progress.get(side, NO_COUNTS) for side in sides}
         self._image_of = image_of
-        self.read = begun["read"]  # examples so far, including those that were dropped
+        self.read = progress["read"]  # the number of examples so far, including dropped ones
         self._stem = stem
         self.keep(self.counts)
 
-    def write(self, chunk: Encoded) -> None:
+    def write(self, chunk: EncodedChunk) -> None:
         """Append the kept examples of a chunk."""
         for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
             self._append(f"{name}.tokens", side.tokens)
@@ -446,7 +450,7 @@ class ColumnsWriter:
         self.read += len(chunk.kept)
 
     def keep(self, counts: Mapping[str, Any]) -> None:
-        """Truncate the files to these counts. This also extends a new file of offsets to its first offset, 0."""
+        """Truncate the files to these counts. In a new file of offsets, this writes the first offset, 0."""
         sizes = {}
         for side in self.counts:
             sizes[f"{side}.tokens"] = counts[side]["bytes"]
@@ -469,18 +473,18 @@ class ColumnsWriter:
 
 
 def prepare_pairs(config: Config, *, needs: Sequence[str] = ()) -> Cache:
-    """The cache of the sentence pairs that `config`, everything under `data`, describes; see `prepare`."""
+    """Open or make the cache of the sentence pairs that `config`, the group `data`, describes (`prepare`)."""
     return prepare(config, TextCorpus, PairSteps, needs=needs)
 
 
 def prepare_text(config: Config, *, needs: Sequence[str] = ()) -> Cache:
-    """The cache of the plain text that `config`, everything under `data`, describes; see `prepare`."""
+    """Open or make the cache of the plain text that `config`, the group `data`, describes (`prepare`)."""
     return prepare(config, PlainText, TextSteps, needs=needs)
 
 
 @final
 class PairSteps(Steps):
-    """Prepares sentence pairs. The cache also has the text and gold alignments of all splits except train."""
+    """Prepares sentence pairs. The cache also holds the text and gold alignments of all splits except train."""
 
     corpus: TextCorpus
     unit = "pairs"
@@ -504,7 +508,7 @@ class PairSteps(Steps):
 
 @final
 class TextSteps(Steps):
-    """Prepares plain text, as lines with their ends. Characters are counted to compare losses between vocabularies."""
+    """Prepares plain text as lines with their ends. Characters are counted so that vocabularies can be compared."""
 
     corpus: PlainText
     unit = "lines"

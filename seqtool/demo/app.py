@@ -78,7 +78,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         async def endpoint(http: Http) -> Response:
             is_form = kind is answers.Caption and http.headers.get("content-type", "").startswith("multipart/form-data")
             async with bodies.read(http, MAX_UPLOAD_BYTES if is_form else MAX_JSON_BYTES) as body:
-                request = await caption_of_form(http, body) if is_form else kind.parse(body)
+                request = await caption_request_from_form(http, body) if is_form else kind.parse(body)
                 return await answer_response(http, engine, request)
 
         return endpoint
@@ -98,7 +98,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
     )
 
 
-async def caption_of_form(http: Http, body: bytes) -> answers.Caption:
+async def caption_request_from_form(http: Http, body: bytes) -> answers.Caption:
     """Parse a form, which has files named `images` and the other fields of the request as JSON in `request`."""
 
     async def receive() -> Message:

@@ -13,7 +13,7 @@ from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 from PIL.Image import Image
 
 from seqtool.data.corpora.draw import StableRandom
-from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, SIDE, SIDES, Item, Scene, invent, render
+from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, SIDE, SIDES, Item, Scene, invent_scene, render
 from seqtool.demo.engine import WorkItem
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_plain, parse_json
@@ -204,7 +204,7 @@ def offered_scenes() -> dict[str, Any]:
     outline of points with coordinates from −1 to 1.
     """
     rng = StableRandom(7)
-    invented = [invent(rng) for _ in range(OFFERED_SCENES)]
+    invented = [invent_scene(rng) for _ in range(OFFERED_SCENES)]
     return {
         "scenes": [{"items": list(map(_object_record, scene.items)), "clutter": scene.clutter} for scene in invented],
         "side": SIDE,

@@ -1,9 +1,9 @@
 """`eval`: scores hypotheses against references, and texts by how well a language model predicts them.
 
-Each task has an evaluator, in `translations`, `captions` or `texts`. It reads segments from files or a corpus, has a
-model write a hypothesis for each unless a file holds them, and scores the hypotheses (`metrics.scores`). The results
-are an `Evaluation`, whose interface is the same for every task: it is written as JSON, as text or as an HTML report.
-This file has what all tasks share.
+Each task has an evaluator, in `translations`, `captions` or `texts`. It reads segments from files or a corpus, lets a
+model write a hypothesis for each of them or reads the hypotheses from a file, and scores them (`metrics.scores`). The
+result is an `Evaluation`, which every task can write as JSON, as text and as an HTML report.
+This module has the code that all tasks share.
 
 - `EvaluationSettings`: the settings.
 - `Segment` and `Output`: a sentence or image of a test set, and the output of a system.
@@ -41,10 +41,11 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Corpus)
 
-# Flags of conspicuous translations and captions; a report's sentences can be filtered by them.
+# Flags mark conspicuous translations and captions. The sentences in a report can be filtered by them.
 EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
 UNKNOWN, UNATTENDED = "unknown words", "source words not attended to"
-MIN_ATTENTION = 0.02  # a source word's attention summed over all target words; 0.1 would flag every other sentence
+# The least attention that a source word receives in total from all target words; 0.1 would flag half of all sentences.
+MIN_ATTENTION = 0.02
 
 FLAG_MEANINGS = {
     EMPTY: "the hypothesis has no words",
@@ -61,8 +62,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaptions, declarations.EvalTexts):
-    """The settings of `eval`, except those of decoding. An `Evaluator` declares which of them its task uses;
-    configs/eval.yaml explains each and holds the defaults.
+    """The settings of `eval`, except those of decoding.
+
+    An `Evaluator` declares which of them its task uses. configs/eval.yaml explains each setting and has the defaults.
     """
 
     def inputs(self) -> dict[str, list[str]]:
@@ -124,11 +126,14 @@ class Evaluation(ABC):
         raise NotImplementedError
 
     def details(self) -> Iterator[str]:
-        """Yield, in chunks, what the report shows of a segment when it is opened."""
+        """Yield, in chunks, the details that the report shows when a segment is opened."""
         yield from ()
 
     def report(self, origin: Mapping[str, str]) -> dict[str, Any]:
-        """Return the report, a single HTML page, for `view.report.write`. origin: what was scored, by setting"""
+        """Return the report, a single HTML page, for `view.report.write`.
+
+        origin: the settings that say what was scored (checkpoint, files, …), with their values
+        """
         title, subtitle, sections = self.page()
         return report.page(title, subtitle, [report.facts("Origin", origin), *sections])
 
@@ -140,7 +145,7 @@ class Output:
     name: the name of the system's run, or of the file that holds its hypotheses
     hypotheses: the hypotheses by the names of the segments
     flags: the flags of each hypothesis for a report; empty if the hypotheses were read from a file
-    details: what a report shows of an opened segment; None without a report, or if the hypotheses were read from a file
+    details: the details of segments for a report; None without a report, or if the hypotheses were read from a file
     """
 
     name: str
@@ -155,7 +160,7 @@ class SystemsEvaluation(Evaluation):
 
     settings: the settings of `eval`
     segments: the segments of the test set, at least one
-    outputs: the output of the evaluated system, of its baseline if it has one, and of the systems `beside` it
+    outputs: the outputs of the evaluated system, of its baseline if there is one, and of the systems `beside` it
     options: keyword arguments of the scorers, such as `tokenize`
     training_counts: how often each word occurs in the training data, for a report; None if unknown
     """
@@ -186,14 +191,16 @@ class SystemsEvaluation(Evaluation):
         compared = 1 if settings.baseline is None else 2  # the evaluated system and its baseline
         for title, output in zip(self._titles(), self.outputs, strict=True):
             if len(systems) >= compared and settings.report is None:
-                used_scorers = used_scorers[:1]  # a plot shows only the first score of the systems `beside` these
+                used_scorers = used_scorers[:1]  # a plot shows only the first score of the systems `beside`
             hypotheses = [output.hypotheses[segment.name] for segment in self.segments]
             systems[title] = System(hypotheses, used_scorers, samples=settings.bootstrap)
         return systems
 
     def _titles(self) -> list[str]:
-        """A distinct title for each output: of a checkpoint, the name of its run; of files, their names without
-        suffixes, their names or their paths, whichever of these are first all distinct, or else numbered paths.
+        """A distinct title for each output.
+
+        The title of a checkpoint is the name of its run. Files are called by their names without suffixes, their names,
+        their paths or numbered paths: by the first of these that are all distinct.
         """
         paths = [output.name for output in self.outputs]
         file_names = [Path(path).name for path in paths]
@@ -230,7 +237,7 @@ class SystemsEvaluation(Evaluation):
         return iter(()) if details is None else details.chunks()
 
     def score_table(self) -> report.Section:
-        """Every score of every system with its interval, and the evaluated system's lead over each of the others."""
+        """A table of all systems' scores with intervals, and the evaluated system's lead over each other system."""
         system, (_, *other_systems) = self.system, self.systems.items()
         comparisons = [Comparison(other, system) for _, other in other_systems]
         columns = ["score", self.title]
@@ -261,18 +268,18 @@ class SystemsEvaluation(Evaluation):
             title: f1_by_count(system.hypotheses, references, self.training_counts, samples=system.samples)
             for title, system in self.systems.items()
         }
-        series = {title: [range_score.f1 for range_score in of_system] for title, of_system in scores.items()}
+        series = {title: [range_score.f1 for range_score in range_scores] for title, range_scores in scores.items()}
         bins = [f"{range_score.label} ({range_score.words:,})" for range_score in scores[self.title]]
         unit = unit_of(references)
         x_label = f"occurrences in training ({unit} in the references)"
         return report.intervals(f"F1 of {unit} by their count in training", x_label, "F1, %", bins, series)
 
     def segment_table(self, title: str) -> report.Section:
-        """Every segment with the hypotheses of all systems and their scores."""
+        """A table of all segments with the hypotheses of all systems and their scores."""
         segments, output = self.segments, self.outputs[0]
         hypotheses = [list(system.hypotheses) for system in self.systems.values()]
         pairs = zip(segments, hypotheses[0], strict=True)
-        flags = output.flags or [flags_of(hypothesis, source=segment.source) for segment, hypothesis in pairs]
+        flags = output.flags or [find_flags(hypothesis, source=segment.source) for segment, hypothesis in pairs]
         labels, values = self.scores_by_segment
         notes = []
         if any(flags):
@@ -309,7 +316,7 @@ class SystemsEvaluation(Evaluation):
         return labels, values
 
 
-def flags_of(
+def find_flags(
     text: str,
     *,
     source: str | None = None,
@@ -317,7 +324,7 @@ def flags_of(
     unknown: bool = False,
     attention: tuple[NDArray[np.floating], Sequence[str]] | None = None,
 ) -> list[str]:
-    """The flags of a hypothesis.
+    """Find the flags of a hypothesis.
 
     text: the hypothesis
     source: the source sentence; None if it is unknown or the source is an image
@@ -354,16 +361,18 @@ class EvaluationData(NamedTuple):
     checkpoint: "Checkpoint | None" = None
 
     def corpus(self, kind: type[C], predictor: "Predictor") -> C:
-        """The corpus, which must be of class `kind`."""
+        """Make the corpus. Raises InputError if it is not of class `kind`."""
         if self.config is None:
             return make_corpus(predictor.config.get("data", {}), kind, trusted=predictor.trust)
         return make_corpus(self.config, kind, trusted=True)
 
     def check_files(self, corpus: Corpus) -> None:
-        """Raise InputError if files of the corpus are missing. Only the files of a corpus that the user chose are
-        downloaded, never those that a checkpoint names.
+        """Raise InputError if files of the corpus are missing.
+
+        Files are only downloaded for a corpus that the user chose, never for one that a checkpoint describes.
         """
-        from seqtool.runtime.distributed import first_on_each_machine  # imports torch, which scoring files does without
+        # imports torch, which is not needed to score files
+        from seqtool.runtime.distributed import first_on_each_machine
 
         if self.config is None:
             corpus.check()
@@ -372,7 +381,7 @@ class EvaluationData(NamedTuple):
 
     def word_counts(self, predictor: "Predictor") -> Mapping[str, int] | None:
         """How often each word occurs in the data that the model was trained with; None if their cache is gone."""
-        from seqtool.training import moved_data  # imports torch, which scoring files does without
+        from seqtool.training import moved_data  # imports torch, which is not needed to score files
 
         cache = None if self.checkpoint is None else moved_data.find_cache(self.checkpoint, predictor.config["data"])
         return None if cache is None else cache.word_counts()
@@ -383,8 +392,8 @@ class Evaluator(ABC):
     """Evaluates the models of one task, or files.
 
     schema: the class that declares the task's settings of `eval`
-    decoding_schema: the class that declares the settings of decoding that the task uses
-    labels: the keys in the task's records that the labels of user-defined scores must differ from
+    decoding_schema: the class that declares the task's settings of decoding
+    labels: the keys of the task's records, which user-defined scores must not have as labels
     """
 
     settings: EvaluationSettings
@@ -395,18 +404,18 @@ class Evaluator(ABC):
 
     @abstractmethod
     def problems(self, *, checkpoint: bool) -> Iterator[str]:
-        """Yield an error message for each invalid setting. checkpoint: whether a checkpoint is evaluated, not files"""
+        """Yield an error message for each invalid setting. checkpoint: whether a checkpoint, not files, is evaluated"""
 
-    def of_files(self) -> Evaluation:
-        """Evaluate files. It is called only if `problems` accepts that there is no checkpoint."""
+    def evaluate_files(self) -> Evaluation:
+        """Evaluate files. This is called only if `problems` accepts that there is no checkpoint."""
         raise NotImplementedError
 
     @abstractmethod
-    def of_checkpoint(self, predictor: Any, data: EvaluationData) -> Evaluation:
+    def evaluate_checkpoint(self, predictor: Any, data: EvaluationData) -> Evaluation:
         """Evaluate a model on a test set. predictor: an instance of the task's predictor, with the model"""
 
     def tokeniser(self, choose: Callable[[], tuple[str, str]]) -> str:
-        """The tokeniser in the settings, or else the one that `choose` returns; its reason is logged if not empty."""
+        """The tokeniser in the settings, or else the one that `choose` returns, together with a reason to log."""
         if self.settings.tokenize is not None:
             return self.settings.tokenize
         tokenize, reason = choose()
@@ -415,7 +424,7 @@ class Evaluator(ABC):
         return tokenize
 
     def check(self, *, checkpoint: bool) -> None:
-        """Raise InputError for invalid settings before any work is done, if possible with all messages at once."""
+        """Raise InputError for invalid settings, if possible for all of them at once, before anything is evaluated."""
         settings, labels = self.settings, {*self.labels}
         for name in dict.fromkeys(settings.scores):
             metric(name)

@@ -23,7 +23,7 @@ from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.data.images.finding import ImageNames, image_id
 from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError
-from seqtool.evaluation import Evaluation, EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, flags_of
+from seqtool.evaluation import Evaluation, EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, find_flags
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, too_few
 from seqtool.metrics.captions import TOKENIZERS, DocumentFrequencies, brevity, fitting_tokeniser, tokenize_captions
 from seqtool.metrics.java import java_scores
@@ -39,30 +39,30 @@ if TYPE_CHECKING:
     from seqtool.predict.captioner import Captioner
     from seqtool.predict.likelihood import Likelihood
 
-OTHER_KEYS = frozenset(  # of the record, besides the labels of the scores
+OTHER_KEYS = frozenset(  # the keys of the record besides the labels of the scores
     ("brevity_penalty", "length_ratio", "signature", "signatures", "intervals", "comparison", "likelihood")
 )
-LIKELIEST_TOKENS = 5  # shown in a report at each position of a caption
-MAX_BOUND_SAMPLES = 10_000  # for each reference
+LIKELIEST_TOKENS = 5  # tokens that a report shows at each position of a caption
+MAX_BOUND_SAMPLES = 10_000  # samples for each reference
 
-MAX_PICTURES = 200  # in a report
-PICTURE_CANDIDATES = 5000  # images, the first of the test set, from which the pictures are chosen
-PICTURES_PER_ORDER = 12  # the best, the worst, and random ones
+MAX_PICTURES = 200  # pictures in a report
+PICTURE_CANDIDATES = 5000  # the pictures are chosen from this many images at the beginning of the test set
+PICTURES_PER_ORDER = 12  # pictures that each order (best, worst, random) shows
 PICTURE_SIZE = 224  # side in pixels of a picture that is read from a file
 MAX_PNG_SIZE = 128  # pixels; pictures with a longer side are stored as JPEG
-JPEG_QUALITY = 80  # of 100
+JPEG_QUALITY = 80  # out of 100; Pillow's default is 75
 
-Caption = dict[str, Any]  # text and words; with attention also the grid and the rounded weights
+Caption = dict[str, Any]  # "text" and "words"; with attention also "grid" and rounded "weights"
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class CaptionOutput(Output):
-    """A system's captions, and what a report shows of them, by image.
+    """A system's captions, and for a report also pictures and attention.
 
-    pictures: as data URLs
-    captions: each with its words and attention
+    pictures: data URLs of the pictures, by image
+    captions: the captions with their words and attention, by image
     """
 
     pictures: dict[str, str] = field(default_factory=dict)
@@ -88,17 +88,17 @@ class CaptionEvaluation(SystemsEvaluation):
 
     @property
     def lengths(self) -> dict[str, float]:
-        """BLEU's brevity penalty and the length ratio of the evaluated system, by name."""
+        """The brevity penalty of BLEU and the length ratio of the evaluated system, by name."""
         return brevity(self.system.statistics[0])
 
     def signatures(self) -> tuple[str, dict[str, str]]:
-        """The signature shared by coco-caption's scores, and the differing ones by label."""
+        """The signature that coco-caption's scores share, and the signatures of scores with another one, by label."""
         signatures = {score(name).label: self.system.signature(name) for name in self.system.values}
-        first = next(iter(signatures.values()))
-        return first, {label: signature for label, signature in signatures.items() if signature != first}
+        common = next(iter(signatures.values()))
+        return common, {label: signature for label, signature in signatures.items() if signature != common}
 
     def meteor_and_spice_of_both(self) -> list[tuple[str, float, float]]:
-        """METEOR and SPICE as (name, baseline's value, system's value). They have no intervals and no p-values."""
+        """METEOR and SPICE as (name, baseline's score, system's score). They have no intervals and no p-values."""
         if self.settings.baseline is None:
             return []
         system, baseline = self.meteor_and_spice[:2]
@@ -148,8 +148,8 @@ class CaptionEvaluation(SystemsEvaluation):
     def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         rows: dict[str, float] = {}
         for title, scores in zip(self.systems, self.meteor_and_spice, strict=True):
-            of_system = "" if title == self.title else f" of {title}"
-            rows |= {f"{score(name).heading}{of_system}": value for name, value in scores.items()}
+            suffix = "" if title == self.title else f" of {title}"
+            rows |= {f"{score(name).heading}{suffix}": value for name, value in scores.items()}
         rows |= {name.replace("_", " "): value for name, value in self.lengths.items()}
         likelihood = self.likelihood
         sections = [
@@ -210,9 +210,10 @@ class CaptionEvaluator(Evaluator):
         if not checkpoint and settings.output is not None:
             yield "output= is for the captions of checkpoint=PATH: leave it out with hypotheses=FILE."
 
-    def of_files(self) -> Evaluation:
-        """Evaluate captions, one for each image. References of other images are left out, with a warning. With
-        `save_document_frequencies`, save the document frequencies of the references instead.
+    def evaluate_files(self) -> Evaluation:
+        """Evaluate captions, one for each image. References of images without a caption are left out, with a warning.
+
+        With `save_document_frequencies`, save the document frequencies of the references instead.
         """
         settings, references_name = self.settings, self.settings.references[0]
         references = read_references(Path(references_name))
@@ -227,11 +228,11 @@ class CaptionEvaluator(Evaluator):
         warnings: list[str] = []
         outputs = [self._read_output(file, references) for file in (name, *names(settings.baseline))]
         hypotheses = outputs[0].hypotheses
-        described = references.only(hypotheses)
-        if 0 < len(described) < len(references):
-            images = f"{len(described):,} of the {len(references):,} images of {references_name}"
+        captioned = references.only(hypotheses)
+        if 0 < len(captioned) < len(references):
+            images = f"{len(captioned):,} of the {len(references):,} images of {references_name}"
             warnings.append(f"{name} has captions for {images}: only these are scored.")
-            references = described
+            references = captioned
         check_images(hypotheses, references, hypotheses_name=name, references_name=references_name)
         if empty := [image for image in references if not hypotheses[image].strip()]:
             warnings.append(
@@ -239,7 +240,7 @@ class CaptionEvaluator(Evaluator):
             )
         return self._evaluate(outputs, references, options=self._scorer_options(references), warnings=warnings)
 
-    def of_checkpoint(self, predictor: "Captioner", data: EvaluationData) -> CaptionEvaluation:
+    def evaluate_checkpoint(self, predictor: "Captioner", data: EvaluationData) -> CaptionEvaluation:
         """Describe the images of a split and evaluate the captions. Unreadable images are reported and left out."""
         settings = self.settings
         if settings.bound is not None:
@@ -256,10 +257,10 @@ class CaptionEvaluator(Evaluator):
         baseline = [self._read_output(file, references) for file in names(settings.baseline)]
         output, options = CaptionOutput(predictor.name), self._scorer_options(references)
         details = output.details = None if settings.report is None else report.Details()
-        for_report: dict[str, Any] = {} if settings.report is None else {"likeliest": LIKELIEST_TOKENS}
+        report_options: dict[str, Any] = {} if settings.report is None else {"likeliest": LIKELIEST_TOKENS}
         out = nullcontext() if settings.output is None else replacing(Path(settings.output))
         with out as file, progress_bar(total=len(images), unit="image", description="caption") as bar:
-            for path, pixels, captions in predictor.caption_each(list(images), **for_report):
+            for path, pixels, captions in predictor.caption_each(list(images), **report_options):
                 bar.update()
                 if isinstance(captions, InputError):
                     tqdm.write(f"Left out: {captions}", file=sys.stderr)
@@ -268,13 +269,13 @@ class CaptionEvaluator(Evaluator):
                 output.hypotheses[image] = best.text
                 if details is not None:
                     details.add(predicted=best.predicted)
-                    output.flags.append(flags_of(best.text, ended=best.ended))
+                    output.flags.append(find_flags(best.text, ended=best.ended))
                     if len(output.pictures) < PICTURE_CANDIDATES:
                         output.pictures[image] = data_url(pixels)
                         output.captions[image] = _caption(best.record(weights=True))
             if file is not None:
                 ids: dict[str, int | str] = {image: image_id(image) for image in output.hypotheses}
-                if len(set(ids.values())) < len(ids):  # such as those of 000000000042.jpg and 000000000042.png
+                if len(set(ids.values())) < len(ids):  # 000000000042.jpg and 000000000042.png have the same id
                     ids = {image: image for image in ids}
                 results = [{"image_id": ids[image], "caption": text} for image, text in output.hypotheses.items()]
                 file.write(json.dumps(results, ensure_ascii=False) + "\n")
@@ -287,22 +288,25 @@ class CaptionEvaluator(Evaluator):
         return self._evaluate([output, *baseline], references, options=options, warnings=[], **fields)
 
     def _read_output(self, file: str, references: Captions[str]) -> CaptionOutput:
-        """Read a system's captions. For a report, also read the words and attention that `caption format=jsonl` wrote,
-        and the pictures whose files still exist.
+        """Read a system's captions.
+
+        For a report, also read the words and attention that `caption format=jsonl` wrote, and the pictures whose files
+        still exist.
         """
         records = read_hypotheses(file, references)
         output = CaptionOutput(file, {image: str(record["text"]) for image, record in records.items()})
-        shown = [] if self.settings.report is None else list(records.items())[:PICTURE_CANDIDATES]
-        for image, record in shown:
+        report_records = [] if self.settings.report is None else list(records.items())[:PICTURE_CANDIDATES]
+        for image, record in report_records:
             output.captions[image] = _caption(record)
             if Path(record["file"]).is_file():
                 with suppress(InputError):  # an unreadable picture is not shown
-                    pixels = fit(read_image(record["file"]), size=PICTURE_SIZE, mode="squash")  # `caption`'s default
+                    # "squash" is the default of `caption`
+                    pixels = fit(read_image(record["file"]), size=PICTURE_SIZE, mode="squash")
                     output.pictures[image] = data_url(pixels)
         return output
 
     def _scorer_options(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """The keyword arguments of the scorers. They are checked here, before anything is decoded."""
+        """The keyword arguments of the scorers. Raises InputError if one is invalid, before anything is decoded."""
         tokenize = self.tokeniser(lambda: fitting_tokeniser(chain.from_iterable(references.values())))
         file = self.settings.document_frequencies
         frequencies = None if file is None else DocumentFrequencies.load(Path(file)).check(tokenize=tokenize)
@@ -311,9 +315,9 @@ class CaptionEvaluator(Evaluator):
     def _evaluate(
         self, outputs: Sequence[CaptionOutput], references: Captions[str], *, options: Mapping[str, Any], **fields: Any
     ) -> CaptionEvaluation:
-        """Evaluate the systems on the images that have references; a baseline may have captions of further images.
+        """Evaluate the systems on the images that have references. A baseline may have captions of further images.
 
-        outputs: the output of the evaluated system, and of the baseline if there is one
+        outputs: the outputs of the evaluated system and of the baseline, if there is one
         references: the references of each image
         options: the keyword arguments of the scorers (`_scorer_options`)
         fields: further fields of the evaluation
@@ -325,8 +329,8 @@ class CaptionEvaluator(Evaluator):
         meteor_and_spice: list[dict[str, float]] = [{} for _ in outputs]
         problems: list[str] = []
         if settings.java:
-            described = [{image: output.hypotheses[image] for image in references} for output in outputs]
-            results = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in described]
+            system_captions = [{image: output.hypotheses[image] for image in references} for output in outputs]
+            results = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in system_captions]
             meteor_and_spice, problems = [scores for scores, _ in results], results[0][1]
         segments = [Segment(image, captions) for image, captions in references.items()]
         fields["meteor_and_spice"] = meteor_and_spice
@@ -344,56 +348,60 @@ class CaptionEvaluator(Evaluator):
 def read_references(path: Path) -> Captions[str]:
     """Read the captions of each image from a file of any supported format."""
     entries = read_captions(path)
-    check_captions(entry for of_image in entries.values() for entry in of_image if entry.own)
-    captions = {image: [entry.caption for entry in of_image] for image, of_image in entries.items()}
-    return Captions(captions, entries.others)
+    check_captions(entry for image_entries in entries.values() for entry in image_entries if entry.by_user)
+    captions = {image: [entry.caption for entry in image_entries] for image, image_entries in entries.items()}
+    return Captions(captions, entries.other_names)
 
 
 def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str, Any]]:
     """Read a record of the caption of each image, by the name that the image has in the references.
 
-    A record holds the caption as `text`, the image's name in the file as `file`, and what else `caption format=jsonl`
-    wrote of its best caption. Raises InputError if an image has several captions.
+    A record has the caption as `text`, the image's name in the file as `file`, and the other fields that
+    `caption format=jsonl` wrote for its best caption. Raises InputError if an image has several captions.
 
-    The names of an image in the two files may be equal, or one may be the end of the other's path (`photos/a.jpg` and
-    `a.jpg`) in any Unicode normal form and case, or be the image's number or name in COCO's results. An image that is
-    not among the references, or might be several of them, keeps its name.
+    The image's names in the file and in the references match in any of these cases:
+
+    - They are equal.
+    - One is the end of the other's path (`photos/a.jpg` and `a.jpg`), in any Unicode normal form and case.
+    - One is the image's number or name in COCO's results.
+
+    An image that matches no image of the references, or several, keeps its name.
     """
     captions: dict[str, list[dict[str, Any]]] = {}
-    image_of_other: dict[str, str] = {}  # the image's name by its other name in the file
+    image_by_other_name: dict[str, str] = {}  # the image's name by its other name in the file
     for record in records(Path(file)):
         entries = [{**record.best, "text": entry.caption, "file": entry.image} for entry in record.captions]
         captions.setdefault(record.image, []).extend(entries)
-        image_of_other[record.other or record.image] = record.image
+        image_by_other_name[record.other_name or record.image] = record.image
     if not captions:
         raise InputError(f"{file} has no captions.")
-    for image, listed in captions.items():
-        if len(listed) > 1:
-            raise InputError(f"{file} has {len(listed)} captions for image {image}: expected one per image.")
-    image_names = ImageNames([*references, *references.others])
+    for image, image_records in captions.items():
+        if len(image_records) > 1:
+            raise InputError(f"{file} has {len(image_records)} captions for image {image}: expected one per image.")
+    image_names = ImageNames([*references, *references.other_names])
     by_short_name: dict[str, set[str]] = {}
     for image in references:
         by_short_name.setdefault(_short_name(image), set()).add(image)
-    other_names = {image: other for other, image in image_of_other.items()}
+    other_names = {image: other for other, image in image_by_other_name.items()}
 
-    def find(name: str) -> str | None:
-        """The only image of the references that `name` may refer to."""
+    def find_reference(name: str) -> str | None:
+        """The image of the references that `name` refers to; None if there is no such image, or several."""
         if name in references:
             return name
-        similar = [name] if name in references.others else image_names.find(name)
-        images = {references.others.get(other, other) for other in similar} & references.keys()
+        similar = [name] if name in references.other_names else image_names.find(name)
+        images = {references.other_names.get(other, other) for other in similar} & references.keys()
         images = images or by_short_name.get(_short_name(name), set())
         return next(iter(images)) if len(images) == 1 else None
 
     hypotheses: dict[str, dict[str, Any]] = {}
     names_in_file: dict[str, str] = {}
-    for image, listed in captions.items():
-        if listed:
-            name = find(image) or find(other_names.get(image, image)) or image
+    for image, image_records in captions.items():
+        if image_records:
+            name = find_reference(image) or find_reference(other_names.get(image, image)) or image
             if name in hypotheses:
-                both = f"{names_in_file[name]} and {image}"
-                raise InputError(f"{file} has captions for {both}, which are both image {name}.")
-            hypotheses[name], names_in_file[name] = listed[0], image
+                both_names = f"{names_in_file[name]} and {image}"
+                raise InputError(f"{file} has captions for {both_names}, which are both image {name}.")
+            hypotheses[name], names_in_file[name] = image_records[0], image
     return hypotheses
 
 
@@ -404,8 +412,9 @@ def check_images(
     hypotheses_name: str = "the hypotheses",
     references_name: str = "the references",
 ) -> None:
-    """Raise InputError if captions and references are not of the same images. The message counts the images without
-    counterpart and names one.
+    """Raise InputError if captions and references are not of the same images.
+
+    The message counts the images without counterpart and names one of them.
     """
     check_references(references, name=references_name)
     missing = [image for image in references if image not in hypotheses]
@@ -422,8 +431,8 @@ def check_images(
     if unknown:
         raise InputError(
             f"{hypotheses_name} has captions for {_count(unknown)} that {references_name} does not have: "
-            "remove them, or give the references of the same images. Images there have names such as "
-            f"{next(iter(references))}."
+            "remove them, or give the references of the same images. The references' images have names such as "
+            f"{next(iter(getattr(references, 'other_names', None) or references))}."
         )
 
 
@@ -441,12 +450,12 @@ def _count(images: Sequence[str]) -> str:
 
 
 def _short_name(image: str) -> str:
-    """The number of an image in COCO, or else the name of its file without the directory."""
+    """The number of an image if it is named as in COCO, otherwise the name of its file without the directory."""
     return str(image_id(PurePosixPath(image).name))
 
 
 def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) -> report.Section:
-    """A section with pictures and the caption of each system; images without pictures are left out."""
+    """The section of a report with pictures and the captions of each system. Images without pictures are left out."""
     data_urls = ChainMap(*(output.pictures for output in outputs))
     labels, values = evaluation.scores_by_segment
     column = next((j for j, name in enumerate(evaluation.system.values) if name == "cider_d"), 0)
@@ -456,10 +465,10 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
     shuffled = np.random.default_rng(0).permutation(len(scores)).tolist()
     best, worst = ranked[:PICTURES_PER_ORDER], ranked[::-1][:PICTURES_PER_ORDER]
     by_priority = list(dict.fromkeys([*best, *worst, *shuffled]))
-    shown, drawn = sorted(by_priority[:MAX_PICTURES]), shuffled[:PICTURES_PER_ORDER]
-    orders = {"best twelve": best, "worst twelve": worst, "random twelve": drawn, "all": shown}
+    card_indices, random = sorted(by_priority[:MAX_PICTURES]), shuffled[:PICTURES_PER_ORDER]
+    orders = {"best twelve": best, "worst twelve": worst, "random twelve": random, "all": card_indices}
     cards = []
-    for i, segment in (segments[index] for index in shown):
+    for i, segment in (segments[index] for index in card_indices):
         image, captions = str(segment.name), []
         for output in outputs:
             text = output.hypotheses[image]
@@ -470,10 +479,10 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
                 "picture": data_urls[image],
                 "captions": captions,
                 "references": list(segment.references),
-                "values": [[of_score[i] for of_score in of_system] for of_system in values],
+                "values": [[score_values[i] for score_values in system_values] for system_values in values],
             }
         )
-    card_of = {index: card for card, index in enumerate(shown)}
+    card_by_index = {index: card for card, index in enumerate(card_indices)}
     count, label = f"{len(cards):,} of {len(evaluation.segments):,} images", labels[column]["label"]
     return {
         "kind": "pictures",
@@ -481,7 +490,7 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
         "note": f"{count}: the best and the worst by {label}, and random others.",
         "systems": list(evaluation.systems),
         "pictures": cards,
-        "orders": {name: [card_of[index] for index in order] for name, order in orders.items()},
+        "orders": {name: [card_by_index[index] for index in order] for name, order in orders.items()},
         "scores": labels,
     }
 
@@ -496,23 +505,24 @@ def data_url(pixels: NDArray[np.uint8]) -> str:
 
 
 def _caption(record: Mapping[str, Any]) -> Caption:
-    """A caption from its record. Attention is left out if it is missing or invalid."""
+    """Read a caption from its record. Attention is left out if it is missing or invalid."""
     text, words = str(record.get("text", "")), record.get("words")
     words = (list(map(str, words)) if isinstance(words, list) else []) or text.split()
     caption: Caption = {"text": text, "words": words}
-    grid, rows, attended = record.get("grid"), record.get("attention"), record.get("attended")
+    grid, attention, attended = record.get("grid"), record.get("attention"), record.get("attended")
     try:
-        weights = np.asarray(rows, float)
-        height, width = (int(side) for side in grid or ())
-        chosen = [int(row) * width + int(column) for row, column in attended or ()] if record.get("hard") else None
+        weights = np.asarray(attention, float)
+        height, width = (int(side) for side in grid or ())  # raises ValueError if there is no grid
+        locations = [int(row) * width + int(column) for row, column in attended or ()] if record.get("hard") else None
     except (TypeError, ValueError, OverflowError):
         return caption
+    # One row of weights for each word, and possibly one for the end of the caption.
     fits = weights.ndim == 2 and weights.shape[1] == height * width and 0 <= len(weights) - len(words) <= 1
     if not fits or not np.isfinite(weights).all():
         return caption
     if len(weights) > len(words):
         words.append(END)
     caption |= {"grid": [height, width], "weights": report.rounded_weights(weights)}
-    if chosen is not None:
-        caption["chosen"] = chosen
+    if locations is not None:
+        caption["chosen"] = locations
     return caption

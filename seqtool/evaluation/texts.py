@@ -1,4 +1,4 @@
-"""`eval` of language models: how well they predict a text, read as one stream without resetting the state."""
+"""`eval` of language models: measures how well they predict a text, read as one stream without state resets."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,15 +26,15 @@ from seqtool.view import report
 if TYPE_CHECKING:
     from seqtool.predict.generator import Generator
 
-LIKELIEST_SYMBOLS = 10  # shown in a report at each position, unless likeliest= is set
-MAX_BLOCK_TOKENS = 100  # of a block, where blocks are resampled instead of lines
+LIKELIEST_SYMBOLS = 10  # tokens that a report shows at each position, unless likeliest= is set
+MAX_BLOCK_TOKENS = 100  # tokens in a block, if blocks are resampled instead of lines
 
 Floats = NDArray[np.float64]
 
 
 @dataclass
 class TextEvaluation(Evaluation):
-    """How well a text is predicted.
+    """The results of how well a text is predicted.
 
     All symbols outside the vocabulary are the same token, UNK, so a text with many of them seems easier to predict.
 
@@ -61,10 +61,11 @@ class TextEvaluation(Evaluation):
 
     @cached_property
     def blocks(self) -> tuple[Floats, Floats] | None:
-        """The nats and characters of blocks of equally many tokens; None if lines can be resampled instead.
+        """The nats and the characters of each block of tokens; None if lines can be resampled instead.
 
-        Lines cannot be resampled if one of them is more than half of the text, or if there are few and on average they
-        are longer than a block. In a block, each token counts as an equal share of its line's characters.
+        Lines cannot be resampled if one of them is more than half of the text, or if there are few lines and they are
+        longer than a block on average. All blocks but the last have equally many tokens, and each token counts as an
+        equal part of its line's characters.
         """
         nats, tokens, characters = self.token_nats, self.tokens, self.characters
         lines = len(tokens)
@@ -88,7 +89,7 @@ class TextEvaluation(Evaluation):
 
     @property
     def note(self) -> str:
-        """A caveat about the interval; empty if there is none, or if it comes from enough lines."""
+        """A caveat about the interval; empty if there is no interval or if it comes from enough lines."""
         if not self.settings.bootstrap:
             return ""
         if self.blocks is None:
@@ -103,7 +104,7 @@ class TextEvaluation(Evaluation):
         return {
             "text": self.name,
             "loss": loss,
-            "perplexity": math.exp(min(loss, 700)),  # more would overflow
+            "perplexity": math.exp(min(loss, 700)),  # the exponential of more than 709 overflows
             "nats_per_character": float(self.nats.sum() / self.characters.sum()),
             "bits_per_character": record_of(self.bits),
             "tokens": int(self.tokens.sum()),
@@ -123,7 +124,7 @@ class TextEvaluation(Evaluation):
         return "\n".join([f"Text: {self.name}, as one stream", "", *table(header, [row]), *notes])
 
     def expected_by_line(self) -> Iterator[Sequence[dict[str, Any]]]:
-        """The likeliest tokens at each token of a line, for each line."""
+        """Yield the likeliest tokens at each token, line by line."""
         return (self.expected[start : start + count] for start, count in zip(self._starts, self.tokens, strict=True))
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
@@ -134,7 +135,7 @@ class TextEvaluation(Evaluation):
 
     @cached_property
     def _details(self) -> report.Details:
-        """What the report shows of a line when it is opened."""
+        """The details that the report shows when a line is opened."""
         details = report.Details()
         for predicted in self.expected_by_line():
             details.add(predicted=predicted)
@@ -179,7 +180,7 @@ class TextEvaluator(Evaluator):
         if settings.likeliest and settings.format != "jsonl" and settings.report is None:
             yield "likeliest= needs format=jsonl or report=FILE.html."
 
-    def of_checkpoint(self, predictor: "Generator", data: EvaluationData) -> TextEvaluation:
+    def evaluate_checkpoint(self, predictor: "Generator", data: EvaluationData) -> TextEvaluation:
         settings = self.settings
         name, lines = self._read_text(predictor, data)
         ids = predictor.target_vocabulary.encode_batch(lines)
@@ -190,7 +191,7 @@ class TextEvaluator(Evaluator):
         return TextEvaluation(settings, name, lines, ids, nats, expected)
 
     def _read_text(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
-        """The name of the text, and its lines with their line ends."""
+        """Read the text. Returns its name and its lines with their line ends."""
         settings = self.settings
         if settings.text is not None:
             return settings.text, list(read_lines(Path(settings.text), with_ends=True))

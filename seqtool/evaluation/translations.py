@@ -17,7 +17,7 @@ from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.alignment import Link, parse_pharaoh
 from seqtool.data.text.words import SPLITS
 from seqtool.errors import InputError
-from seqtool.evaluation import EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, flags_of
+from seqtool.evaluation import EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, find_flags
 from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, record_of, too_few
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 Split = Callable[[str], list[str]]  # splits a text into words
 
-LIKELIEST_TOKENS = 5  # shown in a report at each position of a translation
+LIKELIEST_TOKENS = 5  # tokens that a report shows at each position of a translation
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)
 class TranslationEvaluation(SystemsEvaluation):
-    """The scores of translations, of which BLEU is the first.
+    """The scores of translations. The first score is BLEU.
 
     alignment: scores of word alignments against gold alignments; None if there are none
     """
@@ -59,9 +59,9 @@ class TranslationEvaluation(SystemsEvaluation):
     @cached_property
     def by_length(self) -> Sequence[translation.LengthScore]:
         """BLEU of the evaluated system by source length; empty if the sources are unknown."""
-        return self.by_length_of(self.system)
+        return self.score_by_length(self.system)
 
-    def by_length_of(self, system: System) -> Sequence[translation.LengthScore]:
+    def score_by_length(self, system: System) -> Sequence[translation.LengthScore]:
         """BLEU of a system by source length; empty if the sources are unknown."""
         if self.sources is None:
             return ()
@@ -71,8 +71,9 @@ class TranslationEvaluation(SystemsEvaluation):
 
     @cached_property
     def gaps(self) -> dict[str, Any] | None:
-        """The lead over the baseline in BLEU in the bins of the shortest and of the longest sources, and the difference
-        between the two; None without sources or baseline, or if one of these bins is empty.
+        """The lead over the baseline in BLEU for the shortest and the longest sources, and the difference between them.
+
+        None without sources or baseline, or if there are no sources in the first or in the last bin of lengths.
         """
         if self.sources is None or self.settings.baseline is None:
             return None
@@ -92,9 +93,11 @@ class TranslationEvaluation(SystemsEvaluation):
         return {**record_of(gaps), "text": text}
 
     def record(self) -> dict[str, Any]:
-        """The results as plain containers, with the parts of BLEU: the n-gram precisions in per cent for n = 1..4
-        (smoothed if no n-gram matches), the brevity penalty (1: none), and the ratio of the hypotheses' length to the
-        references'.
+        """The results as plain containers, with the parts of BLEU:
+
+        - precisions: the n-gram precisions in per cent for n = 1..4, smoothed if no n-gram matches
+        - brevity_penalty: 1 means no penalty
+        - length_ratio: the length of the hypotheses divided by the length of the references
         """
         system, parts = self.system, translation.bleu_parts(self.system.statistics[0])
         record: dict[str, Any] = {
@@ -132,7 +135,7 @@ class TranslationEvaluation(SystemsEvaluation):
         precisions = " / ".join(f"{precision:.1f}" for precision in record["precisions"])
         lengths = f"brevity penalty {record['brevity_penalty']:.3f}, length ratio {record['length_ratio']:.3f}"
         lines += ["", f"n-gram precisions {precisions}, {lengths}", ""]
-        lines += [f"{of_score['name']}: {of_score['signature']}" for of_score in record["scores"]]
+        lines += [f"{score_record['name']}: {score_record['signature']}" for score_record in record["scores"]]
         if self.comparison is not None:
             lines += ["", self.comparison.text()]
         if self.gaps is not None:
@@ -144,8 +147,8 @@ class TranslationEvaluation(SystemsEvaluation):
     def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         sections = [self.score_table(), None, self.f1_of_words()]
         if self.sources is not None:
-            scores = {title: self.by_length_of(system) for title, system in self.systems.items()}
-            series = {title: [length.bleu for length in of_system] for title, of_system in scores.items()}
+            scores = {title: self.score_by_length(system) for title, system in self.systems.items()}
+            series = {title: [length.bleu for length in length_scores] for title, length_scores in scores.items()}
             bins = [f"{length.label} ({length.sentences:,})" for length in self.by_length]
             x_label = f"source {self.unit} (sentences)"
             sections[1] = report.intervals("BLEU by source length", x_label, "BLEU", bins, series)
@@ -199,27 +202,27 @@ class TranslationEvaluator(Evaluator):
         if not checkpoint and settings.output is not None:
             yield "output= is for the translations of checkpoint=PATH: leave it out with hypotheses=FILE."
 
-    def of_files(self) -> TranslationEvaluation:
+    def evaluate_files(self) -> TranslationEvaluation:
         """Evaluate hypotheses against references, and alignments against gold alignments."""
         settings, name, alignment = self.settings, str(self.settings.hypotheses), None
         hypotheses = read_translations(name)
         segments, split = self.read_test_set(hypotheses)
         outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_other_outputs(segments)]
-        if settings.alignments is not None:  # then there are gold alignments too
+        if settings.alignments is not None:  # `problems` ensures that there are gold alignments too
             sources, references = _sources_and_references(segments)
             links = read_alignments(settings.alignments, [sources, hypotheses, references], split, name=name)
             alignment = _score_alignments(segments, [sure for sure, _ in links], split)
         return self._evaluate(segments, outputs, alignment=alignment)
 
-    def of_checkpoint(self, predictor: "Translator", data: EvaluationData) -> TranslationEvaluation:
-        """Translate a test set and evaluate the translations; given gold alignments, also align its references."""
+    def evaluate_checkpoint(self, predictor: "Translator", data: EvaluationData) -> TranslationEvaluation:
+        """Translate a test set and evaluate the translations; with gold alignments, also the model's alignments."""
         settings = self.settings
         for setting, value in (("gold", settings.gold), ("samples", settings.samples)):
             if value and not predictor.attends:
                 raise InputError(f"{setting}=… needs a model with attention; this one has a fixed context.")
         segments, predictor.split = self.test_set(predictor, data)
         other_outputs = self._read_other_outputs(segments)
-        if settings.plot is not None:  # an invalid name is reported before anything is decoded
+        if settings.plot is not None:  # before anything is decoded, so that an invalid name is reported at once
             Path(settings.plot).mkdir(parents=True, exist_ok=True)
         alignment = None
         if predictor.attends and all(segment.gold is not None for segment in segments):
@@ -238,8 +241,9 @@ class TranslationEvaluator(Evaluator):
         return self._evaluate(segments, outputs, alignment=alignment, training_counts=training_counts)
 
     def read_test_set(self, hypotheses: Sequence[str] | None = None) -> tuple[list[Segment], Split]:
-        """The segments of testset=NAME, or of references=FILE[,FILE…] with sources=FILE and gold=FILE if these are
-        given; and how a text is split into the words that alignments number.
+        """Read the test set that the settings name. Returns its segments and how alignments split a text into words.
+
+        The settings are testset=NAME, or references=FILE[,FILE…] and optionally sources=FILE and gold=FILE.
 
         hypotheses: the lines to which the texts must be parallel; None means the sources
         """
@@ -263,10 +267,11 @@ class TranslationEvaluator(Evaluator):
         return _segments(sources, references, golds), split
 
     def test_set(self, translator: "Translator", data: EvaluationData) -> tuple[list[Segment], Split]:
-        """A model's test set, from `read_test_set` or a split of `data`, and how a text is split into words. If the
-        split's files are gone, it is read from the cache of the data that the model was trained with.
+        """A model's test set, from `read_test_set` or a split of `data`, and how alignments split a text into words.
+
+        If the split's files are gone, it is read from the cache of the data that the model was trained with.
         """
-        # imported here, as scoring files does without torch
+        # imported here because they import torch, which is not needed to score files
         from seqtool.runtime.distributed import first_on_each_machine
         from seqtool.training import moved_data
 
@@ -303,7 +308,7 @@ class TranslationEvaluator(Evaluator):
         return _segments(sources, [targets], golds), split_words
 
     def _read_other_outputs(self, segments: Sequence[Segment]) -> list[Output]:
-        """Read the outputs of the baseline and of further systems, a line for each segment."""
+        """Read the outputs of the baseline and of the systems `beside`: files with a line for each segment."""
         outputs = []
         for file in (*names(self.settings.baseline), *self.settings.beside):
             lines = read_translations(file)
@@ -314,19 +319,21 @@ class TranslationEvaluator(Evaluator):
         return outputs
 
     def _translate(self, translator: "Translator", sources: Sequence[str]) -> Output:
-        """Translate the sources, write the translations to `output`, and draw the alignments of `samples`. If this is
-        interrupted, the finished part of `output` is kept.
+        """Translate the sources, write the translations to `output`, and draw the alignments of `samples`.
+
+        If this is interrupted, the finished part of `output` is kept.
         """
         settings = self.settings
         details = None if settings.report is None else report.Details()
         output = Output(translator.name, details=details)
 
-        def written() -> str:
+        def finished_lines() -> str:
             return f"{len(output.hypotheses):,} lines"
 
-        out = nullcontext() if settings.output is None else keeping(Path(settings.output), written)
+        out = nullcontext() if settings.output is None else keeping(Path(settings.output), finished_lines)
         samples = self._samples(sources, translator.settings.seed)
         likeliest = 0 if settings.report is None else LIKELIEST_TOKENS
+        # sources of similar length share a batch, which needs windows of many batches to choose from
         size = 32 * translator.settings.sources_per_batch
         with out as file, progress_bar(total=len(sources), unit="line", description="translate") as bar:
             for start in range(0, len(sources), size):
@@ -337,7 +344,7 @@ class TranslationEvaluator(Evaluator):
                     if details is not None:
                         weights, words, target = best.plot_data(end=True) or (None, (), ())
                         details.add(source=words, target=target, weights=weights, predicted=best.predicted)
-                        flags = flags_of(
+                        flags = find_flags(
                             best.text,
                             source=best.source.text,
                             ended=best.ended,
@@ -356,7 +363,7 @@ class TranslationEvaluator(Evaluator):
         return output
 
     def _samples(self, sources: Sequence[str], seed: int) -> list[int]:
-        """The lines whose alignments are drawn: random ones of 10 to 20 words, as in Bahdanau et al. 2015, Figure 3."""
+        """The random lines of 10 to 20 words whose alignments are drawn, as in Bahdanau et al. 2015, Figure 3."""
         samples = self.settings.samples
         if not samples:
             return []
@@ -374,7 +381,7 @@ class TranslationEvaluator(Evaluator):
         language = None if settings.langpair is None else settings.langpair.partition("-")[2]
         tokenize = self.tokeniser(lambda: translation.fitting_tokeniser(references, language=language))
         if settings.ter and tokenize in translation.CHARACTER_TOKENISERS:
-            log.info("TER compares words between spaces, of which there are few: leave it out with ter=false.")
+            log.info("TER compares words between spaces, and this text has few spaces: leave it out with ter=false.")
         scored_names = [settings.hypotheses or "The output of the model", *names(settings.baseline)]
         for name, output in zip(scored_names, outputs, strict=False):
             ends = sum(line.endswith(" .") for line in output.hypotheses.values())
@@ -392,14 +399,14 @@ class TranslationEvaluator(Evaluator):
         if settings.plot is not None:
             figure = Path(settings.plot) / f"bleu_by_length.{settings.figures}"
             figure.parent.mkdir(parents=True, exist_ok=True)
-            lengths = {title: evaluation.by_length_of(system) for title, system in evaluation.systems.items()}
+            lengths = {title: evaluation.score_by_length(system) for title, system in evaluation.systems.items()}
             with plots.optional_figure(figure):
                 plots.bleu_by_length(lengths, figure, unit=str(evaluation.unit))
         return evaluation
 
 
 def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], split: Split) -> AlignmentScores:
-    """Score `links`, between the words of the source and first reference of each segment, by its gold alignments."""
+    """Score links between the words of each segment's source and first reference by its gold alignment."""
     golds = [segment.gold or (set(), set()) for segment in segments]
     sizes = [
         (len(split(source)), len(split(target)))
@@ -467,7 +474,7 @@ def _check_links(alignments: Sequence[Gold], texts: Sequence[Sequence[str]], spl
 
 
 def _sacrebleu_texts(name: str, langpair: str | None) -> list[list[str]]:
-    """The lines of the source and of each reference of a test set, from its files or downloaded by sacreBLEU."""
+    """The lines of the source and of each reference of a test set, which sacreBLEU downloads if they do not exist."""
     available = sacrebleu.get_available_testsets()
     if name not in available:
         raise InputError(f"Unknown testset '{name}'; sacreBLEU has {', '.join(available[:8])}, …")
@@ -475,7 +482,7 @@ def _sacrebleu_texts(name: str, langpair: str | None) -> list[list[str]]:
     if langpair not in pairs:
         raise InputError(f"testset={name} needs langpair=…, one of {', '.join(pairs)}.")
     stem = Path(sacrebleu.utils.SACREBLEU_DIR, name, f"{name.replace('/', '_')}.{langpair}")
-    expected = [Path(f"{stem}.src"), Path(f"{stem}.ref")]  # sacreBLEU's files, which users may also put there
+    expected = [Path(f"{stem}.src"), Path(f"{stem}.ref")]  # files that sacreBLEU or the user puts there
     texts = [list(read_lines(file)) for file in expected if file.is_file()]
     if len(texts) == 2 and len(texts[0]) == len(texts[1]):
         return texts

@@ -16,7 +16,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.text.words import characters, writing
+from seqtool.data.text.words import analyse_writing, characters
 from seqtool.errors import InputError
 from seqtool.metrics import ptb
 from seqtool.metrics.bootstrap import SEED
@@ -198,7 +198,7 @@ def tokenize_captions(captions: Sequence[str], tokenize: str) -> list[str]:
 
 def fitting_tokeniser(references: Iterable[str]) -> tuple[str, str]:
     """The name of the tokeniser that fits these references, and the reason, empty for `ptb` in ordinary text."""
-    text = writing(references)
+    text = analyse_writing(references)
     if text.has_no_spaces:
         return "char", "tokenize=char: the captions have almost no spaces; each character counts as a word."
     if text.is_mostly_unspaced:

@@ -108,7 +108,8 @@ _PATTERNS = (
     r"{SLASHED}(?:\\?/{SLASHED}){1,2}",
     r"[A-Z]+(?:(?:(?i:&amp;)|[&+])[A-Z]+)+",
     # words that keep their period
-    # abbreviations: the lookahead avoids trying them one by one unless a word has at most six letters
+    # Abbreviations. The first lookahead avoids trying them one by one unless a word has at most six letters, and the
+    # second rules out spellings that the Java tokenizer does not recognise.
     r"(?=\w{2,6}\.)(?!(?=[a-z])(?i:{CAPITAL})\.|[mM][FT][gG]|[pP]+[tT][EY])(?i:{ABBREVIATIONS})\.",
     r"(?i:(pt[ey]\.){S}*(?:ltd|limited))",
     r"((?i:{NUMBERED})\.){S}*{D}",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Draws, Estimate, Indices, estimate, p_value, record_of, resampled
 from seqtool.runtime.tables import table
-from seqtool.settings.classes import imported
+from seqtool.settings.classes import import_class
 
 Statistics = NDArray[Any]  # a row for each segment; the scores of a corpus are computed from its rows
 
@@ -171,7 +171,7 @@ def higher_is_better(name: str) -> bool:
 
 def metric(name: str, *, setting: str = "scores") -> type[Metric]:
     """Import the class of a user-defined metric by its dotted name, which `setting` holds."""
-    metric_class = imported(name, Metric, setting=setting)
+    metric_class = import_class(name, Metric, setting=setting)
     if isinstance(metric_class, str):
         raise InputError(
             f"Unknown score '{name}': {setting}= takes the dotted names of your own metrics, such as mine.Exact."

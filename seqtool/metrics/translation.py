@@ -16,7 +16,7 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from seqtool.data.text.words import characters, writing
+from seqtool.data.text.words import analyse_writing, characters
 from seqtool.errors import InputError
 from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, Indices, bootstrap
 from seqtool.metrics.scores import Scorer, Statistics
@@ -85,7 +85,7 @@ def fitting_tokeniser(references: Iterable[str], *, language: str | None = None)
     Otherwise only tokenisers are chosen that need no further package. Any text with hardly any spaces is scored by
     characters, since a line of a single word has no n-grams with n > 1.
     """
-    text = writing(references)
+    text = analyse_writing(references)
     tokenize, reason = "13a", ""
     if text.has_no_spaces and text.is_chinese:
         tokenize, reason = "zh", "the references are Chinese; each of their characters counts as a word"
@@ -161,7 +161,7 @@ def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) 
 
 def lengths(sources: Sequence[str]) -> tuple[list[int], str]:
     """The length of each source, and the unit: words between white space, or characters if the sources lack spaces."""
-    if writing(sources).has_no_spaces:
+    if analyse_writing(sources).has_no_spaces:
         return [len(characters(source)) for source in sources], "characters"
     return [len(source.split()) for source in sources], "words"
 

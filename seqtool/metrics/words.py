@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from seqtool.data.text.words import characters, words, writing
+from seqtool.data.text.words import analyse_writing, characters, words
 from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 
 MAX_REPEAT_LENGTH = 8  # the maximum length, in words or characters, of a sequence whose repetition is looked for
@@ -64,7 +64,7 @@ def f1_by_count(
 
 def unit_of(references: Sequence[Sequence[str]]) -> str:
     """The unit that is counted: words, or characters if the references have no spaces."""
-    return "characters" if writing(chain.from_iterable(references)).has_no_spaces else "words"
+    return "characters" if analyse_writing(chain.from_iterable(references)).has_no_spaces else "words"
 
 
 def _overlap(
@@ -89,7 +89,7 @@ def repeats(text: str) -> bool:
 
 def units(text: str) -> tuple[list[str], bool]:
     """The words of a text, or its characters if it has no spaces; and whether they are characters."""
-    has_no_spaces = writing([text]).has_no_spaces
+    has_no_spaces = analyse_writing([text]).has_no_spaces
     return characters(text) if has_no_spaces else text.split(), has_no_spaces
 
 

@@ -51,11 +51,11 @@ class EncoderSettings(declarations.Encoder):
             problems.append(f"model.encoder.layer must be an out index such as 3 for timm, not '{self.layer}'.")
         problems += [f"{problem}." for problem in declarations.out_of_range(type(self), vars(self), "model.encoder.")]
         if self.lr == math.inf:
-            problems.append(f"model.encoder.lr must be above 0, not {self.lr}.")
+            problems.append(f"model.encoder.lr must be finite, not {self.lr}.")
         if self.augment and self.fine_tune_from is None:
             problems.append(
-                "model.encoder.augment=true needs a trained encoder: set model.encoder.fine_tune_from to a step, or "
-                "augment to false."
+                "model.encoder.augment=true needs an encoder that is fine-tuned: set model.encoder.fine_tune_from to "
+                "a step, or augment to false."
             )
         if problems:
             raise InputError(" ".join(problems))
@@ -65,10 +65,10 @@ def warning(settings: EncoderSettings) -> str | None:
     """Return a warning if a backbone with random weights would stay frozen."""
     if settings.weights is not None or settings.fine_tune_from is not None:
         return None
-    choices = "a file" if settings.backbone == "small" else "default or a file"
+    advice = "a file" if settings.backbone == "small" else "default or a file"
     return (
         f"The CNN {settings.backbone} has random weights and stays frozen, so captions can say little about the "
-        f"images: set model.encoder.weights to {choices}, or model.encoder.fine_tune_from=0 to train it too."
+        f"images: set model.encoder.weights to {advice}, or model.encoder.fine_tune_from=0 to train it too."
     )
 
 
@@ -92,7 +92,9 @@ class Backbone(nn.Module):
         self.register_buffer("std", 255 * torch.tensor(cut.std).view(3, 1, 1))
         self.requires_grad_(not self.frozen)
         self.network.eval()
-        with torch.no_grad():  # one black image gives the shape of the map and the layers that it needs
+        with (
+            torch.no_grad()
+        ):  # one black image is passed through to learn the map's shape and which layers the map needs
             try:
                 black = torch.zeros(1, 3, settings.size, settings.size)
                 shape = as_map(cut_off(self.network, self.read, black)).shape
@@ -201,12 +203,12 @@ def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
 class ImageCaptioner(EncoderDecoder[StateT]):
     """A model that captions an image from its annotation vectors, cached or computed from pixels by its `backbone`.
 
-    choices: the rules, by name, by which attention may weight the locations in decoding
+    location_rules: the rules, by name, by which attention may weight the locations in decoding
     hard: whether attention is trained by drawing locations
     """
 
     task = "captioning"
-    choices: Mapping[str, Choice] = {}
+    location_rules: Mapping[str, Choice] = {}
     hard = False
 
     def __init__(

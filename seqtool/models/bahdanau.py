@@ -66,8 +66,11 @@ class Bahdanau(RecurrentDecoder[Layers]):
         x = self.dropout(self.source_embedding(source.tokens))
         encoding = self.encoder(x, source.lengths)
         h = for_products(encoding.annotations)
-        first = (encoding.backward or encoding.forward)[-1][0]  # ←h_1, or →h_S if there is no backward direction
-        s_0 = torch.tanh(at_least_single(self.initial(first)))  # tanh(W_s ←h_1) (A.2.2), for each layer and tensor
+        # ←h_1, or →h_S if there is no backward direction
+        final_output = (encoding.backward or encoding.forward)[-1][0]
+        s_0 = torch.tanh(
+            at_least_single(self.initial(final_output))
+        )  # tanh(W_s ←h_1) (A.2.2), for each layer and tensor
         layers = Layers.split(s_0, 1 + len(self.upper), self.cell.tensors)
         return Memory(h, self.attention.score.keys(h), source.mask), layers
 

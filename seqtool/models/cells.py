@@ -95,7 +95,9 @@ class GRU(OneProductCell):
 
 
 class GRUCho(Cell):
-    """The gated unit of Cho et al. 2014 and Bahdanau et al. 2015 (A.1.1): r before U, z admits the candidate."""
+    """The gated unit of Cho et al. 2014 and Bahdanau et al. 2015 (A.1.1): r is applied before U, and z weights
+    the candidate.
+    """
 
     gates = 3
 
@@ -134,11 +136,11 @@ class States(NamedTuple):
     @classmethod
     def of(cls, tensors: tuple[Float[Tensor, "T N H"], ...], lengths: Int[Tensor, "N"] | None) -> "States":
         """Build the result from the state's tensors after every step; rows have `lengths` steps (None: all T)."""
-        last = tuple(tensor[-1] for tensor in tensors)
+        last_state = tuple(tensor[-1] for tensor in tensors)
         if lengths is not None:
             rows = torch.arange(len(lengths), device=lengths.device)
-            last = tuple(tensor[lengths - 1, rows] for tensor in tensors)
-        return cls(tensors[0].transpose(0, 1), last)
+            last_state = tuple(tensor[lengths - 1, rows] for tensor in tensors)
+        return cls(tensors[0].transpose(0, 1), last_state)
 
 
 class Recurrence(nn.Module):

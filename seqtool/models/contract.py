@@ -7,6 +7,9 @@
     project(features) → logits
     loss(features, labels) → −log p of the labels
 
+A new model is a class in this directory, derived from `EncoderDecoder` or, if its decoder is recurrent, from
+`RecurrentDecoder`, and `configs/model/NAME.yaml`, whose `_target_` names it; docs/extending.md has an example.
+
 The rules:
 
 - `forward`, stepping and prefilling agree, up to rounding: position t of `forward`'s features, projected, gives the

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from seqtool.models.tokens import PAD
 from seqtool.settings import Config
-from seqtool.settings.classes import build, located
+from seqtool.settings.classes import build, locate_target
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Any)
@@ -133,7 +133,7 @@ def build_model(settings: Config, *, base: type, trusted: Any = True, parts: Par
     base, trusted: as in `settings.classes.build`
     arguments: the constructor's arguments besides the settings, such as the sizes of the vocabularies
     """
-    if takes_parts(located(settings, trusted=trusted, base=base)):
+    if takes_parts(locate_target(settings, trusted=trusted, base=base)):
         arguments["parts"] = parts
     return build(settings, trusted=trusted, base=base, **arguments)
 

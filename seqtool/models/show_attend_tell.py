@@ -64,7 +64,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
     """
 
     attends = True
-    choices = CHOICES
+    location_rules = CHOICES
 
     def __init__(
         self,

@@ -1,11 +1,12 @@
 """Sequence to sequence with a fixed context (Sutskever, Vinyals & Le 2014).
 
 One deep LSTM reads the source, another writes the target; only the final (h, c) of every layer passes between them.
-The source is read in reverse, its words and then <eos>, which brings its beginning close to the target's
-(their section 3.3: 25.9 → 30.6 BLEU).
+The source words are read in reverse, followed by <eos>, which brings the beginning of the source close to the beginning
+of the target (their section 3.3: 25.9 → 30.6 BLEU).
 
-Settings also give the model that lectures draw: a single context vector, which is the last state or the mean or maximum
-of all states, and which the decoder receives as its first state or at every step (Cho et al. 2014).
+Settings can also turn this into the encoder–decoder usually shown in lectures: a single context vector, which is the
+last state or the mean or maximum of all states, and which the decoder receives as its first state or at every step
+(Cho et al. 2014).
 """
 
 from typing import Annotated
@@ -66,8 +67,9 @@ class Sutskever(FixedContext):
         x = self.dropout(self.source_embedding(tokens))
         encoding = self.encoder(x, source.lengths)
         if self.summary == "last":
-            last = encoding.forward
-            return self.with_context(last[-1][0], None if self.context == "every_step" else Layers(last))
+            last_states = encoding.forward
+            first_states = None if self.context == "every_step" else Layers(last_states)
+            return self.with_context(last_states[-1][0], first_states)
         h, real = encoding.annotations, source.mask[:, :, None]
         if self.summary == "mean":
             return self.with_context((h * real).sum(1) / real.sum(1))

@@ -104,13 +104,13 @@ class CrossAttention(nn.Module):
         self.output = parts.linear(width, width)
 
     def forward(
-        self, x: Vectors, source: SourceKeysValues, mask: Mask, *, weights: bool
+        self, x: Vectors, source: SourceKeysValues, mask: Mask, *, return_weights: bool
     ) -> tuple[Vectors, Float[Tensor, "N t heads S"] | None]:
-        """Return the output and, if `weights`, the attention weights softmax(QKᵀ/√d_k) of (1)."""
+        """Return the output and, if `return_weights`, the attention weights softmax(QKᵀ/√d_k) of (1)."""
         q, allowed, alpha = self.queries(x), mask[:, None, None], None
         joined_rows = q.reshape(len(source), -1, q.shape[-1])  # the tokens of a source's K rows, in one row
         q, k, v = (split_heads(part, self.heads) for part in (joined_rows, *source.to(q.dtype).chunk(2, -1)))
-        if weights:
+        if return_weights:
             scaled = q / math.sqrt(q.shape[-1])  # scaled first: the unscaled product may overflow in half precision
             e = (scaled @ k.transpose(-1, -2)).masked_fill(~allowed, -math.inf)
             alpha = e.softmax(-1, dtype=single(e.dtype))
@@ -179,15 +179,21 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = Residual(settings)
 
     def forward(
-        self, x: Vectors, past: PastKeysValues, source: SourceKeysValues | None, mask: Mask | None, *, weights: bool
+        self,
+        x: Vectors,
+        past: PastKeysValues,
+        source: SourceKeysValues | None,
+        mask: Mask | None,
+        *,
+        return_weights: bool,
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
         """Read tokens that follow the tokens of `past`; return the output, the keys and values of all tokens so far
-        and, if `weights`, the weights of cross-attention.
+        and, if `return_weights`, the weights of cross-attention.
         """
         y, past = self.attention.causal(self.around_attention.input(x), past)
         x, alpha = self.around_attention.add(x, y), None
         if source is not None and mask is not None:
-            y, alpha = self.source_attention(self.around_source.input(x), source, mask, weights=weights)
+            y, alpha = self.source_attention(self.around_source.input(x), source, mask, return_weights=return_weights)
             x = self.around_source.add(x, y)
         return self.around_feed_forward.add(x, self.feed_forward(self.around_feed_forward.input(x))), past, alpha
 
@@ -298,8 +304,8 @@ class TransformerDecoder(nn.Module):
         layers, attention = [], None
         for i, layer in enumerate(self.layers):
             keys_values_and_mask = (None, None) if source is None else (source.layers[i], source.mask)
-            weights = source is not None and i == self.shown_layer and not self.training
-            x, keys_values, alpha = layer(x, cache.layers[i], *keys_values_and_mask, weights=weights)
+            return_weights = source is not None and i == self.shown_layer and not self.training
+            x, keys_values, alpha = layer(x, cache.layers[i], *keys_values_and_mask, return_weights=return_weights)
             layers.append(keys_values.to(embedding.weight.dtype))
             if alpha is not None:
                 attention = alpha.mean(2) if self.shown_head is None else alpha[:, :, self.shown_head - 1]

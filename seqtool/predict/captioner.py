@@ -141,7 +141,7 @@ class Captioner(Predictor):
         self.encoder = typed(EncoderSettings, self.config["model"]["encoder"])
         self.grid: tuple[int, int] = self.models[0].backbone.locations
         name = self.settings.hard_attention
-        if name != "expected" and (len(self.models) > 1 or name not in self.models[0].choices):
+        if name != "expected" and (len(self.models) > 1 or name not in self.models[0].location_rules):
             raise InputError(f"hard_attention={name} needs one model, with attention that can choose locations.")
 
     @classmethod
@@ -215,7 +215,7 @@ class Captioner(Predictor):
             generators = (np.random.default_rng([settings.seed, numbers[row], 1]) for row in rows)
             uniform = np.stack([generator.random(settings.max_length + 1) for generator in generators])
             noise = torch.from_numpy(uniform).float().to(self.device)
-            return replace(memory, uniform_noise=noise, choose=self.models[0].choices[settings.hard_attention])
+            return replace(memory, uniform_noise=noise, choose=self.models[0].location_rules[settings.hard_attention])
 
         change_memory = None if settings.hard_attention == "expected" else with_choices
         n_best_lists = self.search(
@@ -250,7 +250,7 @@ class Captioner(Predictor):
         """Raise InputError unless this is one model whose attention can choose locations."""
         if len(self.models) > 1:
             raise InputError("bound= needs one model, not an ensemble.")
-        if not self.models[0].choices:
+        if not self.models[0].location_rules:
             name = class_name(self.checkpoints[0])
             raise InputError(f"bound= needs a show_attend_tell with soft or hard attention, and this is a {name}.")
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from seqtool.data.text.alignment import joined, piece_words
+from seqtool.data.text.alignment import join_pieces, piece_words
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.decoding.batching import DecodeSettings, Ensemble, Sources, check_used, decode, force_all
 from seqtool.decoding.beam_search import length_penalty
@@ -30,7 +30,7 @@ from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import END, EOS, UNK
 from seqtool.runtime import devices
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.precision import check_precision
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, typed
@@ -387,10 +387,10 @@ class Predictor(ABC):
         ids = self.target_vocabulary.encode_beginning(prefix)
         if len(ids) >= self.settings.max_length:
             raise InputError(
-                f"The prefix '{joined(prefix)[:40]}' has {len(ids):,} tokens, but {self.output_name} has at most "
+                f"The prefix '{join_pieces(prefix)[:40]}' has {len(ids):,} tokens, but {self.output_name} has at most "
                 f"{self._prefix_limit}."
             )
-        encoded = EncodedText(joined(prefix), ids, self.target_vocabulary)
+        encoded = EncodedText(join_pieces(prefix), ids, self.target_vocabulary)
         if not isinstance(prefix, str):
             encoded.all_pieces = list(prefix)
         return encoded

@@ -15,7 +15,7 @@ from seqtool.data.text.alignment import (
     format_grid,
     format_pharaoh,
     hard_alignment,
-    joined,
+    join_pieces,
     piece_words,
     word_attention,
 )
@@ -201,9 +201,15 @@ class Translator(Predictor):
             if source.read:
                 n_best = [self._translation(h, source, prefix, replace_unknown=replace_unknown) for h in next(n_bests)]
             else:
-                n_best = [Translation("", 0.0, 0.0, [], None, True, source=source, prefix=prefix)]
+                n_best = [self._empty(source, prefix)]
             translations.append(n_best)
         return translations
+
+    def _empty(self, source: EncodedText, prefix: EncodedText) -> Translation:
+        """The translation of an empty sentence."""
+        return Translation(
+            text="", score=0.0, log_probability=0.0, pieces=[], attention=None, ended=True, source=source, prefix=prefix
+        )
 
     def warn_of_cut(self, sources: Sequence[EncodedText], first_line: int) -> None:
         """Warn on standard error of sources that are too long: only their beginnings are translated."""
@@ -251,7 +257,9 @@ class Translator(Predictor):
                 pieces[i] = prefix.all_pieces[i]
             elif replace_unknown and translation.attention is not None:
                 pieces[i] = source.pieces[int(translation.attention[i].argmax())]
-        return translation if pieces == translation.pieces else replace(translation, text=joined(pieces), pieces=pieces)
+        if pieces == translation.pieces:
+            return translation
+        return replace(translation, text=join_pieces(pieces), pieces=pieces)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Return log p(target | source) of each pair in nats, EOS included."""

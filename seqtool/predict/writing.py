@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from seqtool.data.images.finding import image_id
 from seqtool.data.text.alignment import format_pharaoh
-from seqtool.data.text.words import SPLITS, writing
+from seqtool.data.text.words import SPLITS, analyse_writing
 from seqtool.errors import InputError
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
@@ -145,7 +145,7 @@ class TranslationWriter(Writer[Translation]):
 
     def warn_of_no_spaces(self, *columns: Iterable[str]) -> None:
         """Warn once if links and plots treat whole sentences as words because the texts have no spaces."""
-        if self._warns_of_no_spaces and any(writing(column).has_no_spaces for column in columns):
+        if self._warns_of_no_spaces and any(analyse_writing(column).has_no_spaces for column in columns):
             self._warns_of_no_spaces = False
             print(
                 "A sentence without spaces counts as one word in links and plots: see words=characters.",

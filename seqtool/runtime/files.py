@@ -15,6 +15,7 @@ import shutil
 import stat
 import sys
 import zlib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -23,7 +24,7 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
-from seqtool.errors import InputError, OutOfMemoryError, naming
+from seqtool.errors import InputError, OutOfMemoryError, counted, naming
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write at the start of a UTF-8 file
 MAX_GZIP_BYTES = 1 << 30  # the decompressed size of a .gz that is read as a whole
@@ -54,20 +55,21 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
     Raises InputError if the file is missing, not a file, empty (unless `may_be_empty`), not UTF-8, or a damaged .gz, or
     if a line has `MAX_LINE_BYTES`. If `with_ends`, such a line is yielded in chunks that end before white space.
     """
-    number = before = 0  # the number of the line, and its bytes before this chunk
+    number = bytes_before = 0  # the number of the line, and its bytes before this chunk
     size, has_warned = MAX_LINE_BYTES, False
     check_file(path)
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             while line := file.readline(size):
-                number += before == 0
+                if bytes_before == 0:
+                    number += 1
                 is_cut = len(line) == size and not line.endswith(b"\n")
                 if len(line) == MAX_LINE_BYTES and not with_ends:
                     advice = r"end lines with \n instead of \r" if b"\r" in line else "break it into sentences"
                     raise InputError(f"{path} line {number:,} has {MAX_LINE_BYTES >> 20} MB or more: {advice}.")
                 if is_cut:
                     line += _read_rest_of_word(file)
-                text = line.removeprefix(BOM) if number == 1 and before == 0 else line
+                text = line.removeprefix(BOM) if number == 1 and bytes_before == 0 else line
                 if not text:  # a file of only the byte order mark
                     number = 0
                     break
@@ -81,12 +83,9 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
                     if not (has_cr_ends or has_warned) and b"\r" in body.rstrip(b"\r"):
                         has_warned = True
                         warn_of_carriage_return(str(path), number)
-                before, size = (before + len(line), CHUNK_BYTES) if is_cut else (0, MAX_LINE_BYTES)
+                bytes_before, size = (bytes_before + len(line), CHUNK_BYTES) if is_cut else (0, MAX_LINE_BYTES)
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path} line {number:,} is not valid UTF-8 (byte {before + error.start + 1:,} of the line): "
-                "convert the file to UTF-8."
-            ) from error
+            raise _not_utf8(path, number, bytes_before + error.start + 1, line) from error
         except EOFError as error:
             raise InputError(f"{path} is cut short after line {number:,}: copy or download it again.") from error
         except (gzip.BadGzipFile, zlib.error) as error:
@@ -131,11 +130,17 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start]
         line, byte = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        raise InputError(
-            f"{path} line {line:,} is not valid UTF-8 (byte {byte} of the line): convert the file to UTF-8."
-        ) from error
+        raise _not_utf8(path, line, byte, content) from error
     text = text.replace("\r\n", "\n")
     return text if "\n" in text.strip() else text.replace("\r", "\n")
+
+
+def _not_utf8(path: Path, line: int, byte: int, content: bytes) -> InputError:
+    """The error for a byte that is not UTF-8; `content` is that of the line, or begins with the file's first line."""
+    if line == 1 and content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        return InputError(f"{path} is UTF-16: convert it with iconv -f UTF-16 -t UTF-8, or save it as UTF-8.")
+    position = f"line {line:,} is not valid UTF-8 (byte {byte:,} of the line)"
+    return InputError(f"{path} {position}: convert the file to UTF-8.")
 
 
 def _read_rest_of_word(file: Any) -> bytes:
@@ -151,15 +156,15 @@ def _read_rest_of_word(file: Any) -> bytes:
 def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """The pairs of lines of two parallel files. Raises InputError if one ends before the other."""
     counts = [0, 0]
-    for first, second in zip_longest(read_lines(source), read_lines(target)):
-        counts[0] += first is not None
-        counts[1] += second is not None
-        if first is not None and second is not None:
-            yield first, second
+    for source_line, target_line in zip_longest(read_lines(source), read_lines(target)):
+        counts[0] += 0 if source_line is None else 1
+        counts[1] += 0 if target_line is None else 1
+        if source_line is not None and target_line is not None:
+            yield source_line, target_line
     if counts[0] != counts[1]:
         (more, longer), (fewer, shorter) = sorted(zip(counts, (source, target), strict=True), reverse=True)
-        other = shorter.name if shorter.parent == longer.parent else shorter
-        raise InputError(f"{longer} has {more:,} lines but {other} has {fewer:,}: the files must be parallel.")
+        lines = counted(more, "line")
+        raise InputError(f"{longer} has {lines} but {shorter} has {fewer:,}: the files must be parallel.")
 
 
 def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
@@ -167,9 +172,11 @@ def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) != 2:
+            advice = "" if len(columns) > 2 else ". Or give two files, source,target"
+            advice = ". CSV is not read: save it with tabs" if ".csv" in path.suffixes else advice
             raise InputError(
-                f"{path} line {number:,} has {len(columns) - 1} tabs: "
-                "each line must be the source, one tab, the target."
+                f"{path} line {number:,} has {counted(len(columns) - 1, 'tab')}: "
+                f"each line must be the source, one tab, the target{advice}."
             )
         yield columns[0], columns[1]
 
@@ -302,6 +309,10 @@ def replacement_path(path: Path) -> Iterator[Path]:
         with naming(path):
             yield temporary
         temporary.replace(path)
+    except OSError as error:
+        if error.filename == str(temporary):  # messages name the file that the user named
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

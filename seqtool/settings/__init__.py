@@ -1,6 +1,6 @@
-"""Turns Hydra's configuration into typed settings, and explains in messages which of them cannot be used.
+"""Turns Hydra's configuration into typed settings, and explains in messages which of them are invalid.
 
-Each setting is declared in `declarations`; classes that settings name are imported in `classes`.
+`declarations` declares each setting, and `classes` imports the classes that settings name.
 """
 
 import dataclasses
@@ -22,8 +22,8 @@ from seqtool.settings.declarations import other_name
 T = TypeVar("T")
 Config = DictConfig | Mapping[str, Any]
 
-MAX_LISTED_CHOICES = 12  # in a message
-MIN_SIMILARITY = 0.6  # of a suggested name: the default cutoff of difflib.get_close_matches
+MAX_LISTED_CHOICES = 12  # choices that a message lists
+MIN_SIMILARITY = 0.6  # least similarity of a suggested name, as by default in difflib.get_close_matches
 MISSING = "???"  # OmegaConf's mark of a setting that must be given
 MAX_WHOLE_NUMBER = 2**53  # float64, and so most readers of JSON, hold every whole number up to here exactly
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "null"}
@@ -33,7 +33,7 @@ def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
     """The settings in `config` as an instance of the dataclass `schema`, which may contain further dataclasses.
 
     config: a configuration, or a mapping of settings
-    prefix: the group of the settings, such as `train`, if `config` is a mapping, which does not know it
+    prefix: the group of the settings, such as `train`; only used if `config` is a mapping, which has no such name
 
     Raises one InputError that names all unknown settings, missing settings and values of the wrong type.
     """
@@ -47,10 +47,10 @@ def typed(schema: type[T], config: Config, *, prefix: str = "") -> T:
     return typing.cast(T, OmegaConf.to_object(target))
 
 
-def checked(
+def check_arguments(
     target: Callable[..., Any], arguments: Mapping[str, Any], *, prefix: str, parts: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The arguments of a class or function, converted to their types; raises InputError like `typed`.
+    """Convert the arguments of a class or function to their types. Raises InputError like `typed`.
 
     prefix: the group of these settings, for messages
     parts: the names of arguments of `target` that are not settings
@@ -61,7 +61,7 @@ def checked(
             continue
         if name in arguments or parameter.default is parameter.empty:
             fields.append((name, _checkable(parameter.annotation), dataclasses.field()))
-        else:  # the target has a default, so only the name is needed here
+        else:  # the target has a default value, so only the name is needed
             fields.append((name, Any, dataclasses.field(default=None)))
     settings: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix=prefix)
     return {key: getattr(settings, key) for key in arguments}
@@ -80,7 +80,7 @@ def plain(config: Config) -> dict[str, Any]:
 
 def resolved(config: Config) -> DictConfig:
     """The configuration with interpolations replaced by their values, so that it can be saved as YAML and reloaded."""
-    return typing.cast(DictConfig, OmegaConf.create(escaped(plain(config))))
+    return typing.cast(DictConfig, OmegaConf.create(escape_all(plain(config))))
 
 
 def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
@@ -94,17 +94,18 @@ def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
 
 
 def unknown(name: str, existing: Iterable[str], *, kind: str = "setting") -> str:
-    """A clause that says that `name` is not one of the `existing` names, and suggests the most similar of them.
+    """A clause that says that `name` does not exist, and suggests the most similar of the `existing` names.
 
     The last parts of dotted names count more than the groups before them, so that a setting written in the wrong group
-    is recognised. The names that settings have in other toolkits are recognised too.
+    is recognised. Names from other toolkits are recognised too.
     """
     parent, _, last = name.rpartition(".")
 
     def similarity(other: str) -> tuple[float, float]:
         other_parent, _, other_last = other.rpartition(".")
         ratio = difflib.SequenceMatcher(None, last, other_last).ratio()
-        return ratio, ratio + difflib.SequenceMatcher(None, parent, other_parent).ratio() / 2  # last parts, whole names
+        # the similarity of the last parts, and of the whole names
+        return ratio, ratio + difflib.SequenceMatcher(None, parent, other_parent).ratio() / 2
 
     choices = sorted(existing)
     nearest = sorted(choices, key=lambda other: -similarity(other)[1])[:MAX_LISTED_CHOICES]
@@ -121,7 +122,7 @@ def unknown(name: str, existing: Iterable[str], *, kind: str = "setting") -> str
 
 
 def sentence(clauses: Sequence[str]) -> str:
-    """Clauses, such as those of `unknown`, joined into one sentence."""
+    """Join clauses, as from `unknown`, into one sentence."""
     if len(clauses) > 1:
         clauses = [re.sub(r"; (did you mean .*\?|choose from .*)$", r" (\1)", clause) for clause in clauses]
     text = "; ".join(clauses)
@@ -129,12 +130,12 @@ def sentence(clauses: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` with `${` escaped, so that OmegaConf reads it back as `text` and not as an interpolation."""
+    """Escape `${` in a text, so that OmegaConf reads back the same text and no interpolation."""
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
 
 
 def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    """Set the values in `target` one by one, and return what is wrong with them, by the settings' full names."""
+    """Set the values in `target`. Returns a clause for each invalid value, by the setting's full name."""
     hints = typing.get_type_hints(schema)
     full_names = {field.name: join(prefix, field.name) for field in dataclasses.fields(schema)}
     problems = {}
@@ -152,7 +153,7 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
             problems[name] = f"setting '{name}' must be {_kind(hints[key])}, between -2^53 and 2^53, not {value}"
         elif value != MISSING:
             try:
-                target[key] = escaped(value)
+                target[key] = escape_all(value)
                 assigned = target[key]  # OmegaConf checks text that contains ${ only when it is read
                 _ = list(assigned) if isinstance(assigned, ListConfig) else assigned
             except ValidationError:
@@ -183,7 +184,7 @@ def class_in(hint: Any) -> Any:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """The types in a union, or else the type itself, without annotations."""
+    """The types in a union, or the type itself if it is not a union. Annotations are removed."""
     if typing.get_origin(hint) is typing.Annotated:
         return _alternatives(hint.__origin__)
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
@@ -192,7 +193,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _dataclass_in(hint: Any) -> Any:
-    """The first dataclass in a type hint; None if it has none."""
+    """The first dataclass in a type hint; None if it contains no dataclass."""
     return next((part for part in _alternatives(hint) if dataclasses.is_dataclass(part)), None)
 
 
@@ -201,17 +202,18 @@ def _kind(hint: Any) -> str:
     kinds = []
     for part in _alternatives(hint):
         origin = typing.get_origin(part) or part
-        kinds.append(KINDS.get(part, "a list" if origin is list else "a group of settings"))
+        list_kind = "a list of numbers" if typing.get_args(part)[:1] in ((int,), (float,)) else "a list"
+        kinds.append(KINDS.get(part, list_kind if origin is list else "a group of settings"))
     return " or ".join(kinds)
 
 
-def escaped(value: Any) -> Any:
-    """The value with `${` escaped in all texts within it: see `escape`."""
+def escape_all(value: Any) -> Any:
+    """The value with `${` escaped in all strings that it contains: see `escape`."""
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, Mapping):
-        return {key: escaped(inner) for key, inner in value.items()}
-    return [escaped(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: escape_all(inner) for key, inner in value.items()}
+    return [escape_all(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def full_name(config: Config) -> str:
@@ -220,7 +222,7 @@ def full_name(config: Config) -> str:
 
 
 def leaves(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The full name and the value of each setting, those in groups as `group.name`."""
+    """Yield the full name, such as `group.name`, and the value of each setting."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, join(prefix, str(key)))

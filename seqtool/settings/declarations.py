@@ -10,10 +10,10 @@ depends on a setting's properties looks them up here:
 - what a resumed run may change,
 - which tasks a setting is for.
 
-The dataclasses that the code uses derive from these, and add the checks that need code. The settings of models,
-corpora, optimisers and schedules are the arguments of their classes; in classes of your own you annotate them in the
-same way, such as `pages: Files`. `Vocabulary` and `Limits` hold defaults of settings that the YAML files of some kinds
-of data leave out. The names of settings in other toolkits are in other_names.yaml.
+The dataclasses that the code uses derive from the ones below, and add further checks. The settings of models, corpora,
+optimisers and schedules are the arguments of their classes; arguments of your own classes are annotated like the fields
+below, such as `pages: Files`. `Vocabulary` and `Limits` have defaults for the settings that the YAML files of some
+kinds of data leave out. The names of settings in other toolkits are in other_names.yaml.
 
 This module imports neither torch nor Hydra. tests/test_declarations.py compares it with the YAML files.
 """
@@ -35,22 +35,22 @@ from seqtool.errors import InputError
 class Setting:
     """The properties of a setting besides its name, type, default and help.
 
-    reads: it names a file or directory that is read, or with `text` something else that is read
-    writes: it names a file or directory that is written, or with `text` something else that is written
-    several: it may hold several values, `a,b,c`
-    text: it may hold any text, which is taken literally
-    classes: it holds names of Python modules or classes
-    positional: arguments without `key=` are its values
+    reads: whether it names a file or directory that is read, or with `text` another input
+    writes: whether it names a file or directory that is written, or with `text` another output
+    several: whether it may hold several values, `a,b,c`
+    text: whether it may hold any text, which is taken literally
+    classes: whether it holds names of Python modules or classes
+    positional: whether arguments without `key=` are its values
     at_least, at_most: the inclusive limits of a number
     above, below: the exclusive limits of a number
     unit: the unit of the limits, which follows them in messages
-    choices: the values that it may have; if empty, any
-    fixed: whether a resumed run must keep its value; None: the same as for the group that contains it
-    streams: True if only models that read streams of text use it, False if only other models do
+    choices: the values that it may have; empty if they are not limited to a list
+    fixed: whether a resumed run must keep its value; None means that the group that contains it decides
+    streams: True if only models that read streams of text use it, False if only other models use it
     method: `search` or `sampling` if only that way of decoding uses it
-    attention: it needs a model with attention over a source
-    checkpoint: `eval` uses it only with a checkpoint
-    scored: False for a setting of decoding that changes no score
+    attention: whether it needs a model with attention over a source
+    checkpoint: whether `eval` uses it only with a checkpoint
+    scored: whether it can change scores, if it is a setting of decoding
     """
 
     reads: bool = False
@@ -78,7 +78,7 @@ class Setting:
         return self.reads or self.writes or self.text or self.classes
 
     def problem(self, name: str, value: Any) -> str | None:
-        """A clause that says why the setting called `name` cannot have this value; None if it can, or if it is null."""
+        """A clause that says why the setting `name` cannot have this value; None if the value is valid or null."""
         if value is None or value in self.choices:
             return None
         if self.choices:
@@ -102,17 +102,17 @@ NONE = Setting()
 
 
 def between(at_least: float, at_most: float, unit: str = "") -> Setting:
-    """A number in this closed interval."""
+    """The setting is a number in this closed interval."""
     return Setting(at_least=at_least, at_most=at_most, unit=unit)
 
 
 def at_least(limit: float) -> Setting:
-    """A number that is not smaller than the limit."""
+    """The setting is a number that is not below the limit."""
     return Setting(at_least=limit)
 
 
 def choice(*choices: str) -> Setting:
-    """One of the choices."""
+    """The setting is one of the choices."""
     return Setting(choices=choices)
 
 
@@ -124,7 +124,7 @@ SEARCH, SAMPLING = Setting(method="search"), Setting(method="sampling")
 ATTENTION = Setting(attention=True)
 
 File = Annotated[str, READS]
-Files = Annotated[Any, READS, SEVERAL]  # a name, several or null: `settings.names`
+Files = Annotated[Any, READS, SEVERAL]  # null, one name or several (`settings.names`)
 NewFile = Annotated[str, WRITES]
 Text = Annotated[str, TEXT]
 Classes = Annotated[Any, Setting(classes=True, several=True)]
@@ -138,7 +138,7 @@ Figures = choice("png", "svg", "pdf")
 
 @dataclass
 class Groups:
-    """The groups of `train` whose choices name a class: Annotated also says whether a resumed run must keep them."""
+    """The groups of `train` whose choices name a class. `FIXED` marks those that a resumed run must keep."""
 
     model: Annotated[Any, FIXED]
     data: Annotated[Any, FIXED]
@@ -207,7 +207,7 @@ class Validation:
 
 @dataclass
 class Cache:
-    """The settings of `data` for its cache. Others are the corpus's own, or in `data.vocabulary` and `data.limits`."""
+    """The settings of `data` for its cache, apart from the groups `data.vocabulary` and `data.limits`."""
 
     cache: Annotated[str, READS, CHANGEABLE]
     processes: Annotated[int | None, between(1, 1024), CHANGEABLE]
@@ -215,7 +215,7 @@ class Cache:
 
 @dataclass
 class Vocabulary:
-    """The settings of `data.vocabulary`. Only pairs of sentences, which have two sides, have the last three."""
+    """The settings of `data.vocabulary`. `source_size`, `target_size` and `joint` exist only for parallel text."""
 
     kind: Annotated[str, choice("unigram", "bpe", "char", "word")]
     size: Annotated[int, between(5, 10_000_000)]
@@ -231,7 +231,10 @@ class Vocabulary:
 
 @dataclass
 class Limits:
-    """The settings of `data.limits`, which text lacks, and captions in part. The defaults limit nothing."""
+    """The settings of `data.limits`. Plain text has none of them, and captions have no `ratio`.
+
+    The defaults set no limit.
+    """
 
     minimum: Annotated[int, at_least(1)] = 1
     maximum: int | None = None
@@ -240,7 +243,7 @@ class Limits:
 
 @dataclass
 class Sources:
-    """The arguments of corpora that name files, which may have been moved since a run began."""
+    """The arguments of corpora that name files. They may change when a run is resumed, since files may be moved."""
 
     directory: Annotated[File, CHANGEABLE]
     train: Annotated[Files, CHANGEABLE]
@@ -290,14 +293,14 @@ class Machine:
 
 @dataclass
 class ReadingMachine(Machine):
-    """The settings of commands in which a trained model reads text but writes none."""
+    """The settings of commands in which a trained model reads text but does not write any."""
 
     precision: str
 
 
 @dataclass
 class Decode:
-    """The settings of configs/decoding.yaml without those of the machine. Upper limits are far above useful values."""
+    """The settings of configs/decoding.yaml, apart from `Machine`. Upper limits are far above useful values."""
 
     beam: Annotated[int, between(1, 1000), SEARCH]
     n_best: Annotated[int, between(1, 1000), Setting(scored=False)]
@@ -337,7 +340,7 @@ class Generate:
 
 @dataclass
 class GenerateFiles:
-    """The settings of configs/generate.yaml for input and output, and `stop`, which is checked with both groups."""
+    """The settings of configs/generate.yaml for input and output, and `stop`, which `Generate` also has."""
 
     prompt: Text | None
     stop: Annotated[list[str] | None, TEXT, SEVERAL]
@@ -503,13 +506,13 @@ COMMANDS: Mapping[str, Schemas] = {
 
 
 def declared(schema: Any) -> Mapping[str, Setting]:
-    """The declarations of a dataclass's fields, or of the arguments of any class or function, by name."""
+    """The declarations of a dataclass's fields, or of the arguments of another class or a function, by name."""
     parameters = inspect.signature(schema, eval_str=True).parameters
-    return {name: _merged(parameter.annotation) for name, parameter in parameters.items()}
+    return {name: _merge_properties(parameter.annotation) for name, parameter in parameters.items()}
 
 
 @cache
-def of_command(command: str) -> Mapping[str, Setting]:
+def command_settings(command: str) -> Mapping[str, Setting]:
     """The declarations of a command's settings, by their full names."""
     settings: dict[str, Setting] = {}
     for group, schemas in COMMANDS.get(command, {}).items():
@@ -526,15 +529,17 @@ def other_names() -> Mapping[str, Sequence[str]]:
 
 
 def other_name(name: str, settings: Collection[str]) -> str | None:
-    """The first of these settings that other toolkits call `name`, in whatever group; None if there is none."""
+    """The first of these settings, in any group, that other toolkits call `name`; None if there is none."""
     last = name.rpartition(".")[2]
     return next((setting for setting, others in other_names().items() if setting in settings and last in others), None)
 
 
 def out_of_range(schema: Any, values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What is wrong with the values of a dataclass's fields, as clauses: unknown choices first, then broken limits.
+    """A clause for each invalid value of a dataclass's fields: unknown choices first, then broken limits.
 
-    `prefix` begins the settings' full names.
+    schema: the dataclass
+    values: the values of its fields
+    prefix: the beginning of the settings' full names
     """
     problems = (setting.problem(prefix + name, values.get(name)) for name, setting in declared(schema).items())
     return sorted(filter(None, problems), key=lambda problem: not problem.startswith("Unknown"))
@@ -546,10 +551,10 @@ def check_values(settings: Any, prefix: str = "") -> None:
         raise InputError(" ".join(f"{problem}." for problem in problems))
 
 
-def _merged(hint: Any) -> Setting:
-    """The properties that a type hint such as `File | None` declares, of all its parts."""
+def _merge_properties(hint: Any) -> Setting:
+    """The properties that all parts of a type hint, such as `File | None`, declare."""
     merged: dict[str, Any] = {}
     for part in typing.get_args(hint):
-        setting = part if isinstance(part, Setting) else _merged(part)
+        setting = part if isinstance(part, Setting) else _merge_properties(part)
         merged |= {name: value for name, value in vars(setting).items() if value != getattr(NONE, name)}
     return Setting(**merged)

@@ -84,7 +84,7 @@ def _streams(cache: Cache, split: str, settings: "TrainSettings") -> "Streams":
             "than train.bptt=%d.",
             *(split, f"{len(tokens):,}", "one stream" if limit == 1 else f"{limit} streams", rows, settings.bptt),
         )
-    return Streams(tokens, rows=min(rows, limit), steps=settings.bptt)
+    return Streams(tokens, stream_count=min(rows, limit), steps=settings.bptt)
 
 
 TASK = LanguageModelling()

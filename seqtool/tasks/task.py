@@ -17,10 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, names
-from seqtool.settings.classes import check_settings, located
+from seqtool.settings.classes import check_settings, locate_target
 from seqtool.training import runs
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Task(ABC):
             self.check_tokenizer(tokenize)
         if "source" not in self.corpus.sides and config.embeddings.source is not None:
             raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
-        declared, default_values = declarations.of_command("train"), defaults("train")
+        declared, default_values = declarations.command_settings("train"), defaults("train")
         unused = [  # settings that only streams use, or that streams do not use
             f"{group}.{name}"
             for group in ("train", "validation")
@@ -123,8 +123,8 @@ class Task(ABC):
         """Raise InputError unless the model is for this task."""
         from seqtool.models.contract import EncoderDecoder  # imports torch, as does the class of the model
 
-        model = located(config.model, trusted=True, base=EncoderDecoder)
-        corpus = located(config.data, trusted=True, base=Corpus)
+        model = locate_target(config.model, trusted=True, base=EncoderDecoder)
+        corpus = locate_target(config.data, trusted=True, base=Corpus)
         task = task_name(model, "model")
         if task == self.name:
             return
@@ -153,7 +153,7 @@ class Task(ABC):
         if model.max_positions is None or self.streams:
             return
         for name in ("train", "valid"):
-            longest = cache.split(name).longest
+            longest = cache.split(name).max_length
             if longest > model.max_positions:
                 raise InputError(
                     f"The longest sentence of {name} has {longest:,} tokens with its end, but the model reads at most "
@@ -227,7 +227,7 @@ def task_by_name(name: str) -> Task:
 
 def task_of_data(config: DictConfig) -> Task:
     """The task of the data in the settings, which is found without importing torch, unlike the task of a model."""
-    return task_by_name(task_name(located(config.data, trusted=True, base=Corpus), "data"))
+    return task_by_name(task_name(locate_target(config.data, trusted=True, base=Corpus), "data"))
 
 
 def task_of_checkpoint(checkpoint: "Checkpoint") -> Task:

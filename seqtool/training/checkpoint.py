@@ -64,7 +64,7 @@ from seqtool.errors import InputError, naming
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime.files import expanded, read_record
 from seqtool.runtime.task_table import TASKS
-from seqtool.settings.classes import located
+from seqtool.settings.classes import locate_target
 from seqtool.training import runs
 
 M = TypeVar("M", bound=nn.Module)
@@ -112,7 +112,7 @@ class Checkpoint:
         """The task of the model's class, which is `task` unless someone edited the record. Raises InputError unless it
         is the class of a model, from this package or a trusted module.
         """
-        model: type[EncoderDecoder[Any]] = located(self.config["model"], trusted=self.trust, base=EncoderDecoder)
+        model: type[EncoderDecoder[Any]] = locate_target(self.config["model"], trusted=self.trust, base=EncoderDecoder)
         task = getattr(model, "task", None)
         if task not in TASKS:
             raise InputError(f"{self.path} has a model, {model.__name__}, which does not define its task.")
@@ -130,16 +130,16 @@ class Checkpoint:
         with torch.device("meta"), _SkipInitialisation():
             model = make()
         stored = self._weights_of(model)
-        new = {
+        tensors = {
             id(old): stored[name].to(old.dtype, copy=True)  # tensors read from a file are memory-mapped
             for name, old in weights(model).items()
         }
         for parameter in model.parameters():
-            new[id(parameter)] = nn.Parameter(new[id(parameter)], parameter.requires_grad)
+            tensors[id(parameter)] = nn.Parameter(tensors[id(parameter)], parameter.requires_grad)
         for module in model.modules():
             registries: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
             for registry in registries:  # tied parameters stay tied
-                registry.update({key: new[id(old)] for key, old in registry.items() if old is not None})
+                registry.update({key: tensors[id(old)] for key, old in registry.items() if old is not None})
         return model
 
     @cached_property
@@ -190,13 +190,11 @@ def find(checkpoint: str | Path | Checkpoint, *, trust: Sequence[str] = (), purp
     Only the record and the files that the purpose needs are read and compared with the manifest. If a run's checkpoint
     is damaged, another of the run is opened instead, with a warning.
 
-    Args:
-        checkpoint: the path; a checkpoint that is already open is returned unchanged.
-        trust: the modules, besides this package, whose classes the checkpoint may name.
-        purpose: what the checkpoint is opened for.
+    checkpoint: the path; a checkpoint that is already open is returned unchanged
+    trust: the modules, besides this package, whose classes the checkpoint may name
+    purpose: what the checkpoint is opened for
 
-    Raises:
-        InputError: if there is no checkpoint, or no intact one.
+    Raises InputError if there is no checkpoint, or no intact one.
     """
     if isinstance(checkpoint, Checkpoint):
         return checkpoint
@@ -211,13 +209,14 @@ def _find(path: Path, purpose: Purpose) -> Checkpoint:
         raise InputError(f"There is no run or checkpoint at {path}.{runs.nearby(run)}")
     if choice == "last":
         return newest(run, purpose)
-    last = newest(run, "record")
-    best = run / "checkpoints" / str(last.progress.get("best", {}).get("checkpoint", last.path.name))
+    newest_checkpoint = newest(run, "record")
+    best_name = newest_checkpoint.progress.get("best", {}).get("checkpoint", newest_checkpoint.path.name)
+    best = run / "checkpoints" / str(best_name)
     checkpoints = list_checkpoints(run)
-    older = reversed(checkpoints[: checkpoints.index(last.path) + 1])
+    older = reversed(checkpoints[: checkpoints.index(newest_checkpoint.path) + 1])
     # an average is made when the run ends, and kept only if it scores better
     paths = dict.fromkeys([*list_averages(run), best, *older])
-    return _first_intact(paths, purpose, averaged_at=last.progress["step"])
+    return _first_intact(paths, purpose, averaged_at=newest_checkpoint.progress["step"])
 
 
 def newest(run: Path, purpose: Purpose = "training") -> Checkpoint:
@@ -330,16 +329,14 @@ def save(
 ) -> None:
     """Write a checkpoint at `path`; a reader sees it complete or not at all.
 
-    Args:
-        path: the checkpoint's directory, which must not exist yet.
-        model: the weights by name.
-        training: the tensors of training.safetensors; empty for a checkpoint that cannot be resumed.
-        record: task, config, progress, versions and data, as in this module's docstring.
-        vocabularies: vocabulary files to copy.
-        unlisted: texts of further files by name. The manifest does not list these, so they may be edited later.
+    path: the checkpoint's directory, which must not exist yet
+    model: the weights by name
+    training: the tensors of training.safetensors; empty for a checkpoint that cannot be resumed
+    record: task, config, progress, versions and data, as in this module's docstring
+    vocabularies: vocabulary files to copy
+    unlisted: texts of further files by name; the manifest does not list these, so they may be edited later
 
-    Raises:
-        OSError: if the disk is full; it names `path`.
+    Raises OSError, which names `path`, if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     directory = tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent, ignore_cleanup_errors=True)
@@ -348,8 +345,8 @@ def save(
         _write(temporary / WEIGHTS, model)
         if training:
             _write(temporary / TRAINING, training)
-        written = json.dumps({"format": FORMAT, **record}, indent=1, ensure_ascii=False)
-        (temporary / RECORD).write_text(written, encoding="utf-8")
+        record_json = json.dumps({"format": FORMAT, **record}, indent=1, ensure_ascii=False)
+        (temporary / RECORD).write_text(record_json, encoding="utf-8")
         for vocabulary in vocabularies:
             (temporary / vocabulary.name).write_bytes(vocabulary.read_bytes())
         files = sorted(temporary.iterdir())
@@ -361,7 +358,7 @@ def save(
             _sync(file)
         for file_name, text in (unlisted or {}).items():
             (temporary / file_name).write_text(text, encoding="utf-8")
-        temporary.chmod(0o755)
+        temporary.chmod(0o755)  # temporary directories are private to their owner
         temporary.rename(path)
         _sync(path.parent)
 
@@ -396,7 +393,7 @@ def remove_unfinished(run: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint. It is renamed first, to a name that no reader looks for, so that none sees part of it."""
+    """Delete a checkpoint. It is first given a name that no reader looks for, so that no reader sees part of it."""
     renamed = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # a new name each time: NFS may keep old files
     path.rename(renamed)
     shutil.rmtree(renamed, ignore_errors=True)  # NFS keeps the files that another process has open

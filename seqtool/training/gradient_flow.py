@@ -29,6 +29,7 @@ from seqtool.view import plots
 from seqtool.view.report import rounded
 
 MAX_EXAMPLES = 64
+DRAWN_STEPS = 6  # at least as many measurements of a run are drawn, if it has as many
 
 Calls = list[tuple[Tensor, State, State]]  # each step of a cell: its input, and its state before and after
 
@@ -50,10 +51,15 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
         return
     records.append({"step": step, **flow(model, examples.probes(MAX_EXAMPLES).to(device))})
     append_record(path, records[-1])
-    shown = records[:: -max(1, len(records) // 6)][::-1]
     figure = run / GRADIENT_FLOW
     with plots.optional_figure(figure):
-        plots.gradient_flow({f"step {record['step']:,}": record for record in shown}, figure)
+        plots.gradient_flow({f"step {record['step']:,}": record for record in evenly_spaced(records)}, figure)
+
+
+def evenly_spaced(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The measurements to draw, the last one included."""
+    stride = max(1, len(records) // DRAWN_STEPS)
+    return records[::-stride][::-1]
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -91,10 +97,10 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
             for name, cell in cells.items():
                 stack.enter_context(cell.register_forward_hook(partial(trace, name)))
             output = model(batch.source, batch.inputs)
-        last = (batch.labels != PAD).sum(1) - 1
-        rows = torch.arange(len(last), device=last.device)
-        logits = model.project(output.features[rows, last]).float()
-        loss = -logits.log_softmax(-1)[rows, batch.labels[rows, last]].sum()
+        last_positions = (batch.labels != PAD).sum(1) - 1
+        rows = torch.arange(len(last_positions), device=last_positions.device)
+        logits = model.project(output.features[rows, last_positions]).float()
+        loss = -logits.log_softmax(-1)[rows, batch.labels[rows, last_positions]].sum()
         states = [tensor for calls in traces.values() for *_, state in calls for tensor in state]
         state_gradients = iter(torch.autograd.grad(loss, states, allow_unused=True))
         gradients: dict[str, dict[str, list[float | None]]] = {}
@@ -102,7 +108,7 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
             steps = [[next(state_gradients) for _ in state] for *_, state in calls]
             tensors = zip("hc", zip(*steps, strict=True), strict=False)  # c only for an LSTM
             gradients[name] = {letter: _mean_norms(by_step) for letter, by_step in tensors}
-        length = int(last[0]) + 1
+        length = int(last_positions[0]) + 1
         singular_values = {name: _singular_values(cells[name], calls, length) for name, calls in traces.items()}
     return {"gradients": gradients, "singular_values": singular_values}
 

@@ -1,8 +1,10 @@
 """Finds the data that a checkpoint was trained with, even if they or the checkpoint have moved.
 
-A checkpoint records the settings of its data and the digests of the files. New settings may give other paths. A
-relative path is looked up in the working directory, then in the directory where the run was started. The digests tell
-whether the files have changed.
+A checkpoint records the settings of its data and the digests of the files, which tell whether these have changed.
+
+- A run that resumes reads the files at the recorded paths, or at new ones that the user gives. If they are gone, it
+  uses the cache that was prepared from files with the same digests (`prepare_or_reuse`).
+- `eval` looks a relative path up in the working directory, then where the run was started (`data_settings`).
 """
 
 import hashlib
@@ -103,8 +105,8 @@ def _is_recorded(checkpoint: Checkpoint, corpus: Corpus, split: str) -> bool:
     if isinstance(corpus, FileCorpus):
         files = corpus.files()[split]
         return split not in checkpoint.data or checkpoint.data[split] == [_digest(path) for path in files]
-    now = corpus.fingerprint(_digest)
-    return all(checkpoint.data.get(name, digest) == digest for name, digest in now.items())
+    fingerprint = corpus.fingerprint(_digest)
+    return all(checkpoint.data.get(name, digest) == digest for name, digest in fingerprint.items())
 
 
 def _digest(path: Path) -> str:
@@ -114,19 +116,23 @@ def _digest(path: Path) -> str:
 def prepare_or_reuse(checkpoint: Checkpoint, data: Config, kind: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
     """The cache that `prepare` makes for a run that resumes; if the text's files are gone, the run's previous cache.
 
-    Args:
-        checkpoint: the checkpoint from which the run resumes.
-        data: the settings of its data.
-        kind: the base class of its corpus.
-        prepare: makes the cache.
+    checkpoint: the checkpoint from which the run resumes
+    data: the settings of its data
+    kind: the base class of its corpus
+    prepare: makes the cache
     """
     try:
         return prepare()
     except InputError as error:
         corpus, before, now = make_corpus(data, kind, trusted=True), checkpoint.config.get("data", {}), plain(data)
         missing = [split for split in corpus.splits() if not split_exists(corpus, split)]
-        if not missing or any(now.get(name) != before.get(name) for name in SOURCES):  # the user gave new paths
+        if not missing:
             raise
+        if any(now.get(name) != before.get(name) for name in SOURCES):  # the user gave new paths
+            unchanged = [f"data.{name}=…" for name in missing if now.get(name) == before.get(name) is not None]
+            if not unchanged:
+                raise
+            raise InputError(f"{error} If it was moved too, add {' '.join(unchanged)}.") from error
         cache = find_cache(checkpoint, data)
         if cache is None:
             raise InputError(f"{error} {missing_data_advice(checkpoint, data, missing)}") from error

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 
 from seqtool.errors import InputError, is_out_of_memory
-from seqtool.settings import Config, checked, plain, sentence, typed, unknown
-from seqtool.settings.classes import imported
+from seqtool.settings import Config, check_arguments, plain, sentence, typed, unknown
+from seqtool.settings.classes import import_class
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
     "adadelta": torch.optim.Adadelta,
@@ -67,6 +67,12 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
     can_fuse = all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group)
     name, optimiser, arguments = _choose(settings, OPTIMISERS, kind="optimiser", group="optim")
     arguments = _convert(optimiser, arguments)
+    for setting, value in arguments.items() if name in OPTIMISERS else ():
+        default = inspect.signature(optimiser).parameters[setting].default
+        if isinstance(value, float) and value < 0:
+            raise InputError(f"optim.{setting} must be at least 0, not {value:g}.")
+        if isinstance(default, tuple) and (len(value) != len(default) or not all(0 <= decay < 1 for decay in value)):
+            raise InputError(f"optim.{setting} must be {len(default)} numbers from 0 to below 1, not {value}.")
     incompatible = arguments.keys() & {"foreach", "differentiable"}  # torch excludes them with `fused`
     if name in FUSED and can_fuse and not incompatible:
         arguments = {"fused": True, **arguments}
@@ -119,7 +125,7 @@ def _choose(
     if not isinstance(name, str):
         raise InputError(f"Setting '{group}.name' must be text, not {name}.")
     if group == "optim" and "." in name:
-        return name, imported(name, torch.optim.Optimizer, setting="optim.name"), arguments
+        return name, import_class(name, torch.optim.Optimizer, setting="optim.name"), arguments
     if name not in table:
         raise InputError(sentence([unknown(name, table, kind=kind)]))
     return name, table[name], arguments
@@ -130,7 +136,7 @@ def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     _, make, arguments = _choose(settings, SCHEDULES, kind="schedule", group="schedule")
     if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
         raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
-    return cast(Schedule, make(**checked(make, arguments, prefix="schedule")))
+    return cast(Schedule, make(**check_arguments(make, arguments, prefix="schedule")))
 
 
 def check_warmup(schedule: Config, steps: int) -> None:
@@ -174,7 +180,9 @@ def _halve_by_epoch(*, start: float, every: float) -> Schedule:
 
 
 def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
-    """Halve the rate at each plateau. The training loop detects plateaus, after `patience` validations."""
+    """Halve the rate at each plateau. The training loop detects a plateau after `patience` validations without
+    improvement.
+    """
     if patience < 1:
         raise InputError(f"schedule.patience must be at least 1, not {patience}.")
     return lambda step, epoch, plateaus: _ramp(step, warmup) * 0.5**plateaus

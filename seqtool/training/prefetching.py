@@ -45,9 +45,8 @@ class Prefetcher:
         """Return this process's shard of a batch, or raise the error from making it. A process without an example gets
         the batch's first example, since every process must exchange gradients.
 
-        Args:
-            indices: the indices of the whole batch's examples.
-            following: the indices of the batches after it; the thread prepares the first `MAX_PENDING`.
+        indices: the indices of the whole batch's examples
+        following: the indices of the batches after it; the thread prepares the first `MAX_PENDING`
         """
         while self._pending and not np.array_equal(self._pending[0][0], indices):  # another batch was expected
             self._pending.popleft()[1].cancel()

@@ -88,7 +88,7 @@ class MetricsLog:
         loss = float(self.nll) / self.tokens if self.tokens else math.nan
         record = {
             "loss": loss,
-            "perplexity": math.exp(min(loss, 100)),
+            "perplexity": math.exp(min(loss, 100)),  # limited, since exp overflows at 710
             "tokens_per_second": round((self.tokens - self._recorded_tokens) / (time.monotonic() - self.since), 1),
             "learning_rate": rate,
             "gradient_norm": float(self.norm if self.norm is not None else math.nan),
@@ -145,12 +145,11 @@ class MetricsLog:
 def summary(run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], usage: str) -> Iterator[str]:
     """Yield the lines that are printed at the end of a run.
 
-    Args:
-        run: the run's directory.
-        config: its settings.
-        progress: its progress.
-        best: the name and scores of its best checkpoint.
-        usage: a format string, with {checkpoint}, of the command that uses the trained model.
+    run: the run's directory
+    config: its settings
+    progress: its progress
+    best: the name and scores of its best checkpoint
+    usage: a format string, with {checkpoint}, of the command that uses the trained model
     """
     settings, trust = typed(TrainSettings, config.train), trust_option(config, resuming=False)
     limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # named if time ended the run before them
@@ -191,17 +190,18 @@ def _truncate(path: Path, step: int) -> None:
     """Drop the records after `step`, where a run resumes, and an incomplete last line."""
     if not path.exists():
         return
-    kept = []
+    lines = []
     for line in path.read_bytes().splitlines():
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line + b"\n")
+                lines.append(line + b"\n")
         except (ValueError, KeyError, TypeError):
             break
-    write_whole(path, b"".join(kept))
+    write_whole(path, b"".join(lines))
 
 
 def _score_line(scores: Scores) -> str:
     *others, loss = format_scores(scores)
+    # of a loss of 100 and more, 44 digits and more would be printed, and exp overflows at 710
     perplexity = math.inf if scores["loss"] >= 100 else math.exp(scores["loss"])
     return ", ".join([f"validation {loss} (perplexity {perplexity:.2f})", *others])

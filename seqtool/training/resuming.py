@@ -23,18 +23,18 @@ from torch import nn
 
 from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import Corpus
-from seqtool.data.text.embeddings import pretrained as pretrained_vectors
+from seqtool.data.text.embeddings import read_vectors
 from seqtool.data.text.vocabulary import load_all
 from seqtool.errors import InputError, full_disk
 from seqtool.metrics.scores import Scorer
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
 from seqtool.runtime import distributed
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import check_file, expanded, locked
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, leaves, names, plain, resolved, sentence, unknown
-from seqtool.settings.classes import check_named, imported, modules, own_modules
+from seqtool.settings.classes import check_class_names, import_class, modules, user_modules
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.saving import AVERAGED, Progress, TrainSettings
@@ -44,7 +44,7 @@ OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "
 GROUPS = tuple(group for group in declarations.TRAIN if group and "." not in group)  # at the top level
 CLASSES = tuple(declarations.declared(declarations.Groups))  # the groups that choose a class
 FIXED, CHANGEABLE = (  # settings and groups that a resumed run must keep; settings in them that it may change
-    [name for name, setting in declarations.of_command("train").items() if setting.fixed is fixed]
+    [name for name, setting in declarations.command_settings("train").items() if setting.fixed is fixed]
     for fixed in (True, False)
 )
 UNLOGGED = (
@@ -209,10 +209,10 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
             problems.append(unknown(name, choices))
         raise InputError(sentence(problems))
     if differences:
-        shown = ", ".join(f"{name} ({_format_value(old)}, now {_format_value(new)})" for name, old, new in differences)
+        changes = [f"{name} ({_format_value(old)}, now {_format_value(new)})" for name, old, new in differences]
         raise ChangedRunError(
-            f"Run {last.path.parents[1]} was started with other settings of {shown}: a resumed run keeps them. "
-            f"Leave {'it' if len(differences) == 1 else 'them'} out",
+            f"Run {last.path.parents[1]} was started with other settings of {', '.join(changes)}: a resumed "
+            f"run keeps them. Leave {'it' if len(differences) == 1 else 'them'} out",
             [name for name, *_ in differences],
             changed,
         )
@@ -229,8 +229,8 @@ def trust_option(config: DictConfig, *, resuming: bool) -> str:
     resuming: whether the command resumes the run; otherwise it needs only the classes of the model.
     """
     others = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
-    user_modules = own_modules(config.model, config.data, others=others) if resuming else own_modules(config.model)
-    return f" trust={','.join(user_modules)}" if user_modules else ""
+    trusted = user_modules(config.model, config.data, others=others) if resuming else user_modules(config.model)
+    return f" trust={','.join(trusted)}" if trusted else ""
 
 
 def _differences(key: str, before: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -259,12 +259,12 @@ def _stored_config(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
     """
     stored = resolved(last.config)
     check_groups(stored, f"{last.path} is damaged: setting")
-    check_named(stored.model, trusted=trust, base=EncoderDecoder)
-    check_named(stored.data, trusted=trust, base=Corpus)
+    check_class_names(stored.model, trusted=trust, base=EncoderDecoder)
+    check_class_names(stored.data, trusted=trust, base=Corpus)
     for setting, base in OTHER_CLASSES.items():
         value = OmegaConf.select(stored, setting)
         for name in names(value) if isinstance(value, str | ListConfig) else ():
-            imported(name, base, setting=setting, trusted=trust)
+            import_class(name, base, setting=setting, trusted=trust)
     return stored
 
 
@@ -306,7 +306,7 @@ def initialise_fresh(model: EncoderDecoder[Any], config: DictConfig, cache: Cach
         if file is None:
             continue
         embedding: nn.Embedding = getattr(model, f"{side}_embedding")
-        rows, vectors = pretrained_vectors(Path(file), vocabulary, embedding.embedding_dim)
+        rows, vectors = read_vectors(Path(file), vocabulary, embedding.embedding_dim)
         with torch.no_grad():
             embedding.weight[torch.from_numpy(rows)] = torch.from_numpy(vectors) / model.embedding_scale
         log.info("%s: vectors for %s of %s pieces", file, f"{len(rows):,}", f"{len(vocabulary):,}")
@@ -321,8 +321,8 @@ def open_initial_checkpoint(model: EncoderDecoder[Any], config: DictConfig) -> c
         raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
     other = checkpoint.find(config.init_from, trust=modules(config.trust))
     if other.model_task != model.task:
-        theirs, ours = TASKS[other.model_task].model, TASKS[model.task].model
-        raise InputError(f"init_from={other.path} holds {theirs}, but model= is {ours}.")
+        stored_model, new_model = TASKS[other.model_task].model, TASKS[model.task].model
+        raise InputError(f"init_from={other.path} holds {stored_model}, but model= is {new_model}.")
     return other
 
 
@@ -331,8 +331,8 @@ def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cach
 
     Raises InputError, with a message that begins with `subject`, if its vocabularies are not the cache's.
     """
-    theirs = load_all(origin.path, list(cache.vocabularies))
-    if any(theirs[side].fingerprint != ours.fingerprint for side, ours in cache.vocabularies.items()):
+    stored = load_all(origin.path, list(cache.vocabularies))
+    if any(stored[side].fingerprint != vocabulary.fingerprint for side, vocabulary in cache.vocabularies.items()):
         raise InputError(
             f"{subject} another vocabulary than this data has: prepare the data with it, "
             f"data.vocabulary.reuse={origin.path}."
@@ -341,5 +341,5 @@ def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cach
         origin.load_weights(model)
     except InputError as error:
         settings = {name: value for name, value in origin.config["model"].items() if isinstance(value, int | str)}
-        written = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))
-        raise InputError(f"{error} Its model has {written}.") from error
+        text = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))
+        raise InputError(f"{error} Its model has {text}.") from error

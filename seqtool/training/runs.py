@@ -61,7 +61,7 @@ def nearby(missing: Path) -> str:
 
 
 def path(name: str, *, root: Path) -> Path:
-    """The directory of the run called `name`, which need not exist. Raises InputError unless it is right in `root`."""
+    """The directory of the run called `name`, which need not exist. Raises InputError if it is a path such as a/b."""
     if name in ("", ".", "..") or os.sep in name or "\0" in name:
         raise InputError(f"Run name '{name}' is not a plain directory name: a run lives directly in {root}.")
     return root / name

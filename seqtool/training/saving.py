@@ -104,7 +104,9 @@ class Progress:
         return bool(self.last.get("step") == self.step)
 
     def validation_is_due(self, every: int | None) -> bool:
-        """Whether a validation is due: each `every` steps, or if None at the end of an epoch; only once for a step."""
+        """Whether a validation is due: every `every` steps or, if that is None, at the end of an epoch. A step
+        has at most one.
+        """
         due = self.position == 0 if every is None else self.step % every == 0
         return due and self.step > 0 and not self.is_validated
 
@@ -122,11 +124,10 @@ class Progress:
     def add_scheduled(self, scores: Scores, *, by: str, plateau: int | None, kept: int) -> None:
         """Count a scheduled validation for patience and plateaus.
 
-        Args:
-            scores: the scores of this step.
-            by: the name of the score that is compared.
-            plateau: the learning rate is halved after this number of validations without improvement; None: never.
-            kept: the number of checkpoints of scheduled validations to keep.
+        scores: the scores of this step
+        by: the name of the score that is compared
+        plateau: the learning rate is halved after this number of validations without improvement; None: never
+        kept: the number of checkpoints of scheduled validations to keep
         """
         better = is_better(scores, self.yardstick, by=by)
         if better:
@@ -146,7 +147,7 @@ class TrainingState:
     """The optimiser's moments, the loss scale, hard attention's baseline (in `loss`), the state that streams carry
     over, and torch's random generators. `training.checkpoint` lists their names in a checkpoint.
 
-    rows: the number of parallel streams of all processes (`Examples.rows`); None for independent examples.
+    rows: the number of parallel streams of all processes (`Examples.stream_count`); None for independent examples.
     carried: this process's part of the state from which the streams' next batch starts; None for a fresh state.
     """
 
@@ -261,9 +262,9 @@ class Checkpoints:
         distributed.from_first(partial(save, record={**self.origin, "progress": progress}))
 
     def _prune(self, progress: Progress, newest: str) -> None:
-        kept = {newest, progress.best.get("checkpoint"), progress.good, *progress.scheduled}
+        names = {newest, progress.best.get("checkpoint"), progress.good, *progress.scheduled}
         for path in checkpoint.list_checkpoints(self.run) if distributed.is_first() else ():
-            if path.name not in kept:
+            if path.name not in names:
                 checkpoint.remove(path)
 
     def remove_after(self, good: Path) -> None:

@@ -67,7 +67,7 @@ class Trainer:
         device = self.machine.device
         loss = TrainingLoss(self.model, self.settings.label_smoothing).to(device)
         scaler = torch.amp.GradScaler(device.type, enabled=self.machine.precision == "fp16")
-        self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.rows, device)
+        self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.stream_count, device)
 
     def resume(self, saved: checkpoint.Checkpoint) -> None:
         """Continue from a checkpoint of this run as if it had never stopped. The model must have its weights already.
@@ -107,8 +107,9 @@ class Trainer:
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
-                    last = number == len(batches)
-                    with parallel.exchanging(last) as loss_of, out_of_memory(partial(self._too_large, batch), device):
+                    is_last = number == len(batches)
+                    oom_message = partial(self._too_large, batch)
+                    with parallel.exchanging(is_last) as loss_of, out_of_memory(oom_message, device):
                         with autocast(device, self.machine.precision):
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
@@ -164,7 +165,7 @@ class Trainer:
         progress.position += len(batches)
         following = [] if epoch.has_ended(progress.position) else epoch.batches(progress.position, count)
         self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)
-        tokens = sum(self.examples.labels(indices) for indices in batches)
+        tokens = sum(self.examples.count_labels(indices) for indices in batches)
         divisor = tokens if self.settings.normalise == "tokens" else sum(map(len, batches))
         return batches, following, tokens, divisor
 
@@ -289,11 +290,11 @@ def noting_signals() -> Iterator[Stop]:
     signals = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
         signals.append(signal.SIGHUP)
-    before: dict[signal.Signals, Any] = {}
+    previous_handlers: dict[signal.Signals, Any] = {}
     with suppress(ValueError):  # only the main thread may set handlers
-        before = {number: signal.signal(number, record) for number in signals}
+        previous_handlers = {number: signal.signal(number, record) for number in signals}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -20,7 +20,7 @@ from seqtool.metrics.scores import higher_is_better, is_score, metric, score
 from seqtool.metrics.words import repeats
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime import distributed
-from seqtool.runtime.defaults import defaults
+from seqtool.runtime.configs import defaults
 from seqtool.runtime.devices import Machine
 from seqtool.runtime.precision import autocast
 from seqtool.settings import declarations, names

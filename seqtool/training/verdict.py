@@ -93,49 +93,50 @@ class Rule(NamedTuple):
 RULES = (
     Rule(
         "the learning rate never rose to its value",
-        lambda run: run.warmup / run.steps if run.steps else None,
-        1.0,
-        "{:.3g} steps of warm-up for each step of the run",
-        "The learning rate never rose to optim.lr: the warm-up has {run.warmup:,} steps and the run had {run.steps:,}. "
-        "Set schedule.warmup={fitting:,}, or train longer.",
+        figure=lambda run: run.warmup / run.steps if run.steps else None,
+        threshold=1.0,
+        form="{:.3g} steps of warm-up for each step of the run",
+        advice="The learning rate never rose to optim.lr: the warm-up has {run.warmup:,} steps and the run had "
+        "{run.steps:,}. Set schedule.warmup={fitting:,}, or train longer.",
     ),
     Rule(
         "the validation loss still falls",
-        final_decrease,
-        0.05,
-        "{:.3f} nats/token in the last fifth of the steps",
-        "The validation loss was still falling at the end: train longer (train.epochs, train.steps, train.minutes).",
+        figure=final_decrease,
+        threshold=0.05,
+        form="{:.3f} nats/token in the last fifth of the steps",
+        advice="The validation loss was still falling at the end: train longer (train.epochs, train.steps, "
+        "train.minutes).",
     ),
     Rule(
         "the validation loss rises",
-        lambda run: run.losses[-1][0] - min(run.losses)[0] if run.losses else None,
-        0.2,
-        "{:.3f} nats/token above the lowest",
-        "The validation loss has risen since epoch {run.best_epoch}: the model is overfitting. Add "
+        figure=lambda run: run.losses[-1][0] - min(run.losses)[0] if run.losses else None,
+        threshold=0.2,
+        form="{:.3f} nats/token above the lowest",
+        advice="The validation loss has risen since epoch {run.best_epoch}: the model is overfitting. Add "
         "data, raise model.dropout, lower the model's sizes, or end the run earlier with train.patience.",
     ),
     Rule(
         UNKNOWN_WORDS,
-        lambda run: run.last("train_unknown") / max(run.last("train_tokens"), 1),
-        0.05,
-        "{:.1%} of the training tokens",
-        "Many words are not in the vocabulary: lower data.vocabulary.minimum_count, raise data.vocabulary.size, or use "
-        "subwords (data.vocabulary.kind=bpe).",
+        figure=lambda run: run.last("train_unknown") / max(run.last("train_tokens"), 1),
+        threshold=0.05,
+        form="{:.1%} of the training tokens",
+        advice="Many words are not in the vocabulary: lower data.vocabulary.minimum_count, raise data.vocabulary.size, "
+        "or use subwords (data.vocabulary.kind=bpe).",
     ),
     Rule(
         "outputs that do not end, repeat themselves or are all alike",
-        lambda run: max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None),
-        0.25,
-        "{:.0%} of the last validation's outputs",
-        "Many outputs do not end, repeat themselves or are all alike, so the model hardly uses its input yet: train "
-        "longer, on more data, or with another optim.lr.",
+        figure=lambda run: max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None),
+        threshold=0.25,
+        form="{:.0%} of the last validation's outputs",
+        advice="Many outputs do not end, repeat themselves or are all alike, so the model hardly uses its input yet: "
+        "train longer, on more data, or with another optim.lr.",
     ),
     Rule(
         "too little data for the model",
-        lambda run: run.last("parameters") / max(run.last("train_tokens"), 1),
-        100.0,
-        "{:,.0f} trained parameters for each training token",
-        "There is little data for a model of this size: add data, or lower its sizes (model.*).",
+        figure=lambda run: run.last("parameters") / max(run.last("train_tokens"), 1),
+        threshold=100.0,
+        form="{:,.0f} trained parameters for each training token",
+        advice="There is little data for a model of this size: add data, or lower its sizes (model.*).",
     ),
 )
 

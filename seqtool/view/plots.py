@@ -256,14 +256,14 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
     recorded = dict.fromkeys(name for series in runs.values() for name in series)
     user_scores = [name.removeprefix("valid_") for name in recorded if "." in name]  # dotted names of users' classes
     scores = [score(name) for name in (*SCORES, *user_scores) if name != "loss"]
-    titles: list[tuple[str, dict[str, str]]] = [
+    panel_lines: list[tuple[str, dict[str, str]]] = [
         ("nats per token", {"valid_loss": "validation loss", "loss": "training loss"}),
         *((metric.directed_heading, {f"valid_{metric.name}": f"validation {metric.label}"}) for metric in scores),
         (LEARNING_RATE, {"learning_rate": LEARNING_RATE}),
         (NORM, {"gradient_norm": "norm of the gradient before clipping"}),
     ]
     panels: list[Panel] = []
-    for label, names in titles:
+    for label, names in panel_lines:
         lines = {
             (run, title): series[name]
             for run, series in runs.items()

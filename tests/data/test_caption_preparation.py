@@ -406,7 +406,7 @@ def test_an_interrupted_preparation_is_resumed(
     monkeypatch.setattr(preparation, "CHUNK", 4)
     write, chunk_sizes = ColumnsWriter.write, []
 
-    def write_or_interrupt(self: ColumnsWriter, chunk: preparation.Encoded) -> None:
+    def write_or_interrupt(self: ColumnsWriter, chunk: preparation.EncodedChunk) -> None:
         write(self, chunk)
         chunk_sizes.append(len(chunk.kept))
         if len(chunk_sizes) == 4:

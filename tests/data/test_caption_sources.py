@@ -451,7 +451,10 @@ def test_photos_are_divided_by_shares(tmp_path: Path) -> None:
 def test_too_few_photos_cannot_be_divided(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "file,caption\na,x\nb,y\n")
     corpus = make_photos(tmp_path, "a.csv", shares=(0.1, 0.1))
-    assert refusal(corpus.images, "train") == f"{path} has captions of 2 images: too few to divide into splits."
+    assert refusal(corpus.images, "train") == (
+        f"{path} has captions of 2 images: too few to divide into splits, of which each needs at least 1. Add images "
+        "(at least 3), or give another file of captions with data.valid=FILE."
+    )
     for shares in ((0.5, 0.5), (-0.1, 0.2)):
         assert refusal(make_photos, tmp_path, "a.csv", None, None, shares) == (
             f"data.valid_share is {shares[0]:g} and data.test_share {shares[1]:g}: "
@@ -474,7 +477,10 @@ def test_missing_files_of_photos_are_named(tmp_path: Path) -> None:
     [
         ("{", "{} is not JSON (column 2: Expecting property name enclosed in double quotes)."),
         ("[]", "{} must be an object, not []."),
-        ('{"caption": "x"}', '{} names no image, as in "file" or "image_id": it has the keys \'caption\'.'),
+        (
+            '{"caption": "x"}',
+            "{} does not name an image, for example by 'file' or 'image_id': it has the keys 'caption'.",
+        ),
         ('{"file": 1, "caption": "x"}', "{}: 'file' must be text, not 1."),
         ('{"file": "a"}', "{} has no caption of a: it has the keys 'file'."),
         ('{"file": "a", "caption": "x", "captions": ["y"]}', "{} must have either 'caption' or 'captions'."),
@@ -524,7 +530,7 @@ def test_malformed_csv_files_are_refused(content: str, message: str, tmp_path: P
 def test_unknown_kinds_of_caption_files_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a x\n")
     assert refusal(read_captions, path).startswith(
-        f"{path} line 1 is 'a x': a file of captions has a header that names"
+        f"{path} line 1 is 'a x': expected a file of captions: JSON, a table"
     )
 
 

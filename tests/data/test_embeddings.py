@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seqtool.data.text.embeddings import pretrained
+from seqtool.data.text.embeddings import read_vectors
 from seqtool.data.text.vocabulary import Form, WordVocabulary
 from seqtool.errors import InputError
 
@@ -15,12 +15,12 @@ VOCABULARY = WordVocabulary(["▁the", "▁cat"], Form("word", "nfc", lowercase=
 def test_values_are_separated_by_spaces_or_tabs(separator: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     path.write_text("2 3\n\n" + "\n".join(f"{separator.join(line.split())}\n" for line in ("the 4 5 6", "cat 1 2 3")))
-    rows, vectors = pretrained(path, VOCABULARY, 3)
+    rows, vectors = read_vectors(path, VOCABULARY, 3)
     pieces = [VOCABULARY.piece(row) for row in rows]
     assert dict(zip(pieces, vectors.tolist(), strict=True)) == {"▁the": [4, 5, 6], "▁cat": [1, 2, 3]}
     path.write_text(f"the 4 5\ncat{separator}1\n")
     with pytest.raises(InputError, match=r"vectors\.txt line 2 has a vector of 1 values, but .* have 2: set .*=1 or"):
-        pretrained(path, VOCABULARY, 2)
+        read_vectors(path, VOCABULARY, 2)
 
 
 @pytest.mark.parametrize("value", ["x", "nan", "inf", "-Infinity"])
@@ -28,4 +28,4 @@ def test_values_that_are_not_numbers_are_refused(value: str, tmp_path: Path) -> 
     path = tmp_path / "vectors.txt"
     path.write_text(f"the 1 2\ncat 1 {value}\n")
     with pytest.raises(InputError, match=r"vectors\.txt line 2 has values that are not numbers\.$"):
-        pretrained(path, VOCABULARY, 2)
+        read_vectors(path, VOCABULARY, 2)

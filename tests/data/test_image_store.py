@@ -314,7 +314,7 @@ from seqtool.data.images import image_store
 from seqtool.models.backbone import EncoderSettings
 
 image_decoding.CHUNK = 2
-encode, calls = image_store._encoded, []
+encode, calls = image_store._make_rows, []
 def kill_or_wait(*arguments):
     calls.append(1)
     if sys.argv[1] == "kill" and len(calls) == 2:
@@ -323,7 +323,7 @@ def kill_or_wait(*arguments):
         print("working", flush=True)
         sys.stdin.readline()
     return encode(*arguments)
-image_store._encoded = kill_or_wait
+image_store._make_rows = kill_or_wait
 encoder = EncoderSettings("small", None, None, 64, "squash", None, 0.001, False)
 files = [Path(name) for name in sys.argv[3:]]
 image_store.prepare_store(files, encoder, root=Path(sys.argv[2]), processes=1, device=torch.device("cpu"))
@@ -397,17 +397,17 @@ def test_digests_are_remembered_until_size_or_time_change(
     for file in files[1:]:
         os.utime(file, ns=(old, old))
     memory = tmp_path / "digests.json"
-    first = Digests(memory).of([*files, tmp_path / "missing"])
+    first = Digests(memory).compute([*files, tmp_path / "missing"])
     assert first[7] is None and len(set(first)) == 8
     read: list[str] = []
     digest = directories._read
     monkeypatch.setattr(directories, "_read", lambda name: read.append(name) or digest(name))
     digests = Digests(memory)
-    assert digests.of(files) == first[:7]
+    assert digests.compute(files) == first[:7]
     assert read == [str(files[0])]  # the only file that is so new that it may change without a new time
     assert digests(files[3]) == first[3]  # single files use the same memory
     draw_noise(files[3], 50)
-    assert Digests(memory).of(files[3:4]) != first[3:4]
+    assert Digests(memory).compute(files[3:4]) != first[3:4]
 
 
 def test_a_worker_that_dies_is_reported() -> None:

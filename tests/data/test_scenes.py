@@ -520,11 +520,11 @@ def test_settings_of_a_checkpoint_draw_no_pictures(tmp_path: Path) -> None:
     checkpoint: Any = SimpleNamespace(config={"data": config}, trust=[])
     settings = evaluation_settings(split="valid")
     with pytest.raises(InputError, match="anywhere does not exist: seqtool prepare experiment=scenes_soft"):
-        CaptionEvaluator(settings).of_checkpoint(checkpoint, EvaluationData())
+        CaptionEvaluator(settings).evaluate_checkpoint(checkpoint, EvaluationData())
     assert list(tmp_path.iterdir()) == []
     user_data = EvaluationData(OmegaConf.create(config))
     with pytest.raises(InputError, match="Unknown split 'dev'"):
-        CaptionEvaluator(replace(settings, split="dev")).of_checkpoint(checkpoint, user_data)
+        CaptionEvaluator(replace(settings, split="dev")).evaluate_checkpoint(checkpoint, user_data)
     assert (directory / "captions.jsonl").exists()
 
 

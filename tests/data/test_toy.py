@@ -17,7 +17,7 @@ from seqtool.data.corpora.toy import (
     Pair,
     Word,
     assemble,
-    being,
+    be_clause,
     generate,
     noun_phrase,
     phrase,
@@ -347,7 +347,7 @@ def test_a_clause_can_repeat_an_adjective_of_its_subject() -> None:
         nominal = noun_phrase(rng, (kind,), ("the",))
         adjectives = tuple(Word(group[0][0]) for group in (*groups, *toy_words.STATE.get(kind, ())))
         subject = replace(nominal, source=nominal.source + adjectives)
-        assert all(being(rng, subject, "present", asked=False).target for _ in range(30))
+        assert all(be_clause(rng, subject, "present", is_question=False).target for _ in range(30))
 
 
 def test_long_sentences_consist_of_clauses() -> None:

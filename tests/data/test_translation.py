@@ -75,7 +75,7 @@ def test_files_must_be_parallel(english: str, german: str | bytes, message: str,
     source, target = write(tmp_path / "a.en", english), write(tmp_path / "a.de", german)
     with pytest.raises(InputError) as error:
         list(read_two_files(source, target))
-    assert str(error.value) == f"{tmp_path}/{message}"
+    assert str(error.value) == f"{tmp_path}/{message}".replace("but ", f"but {tmp_path}/")
 
 
 def test_files_in_two_directories_are_named_in_full(tmp_path: Path) -> None:
@@ -120,6 +120,7 @@ def test_tsv_lines_have_one_tab(line: str, tabs: int, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         list(read_tsv(path))
     expected = f"{path} line 2 has {tabs} tabs: each line must be the source, one tab, the target."
+    expected += " Or give two files, source,target." if tabs == 0 else ""
     assert str(error.value) == expected
 
 

@@ -75,9 +75,9 @@ def test_cross_attention_matches_the_paper() -> None:
     k, v = (split_heads(part).repeat_interleave(2, 0) for part in keys_values.chunk(2, -1))
     alpha = attention_weights(split_heads(attention.queries(x)), k, mask.repeat_interleave(2, 0)[:, None, None])
     expected = attention.output((alpha @ v).transpose(1, 2).flatten(2))
-    output, weights = attention(x, keys_values, mask, weights=True)
+    output, weights = attention(x, keys_values, mask, return_weights=True)
     assert torch.allclose(output, expected, atol=1e-6) and torch.allclose(weights, alpha.transpose(1, 2), atol=1e-6)
-    assert torch.allclose(attention(x, keys_values, mask, weights=False)[0], expected, atol=1e-6)
+    assert torch.allclose(attention(x, keys_values, mask, return_weights=False)[0], expected, atol=1e-6)
 
 
 def test_sinusoids_have_the_values_of_the_paper() -> None:
@@ -115,7 +115,8 @@ def test_reading_in_pieces_equals_reading_at_once(norm: str, positions: str) -> 
             features.append(output.features)
         assert torch.allclose(torch.cat(features, 1), features_at_once, atol=1e-5)
     for t in range(6, 23):
-        start = 3 * ((t - 3) // 3)  # the window's first token
+        # the first token of t's window of 6, which begins with the second half of the previous window
+        start = 3 * ((t - 3) // 3)
         window_features = model(None, tokens[:, start : t + 1]).features
         assert torch.allclose(window_features[:, -1], features_at_once[:, t], atol=1e-5)
 

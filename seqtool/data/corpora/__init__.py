@@ -1,1 +1,1 @@
-"""Corpora: where sentences, images and captions come from."""
+"""Corpora: the sources of sentences, images and captions."""

@@ -1,5 +1,9 @@
-"""Reading files of captions: JSON and JSON lines, tables with a header, the lines of Flickr8k and Flickr30k, and what
-`caption` writes.
+"""Reads files of captions.
+
+- JSON and JSON lines, as of COCO, Karpathy and others
+- tables with a header
+- the lines of Flickr8k and Flickr30k
+- the output of `seqtool caption`
 
 The content of a file decides how it is read. Every error message names the file and the line or entry in it.
 """
@@ -18,13 +22,14 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import NOT_ENDED, parse_json, read_lines, read_text
 
 T = TypeVar("T")
-Lines = Sequence[tuple[int, str]]  # line numbers, from 1, and lines, without empty ones
+Lines = Sequence[tuple[int, str]]  # the nonempty lines of a file, each with its number, from 1
 
 JSON_START = re.compile(r'\s*[\[{]\s*(["\[{\]}]|\Z)')  # the beginning of a JSON file
 TRANSLATION_START = '{"source": '  # the beginning of a line of `translate format=jsonl`
 KIND_NAMES = {str: "text", list: "a list", dict: "an object", int: "a whole number"}
 
-# Keys in JSON, and columns in tables, of the file, the id and the captions of an image. Of several, the first counts.
+# The keys in JSON, and the columns in tables, that hold the file, the id and the captions of an image. If a record has
+# several of them, the one that is listed first is used.
 FILE_KEYS = (
     *("file", "filename", "file_name", "image_path", "img_path", "file_path", "filepath", "path", "image_file"),
     *("image_filename", "image_name", "img_name", "image", "img", "photo", "picture"),
@@ -34,7 +39,8 @@ CAPTION_KEYS = (
     *("caption", "captions", "reference_strs", "sentences", "caption_str", "comment", "description", "text"),
     *("sentence", "raw", "hypothesis", "prediction"),
 )
-LIST_KEYS = ("annotations", "images", "data", "predictions", "results")  # that have the records, if a file is an object
+# If a file is one object, one of these keys holds the list of its records.
+LIST_KEYS = ("annotations", "images", "data", "predictions", "results")
 
 EXPECTED = (
     'a list of {"image_id": …, "caption": …} or {"image": …, "captions": […]}, such a list in an object, '
@@ -43,16 +49,16 @@ EXPECTED = (
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 
-# A line of Flickr8k.token.txt and of Flickr30k's results.csv, where one published line lacks its second "|".
+# A line of Flickr8k.token.txt, and of Flickr30k's results.csv, in which one line is published without its second "|".
 FLICKR8K_LINE = re.compile(r"(?P<image>[^\t]+)#(?P<number>\d+)\t(?P<caption>.*)")
 FLICKR30K_LINE = re.compile(r"(?P<image>[^|\t]+?)\s*\|\s*(?P<number>\d+)\s*\|?(?P<caption>.*)")
 FLICKR30K_HEADER = re.compile(r"[^|]*image[^|]*\|[^|]*number[^|]*\|[^|]*", re.IGNORECASE)
 
-# A line that `caption` writes.
+# A line that `seqtool caption` writes.
 SCORE = rf"\t(?P<score>-?([0-9]+(\.[0-9]+)?|inf|nan))(\t{NOT_ENDED})?"
 WRITTEN_LINE = re.compile(rf"(?P<image>[^\t]*)\t(?P<caption>[^\t]*)({SCORE})?")
 
-SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may have half of a pair, which is not valid text
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may contain an unpaired surrogate, which is not valid text
 MAX_LISTED = 10  # locations or images in an error message
 
 log = logging.getLogger("seqtool")
@@ -63,51 +69,51 @@ class Entry(NamedTuple):
 
     image: str  # the name of the image's file
     caption: str
-    location: str  # of the caption, for messages: "captions.csv line 7"
-    split: str | None = None  # of the image, if the file has it
-    own: bool = False  # whether the file has the user's own captions, in which white space is not significant
+    location: str  # where the caption is, for messages: "captions.csv line 7"
+    split: str | None = None  # the split of the image, if the file gives one
+    by_user: bool = False  # whether the user wrote the caption, so that its white space is not significant
 
 
 class Record(NamedTuple):
     """An entry of an image in a file."""
 
     image: str  # the id that a data set gives it, or the name of its file
-    captions: Sequence[Entry]  # of several hypotheses only the best
-    other: str | None = None  # another name of the image
+    captions: Sequence[Entry]  # only the best one if they are a model's hypotheses
+    other_name: str | None = None  # another name of the image
     best: Mapping[str, Any] = {}  # the best hypothesis with all fields that `caption` wrote
 
 
 class Captions(dict[str, Sequence[T]]):
     """The captions of each image, in the order of the file, as entries or text.
 
-    Images are named by text, so the number 42 and the text "42" are the same image. `others` has the images by further
-    names, such as those of their files.
+    Images are named by strings, so the number 42 and the string "42" are the same image. `other_names` maps further
+    names, such as file names, to the images.
     """
 
-    def __init__(self, captions: Mapping[str, Sequence[T]], others: Mapping[str, str]) -> None:
+    def __init__(self, captions: Mapping[str, Sequence[T]], other_names: Mapping[str, str]) -> None:
         super().__init__(captions)
-        self.others = others
+        self.other_names = other_names
 
     def only(self, images: Container[str]) -> "Captions[T]":
         """The captions of these images."""
-        return Captions({image: captions for image, captions in self.items() if image in images}, self.others)
+        return Captions({image: captions for image, captions in self.items() if image in images}, self.other_names)
 
 
 def read_captions(path: Path) -> Captions[Entry]:
     """The captions in a file, by image. An image may have several entries."""
     entries: dict[str, list[Entry]] = {}
-    others: dict[str, str] = {}
+    other_names: dict[str, str] = {}
     for image, captions, other, _ in records(path):
         entries.setdefault(image, []).extend(captions)
         if other is not None and other != image:
-            others[other] = image
+            other_names[other] = image
     if not entries:
         raise InputError(f"{path} has no captions.")
-    return Captions(entries, others)
+    return Captions(entries, other_names)
 
 
 def read_list(path: Path) -> dict[str, str]:
-    """The names in a list, one per line, each with its location: the file and the line."""
+    """Read a list of names, one per line. Returns the location of each name: the file and the line."""
     locations: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), start=1):
         if name := line.strip():
@@ -117,14 +123,14 @@ def read_list(path: Path) -> dict[str, str]:
     return locations
 
 
-def captioned(
+def make_captioned(
     directory: Path, entries: Mapping[str, Sequence[Entry]], paths: Mapping[str, str] | None = None
 ) -> list[Captioned]:
-    """The images that entries describe, with normalised white space in their captions.
+    """Make the images that the entries describe, with normalised white space in their captions.
 
     directory: where the images are
     entries: the entries of each image, by its identifier
-    paths: the path in the directory for each name in an entry; None: the names are paths
+    paths: the path within the directory of each image, by its name in the entries; None if the names are paths
 
     Raises InputError for an invalid caption and for a path that leads out of the directory.
     """
@@ -153,22 +159,22 @@ def check_captions(entries: Iterable[Entry]) -> None:
     if len(empty) == 1:
         raise InputError(f"{empty[0].location} has an empty caption of {empty[0].image}.")
     if empty:
-        prefix, _, _ = empty[0].location.rpartition(" ")  # "captions.csv line": it is written once
+        prefix, _, _ = empty[0].location.rpartition(" ")  # "captions.csv line", which is written only once
         locations = [empty[0].location, *(entry.location.removeprefix(f"{prefix} ") for entry in empty[1:])]
         images = list(dict.fromkeys(entry.image for entry in empty))
         raise InputError(
-            f"{_listed(locations)} have empty captions ({_listed(images)}): write them, or leave them out."
+            f"{_list_first(locations)} have empty captions ({_list_first(images)}): write them, or leave them out."
         )
 
 
-def _listed(texts: Sequence[str]) -> str:
-    """The first texts, separated by commas, and the number of those left out."""
+def _list_first(texts: Sequence[str]) -> str:
+    """The first `MAX_LISTED` texts, separated by commas, and the number of the remaining ones."""
     more = len(texts) - MAX_LISTED
     return ", ".join([*texts[:MAX_LISTED], *([f"and {more:,} more"] if more > 0 else [])])
 
 
 def records(path: Path) -> Iterator[Record]:
-    """The records in a file. If it is not JSON, its first line decides how it is read."""
+    """Read the records in a file. If it is not JSON, its first line decides how it is read."""
     text = read_text(path)
     if JSON_START.match(text):
         return _json_records(text, path)
@@ -178,19 +184,20 @@ def records(path: Path) -> Iterator[Record]:
     number, first = lines[0]
     separator = _separator(first)
     if separator and not FLICKR30K_HEADER.fullmatch(first):
-        return _table(text, separator, path)
+        return _table_records(text, separator, path)
     if FLICKR8K_LINE.fullmatch(first):
-        return _numbered(lines, FLICKR8K_LINE, "a file name, # and a number, one tab, a caption", path)
+        return _numbered_records(lines, FLICKR8K_LINE, "a file name, # and a number, one tab, a caption", path)
     if separator or FLICKR30K_LINE.fullmatch(first):
-        return _numbered(lines[1:] if separator else lines, FLICKR30K_LINE, "a file name | a number | a caption", path)
+        rows = lines[1:] if separator else lines
+        return _numbered_records(rows, FLICKR30K_LINE, "a file name | a number | a caption", path)
     if "\t" in first:
-        return _written(lines, path)
+        return _tab_records(lines, path)
     if path.name.lower().removesuffix(".gz").endswith((".json", ".jsonl")):
         return _json_records(text, path)
-    shown = first if len(first) <= 60 else f"{first[:60]}…"
+    excerpt = first if len(first) <= 60 else f"{first[:60]}…"  # keeps the message readable
     raise InputError(
-        f"{path} line {number:,} is {shown!r}: a file of captions has a header that names columns of images and "
-        "captions, as in file,caption; or lines of an image, a tab and its caption; or is JSON."
+        f"{path} line {number:,} is {excerpt!r}: expected a file of captions: JSON, a table whose header names "
+        "columns of images and captions (file,caption), or lines of an image, a tab and its caption."
     )
 
 
@@ -215,29 +222,29 @@ def holds_captions(path: Path) -> bool:
 def _json_records(text: str, path: Path) -> Iterator[Record]:
     """The records in the text of a JSON or JSON lines file. JSON lines are read as a list of their values."""
     try:
-        return _records(_parsed(text, path), path, {})
+        return _records(_parse(text, path), path, {})
     except InputError as error:
         first = text.lstrip().partition("\n")[0].rstrip()
         if isinstance(error.__cause__, KeyError) or not first.endswith("}"):
             raise
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     locations = {i: f"{path} line {number:,}" for i, (number, _) in enumerate(lines)}
-    return _records([_parsed(line, path, number) for number, line in lines], path, locations)
+    return _records([_parse(line, path, number) for number, line in lines], path, locations)
 
 
 def _field(record: Any, key: str, kind: type[T], location: str) -> T:
-    """record[key], which must be of this kind. `location` names the record in an error message."""
-    fields = _checked(record, dict, location)
+    """Return record[key] if it is of this kind. `location` names the record in an error message."""
+    fields = _check_type(record, dict, location)
     if key not in fields:
         raise InputError(f"{location} has no '{key}'.")
-    return _checked(fields[key], kind, location, key)
+    return _check_type(fields[key], kind, location, key)
 
 
-def _parsed(text: str, path: Path, line: int | None = None) -> Any:
-    """The value that the JSON of a file, or of one line of it, has."""
+def _parse(text: str, path: Path, line: int | None = None) -> Any:
+    """Parse the JSON of a file, or of one line of it."""
     location = str(path) if line is None else f"{path} line {line:,}"
     try:
-        return parse_json(text, _unique)
+        return parse_json(text, _unique_keys)
     except json.JSONDecodeError as error:
         number = error.lineno if line is None else line
         raise InputError(f"{path} line {number:,} is not JSON (column {error.colno:,}: {error.msg}).") from error
@@ -247,14 +254,14 @@ def _parsed(text: str, path: Path, line: int | None = None) -> Any:
         raise InputError(f"{location} cannot be read as JSON ({error}).") from error
 
 
-def _checked(value: Any, kind: type[T], location: str, key: str | None = None) -> T:
-    """The value, which must be of this kind. In an error message, `location` names it or, with `key`, its record."""
+def _check_type(value: Any, kind: type[T], location: str, key: str | None = None) -> T:
+    """Return the value if it is of this kind. In an error message, `location` names it or, with `key`, its record."""
     if isinstance(value, kind) and not isinstance(value, bool):
         return value
-    shown = json.dumps(value)
-    shown = shown if len(shown) <= 40 else f"{shown[:40]}…"
+    text = json.dumps(value)
+    excerpt = text if len(text) <= 40 else f"{text[:40]}…"  # keeps the message readable
     subject = location if key is None else f"{location}: '{key}'"
-    raise InputError(f"{subject} must be {KIND_NAMES[kind]}, not {shown}.")
+    raise InputError(f"{subject} must be {KIND_NAMES[kind]}, not {excerpt}.")
 
 
 def _plain_name(name: str) -> str:
@@ -263,7 +270,7 @@ def _plain_name(name: str) -> str:
 
 
 def _records(value: Any, path: Path, locations: Mapping[int, str], name: str = "entry {}") -> Iterator[Record]:
-    """The records in the value of a JSON file. The items of a list are named by `locations`, by index, or by `name`."""
+    """The records in the value of a JSON file. Messages name item i of a list locations[i], or otherwise by `name`."""
     if isinstance(value, list):
         complete = set()
         for number, item in enumerate(value):
@@ -275,64 +282,67 @@ def _records(value: Any, path: Path, locations: Mapping[int, str], name: str = "
     elif not isinstance(value, dict):
         raise InputError(f"{path} holds no captions: expected {EXPECTED}.")
     elif "images" in value and ("annotations" in value or not _has_captions(value["images"])):
-        yield from _annotations(value, path)
+        yield from _coco_records(value, path)
     elif key := next((key for key in LIST_KEYS if isinstance(value.get(key), list | dict)), None):
         yield from _records(value[key], path, {}, f"{key}[{{}}]")
     elif any(key in value for key in (*FILE_KEYS, *ID_KEYS)):
         yield _record(value, f"{path} line 1")
     else:
-        yield from _mapping(value, path)
+        yield from _object_records(value, path)
 
 
 def _record(record: Any, location: str) -> Record:
-    """The record in an object that names an image and has its captions. The image is named by a data set's id if there
-    is one, otherwise by its file; `file` is the key of the user's own captions and always names it.
+    """The record in an object that names an image and has its captions.
+
+    The image is named by its `file`, the key of the user's own captions, or by a data set's id, or by another key.
     """
-    fields = _checked(record, dict, location)
+    fields = _check_type(record, dict, location)
     file_key, id_key, caption_key = (
         next((key for key in keys if key in fields), None) for keys in (FILE_KEYS, ID_KEYS, CAPTION_KEYS)
     )
     identifier = None if id_key is None else _identifier(fields[id_key], location, id_key)
 
     if file_key is not None and (identifier is None or isinstance(fields[file_key], str)):
-        file = _plain_name(_checked(fields[file_key], str, location, file_key))
-        folder = fields.get("filepath") if file_key == "filename" else None  # Karpathy's
+        file = _plain_name(_check_type(fields[file_key], str, location, file_key))
+        folder = fields.get("filepath") if file_key == "filename" else None  # in Karpathy's files
         if folder and not str(folder).endswith(file):
             file = f"{folder}/{file}"
     elif identifier is not None:
         file = identifier
     else:
-        raise InputError(f'{location} names no image, as in "file" or "image_id": it has {_keys(fields)}.')
+        raise InputError(
+            f"{location} does not name an image, for example by 'file' or 'image_id': it has {_keys(fields)}."
+        )
     if file_key == "file" and "caption" in fields and "captions" in fields:
         raise InputError(f"{location} must have either 'caption' or 'captions'.")
 
     captions, best = ([], {}) if caption_key is None else _texts(fields[caption_key], location)
     if not captions:
         raise InputError(f"{location} has no caption of {file}: it has {_keys(fields)}.")
-    split = str(fields["split"]) if caption_key == "sentences" and "split" in fields else None  # Karpathy's
+    split = str(fields["split"]) if caption_key == "sentences" and "split" in fields else None  # in Karpathy's files
     named_by_id = identifier is not None and id_key in ("cocoid", "image_id") and file_key != "file"
-    own = not named_by_id and not best
-    entries = [Entry(file, " ".join(text.split()) if own else text, location, split, own) for text in captions]
+    by_user = not named_by_id and not best
+    entries = [Entry(file, " ".join(text.split()) if by_user else text, location, split, by_user) for text in captions]
     if identifier is not None and named_by_id:
         return Record(identifier, entries, file, best)
     return Record(file, entries, identifier if id_key != "id" else None, best)
 
 
-def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
-    """The records in COCO's form, without the captions that VizWiz marks as rejected: its own tools skip them too."""
+def _coco_records(value: dict[str, Any], path: Path) -> Iterator[Record]:
+    """The records in COCO's form. Captions that VizWiz marks as rejected are left out, as by VizWiz's own tools."""
     annotations = _field(value, "annotations", list, str(path))
     files: dict[str, str] = {}
     for number, image in enumerate(_field(value, "images", list, str(path))):
         location = f"{path} images[{number}]"
-        identifier = _identifier(_checked(image, dict, location).get("id"), location, "id")
-        file = _checked(image.get("file_name", identifier), str, location, "file_name")
+        identifier = _identifier(_check_type(image, dict, location).get("id"), location, "id")
+        file = _check_type(image.get("file_name", identifier), str, location, "file_name")
         if files.setdefault(identifier, file) != file:
             raise InputError(f"{location} has the id {identifier} again.")
     captions: dict[str, list[Entry]] = {identifier: [] for identifier in files}
     rejected = 0
     for number, annotation in enumerate(annotations):
         location = f"{path} annotations[{number}]"
-        identifier = _identifier(_checked(annotation, dict, location).get("image_id"), location, "image_id")
+        identifier = _identifier(_check_type(annotation, dict, location).get("image_id"), location, "image_id")
         caption = _field(annotation, "caption", str, location)
         if annotation.get("is_rejected") or annotation.get("is_precanned"):
             rejected += 1
@@ -344,8 +354,8 @@ def _annotations(value: dict[str, Any], path: Path) -> Iterator[Record]:
         yield Record(identifier, entries, files.get(identifier))
 
 
-def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
-    """The records in an object that has the caption or captions of each image under its name."""
+def _object_records(value: dict[str, Any], path: Path) -> Iterator[Record]:
+    """The records in an object whose keys are the names of images and whose values are their captions."""
     for image, captions in value.items():
         texts = captions if isinstance(captions, list) else [captions]
         if not all(isinstance(text, str) or (isinstance(text, dict) and {*text} & {*CAPTION_KEYS}) for text in texts):
@@ -357,20 +367,20 @@ def _mapping(value: dict[str, Any], path: Path) -> Iterator[Record]:
 
 
 def _texts(value: Any, location: str) -> tuple[list[str], Mapping[str, Any]]:
-    """The captions in a value, which is one or a list; only the best, with its fields, if `caption` wrote them."""
+    """The captions in a value, a caption or a list. Of hypotheses, the best and its fields are returned."""
     values = value if isinstance(value, list) else [value]
-    first = values[0] if values and isinstance(values[0], dict) else {}
-    if "text" in first:  # hypotheses, the best first
-        return [_field(first, "text", str, location)], first
-    if key := next((key for key in ("caption", "raw") if key in first), None):
+    first_record = values[0] if values and isinstance(values[0], dict) else {}
+    if "text" in first_record:  # hypotheses, the best first
+        return [_field(first_record, "text", str, location)], first_record
+    if key := next((key for key in ("caption", "raw") if key in first_record), None):
         return [_field(caption, key, str, location) for caption in values], {}
     if not all(isinstance(caption, str) for caption in values):
-        values = [_checked(caption, str, f"{location}: a caption") for caption in values]
+        values = [_check_type(caption, str, f"{location}: a caption") for caption in values]
     return values, {}
 
 
 def _identifier(value: Any, location: str, key: str) -> str:
-    """An image's id: 42 and "42" are the same image."""
+    """The id of an image as a string, since 42 and "42" are the same image."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise InputError(f"{location}: '{key}' must be a whole number or text, not {json.dumps(value)}.")
     return str(value)
@@ -378,18 +388,18 @@ def _identifier(value: Any, location: str, key: str) -> str:
 
 def _has_captions(images: Any) -> bool:
     """Whether the objects of images include their captions, as in Karpathy's files."""
-    first = images[0] if isinstance(images, list) and images else None
-    return not isinstance(first, dict) or not {*CAPTION_KEYS}.isdisjoint(first)
+    first_image = images[0] if isinstance(images, list) and images else None
+    return not isinstance(first_image, dict) or not {*CAPTION_KEYS}.isdisjoint(first_image)
 
 
 def _keys(fields: Mapping[str, Any]) -> str:
     """The first keys of an object, for an error message."""
-    shown = [repr(key) for key in fields][:8]
-    return f"the keys {', '.join(shown)}{', …' if len(fields) > len(shown) else ''}" if fields else "no keys"
+    names = [repr(key) for key in fields][:8]  # keeps the message readable
+    return f"the keys {', '.join(names)}{', …' if len(fields) > len(names) else ''}" if fields else "no keys"
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of these keys and values. Raises KeyError if a key occurs twice, where `json` would drop a value."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict of a JSON object. Raises KeyError if a key occurs twice, in which case `json` would drop a value."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -401,7 +411,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _separator(header: str) -> str | None:
-    """The separator of columns in this line; None unless it is a header with a column of images and one of captions."""
+    """The separator of the columns in a header; None if the line is not a header that names images and captions."""
     for separator in SEPARATORS:
         names = _names(header.split(separator))
         if set(names) & {*FILE_KEYS, *ID_KEYS} and set(names) & set(CAPTION_KEYS):
@@ -419,24 +429,30 @@ def _names(cells: Iterable[str]) -> list[str]:
     return [re.sub(r"[\s-]+", "_", cell.strip().strip('"').strip().casefold()) for cell in cells]
 
 
-def _numbered(lines: Lines, form: re.Pattern[str], parts: str, path: Path) -> Iterator[Record]:
-    """The records in lines of Flickr8k or Flickr30k, with a number for each caption; `parts` describes the `form`."""
-    seen = set()
+def _numbered_records(lines: Lines, form: re.Pattern[str], parts: str, path: Path) -> Iterator[Record]:
+    """The records in lines of Flickr8k or Flickr30k, with a number for each caption.
+
+    form: the pattern of a line
+    parts: describes the form in messages
+    """
+    numbers = set()
     for number, line in lines:
         location = f"{path} line {number:,}"
         match = form.fullmatch(line)
         if match is None:
             raise InputError(f"{location} must be {parts}.")
         image, digits, caption = match["image"], match["number"], match["caption"].strip()
-        if (image, digits) in seen:
+        if (image, digits) in numbers:
             raise InputError(f"{location} has caption {digits} of {image} again.")
-        seen.add((image, digits))
+        numbers.add((image, digits))
         yield Record(image, [Entry(image, caption, location)])
 
 
-def _written(lines: Lines, path: Path) -> Iterator[Record]:
-    """The records in lines of an image, a tab and its caption. If scores follow, an image has n lines, best first, and
-    only the first counts. Raises InputError for a header that names only the column of images or that of captions.
+def _tab_records(lines: Lines, path: Path) -> Iterator[Record]:
+    """The records in lines of an image, a tab and its caption.
+
+    If scores follow the captions, the lines of an image are its n best captions, and only the first of them is used.
+    Raises InputError for a header that names a column of images or of captions, but not both.
     """
     first, header = lines[0]
     cells = [cell.strip() for cell in header.split("\t")]
@@ -459,8 +475,8 @@ def _written(lines: Lines, path: Path) -> Iterator[Record]:
         ranked.add(image)
 
 
-def _table(text: str, separator: str, path: Path) -> Iterator[Record]:
-    """The records in a table with a header, where cells in quotes may have separators and line ends."""
+def _table_records(text: str, separator: str, path: Path) -> Iterator[Record]:
+    """The records in a table with a header. Quoted cells may contain separators and line ends."""
     rows = _rows(text.replace("\r", "\n"), separator, path)
     header = _names(next(rows)[1])
     file, number, caption = (
@@ -468,7 +484,7 @@ def _table(text: str, separator: str, path: Path) -> Iterator[Record]:
         for names in (FILE_KEYS, ID_KEYS, CAPTION_KEYS)
     )
     image = number if file is None else file
-    assert image is not None and caption is not None  # `_separator` has checked it
+    assert image is not None and caption is not None  # since `_separator` recognised the header
     for line, row in rows:
         location = f"{path} line {line:,}"
         if len(row) > image:
@@ -480,11 +496,11 @@ def _table(text: str, separator: str, path: Path) -> Iterator[Record]:
             )
         name = _plain_name(row[image].strip())
         other = None if file is None or number is None or header[number] == "id" else row[number].strip()
-        yield Record(name, [Entry(name, " ".join(row[caption].split()), location, own=True)], other)
+        yield Record(name, [Entry(name, " ".join(row[caption].split()), location, by_user=True)], other)
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table that are not empty, each with the number of its first line. A quote must be closed."""
+    """The nonempty rows of a table, each with the number of its first line. Raises InputError for an unclosed quote."""
     escaped = re.escape(separator)
     cell = re.compile(rf' *"((?:[^"]|"")*+)" *(?=[{escaped}\n]|\Z)|([^{escaped}\n]*)')
     start, line = 0, 1
@@ -509,20 +525,22 @@ def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str
 
 
 def _check_lines(row: Sequence[str], line: int, image: int, separator: str, path: Path) -> None:
-    """Raise InputError if a cell in quotes contains a line like a row of another image: its quote was left open."""
+    """Raise InputError if a quoted cell contains a line that looks like another row: its quote was left open."""
     for cell in row:
         for number, inner in enumerate(cell.split("\n")[1:], line + 1):
             cells = inner.split(separator)
-            if len(cells) > image and len(cells) > 1 and _alike(cells[image].strip(), row[image].strip()):
+            if len(cells) > image and len(cells) > 1 and _may_be_image_name(cells[image].strip(), row[image].strip()):
                 raise InputError(
                     f'{path} line {line:,} opens a quote (") that has not closed in line {number:,}, which names '
                     f"{cells[image].strip()}: close it, or leave it out."
                 )
 
 
-def _alike(name: str, image: str) -> bool:
-    """Whether the text may be the name of an image in a file where `image` is one: it has the suffix of an image or the
-    same suffix, or neither has a suffix and they have the same form.
+def _may_be_image_name(name: str, image: str) -> bool:
+    """Whether `name` may be the name of an image in a file in which `image` is one.
+
+    This is so if `name` has the suffix of an image or the suffix of `image`, or if both have no suffix and the same
+    form.
     """
     suffix, image_suffix = (Path(text).suffix.casefold() for text in (name, image))
     if suffix in SUFFIXES or suffix == image_suffix != "":
@@ -531,7 +549,7 @@ def _alike(name: str, image: str) -> bool:
 
 
 def _form(name: str) -> str | int:
-    """The form of a name without a suffix: "number", "path", or how many words it has."""
+    """The form of a name without a suffix: "number", "path", or its number of words."""
     if name.isdigit():
         return "number"
     return "path" if "/" in name or "\\" in name else len(name.split())

@@ -1,4 +1,4 @@
-"""Data sets of captioned images, in the form in which they are published."""
+"""Published data sets of captioned images, in their original form."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Captions, Entry, captioned, read_captions, read_list
+from seqtool.data.corpora.caption_files import Captions, Entry, make_captioned, read_captions, read_list
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
 from seqtool.errors import InputError
 
-KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # the split of each of theirs
-FLICKR8K_LISTS = {"train": "train", "valid": "dev", "test": "test"}  # what Flickr8k calls each split
+KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # Karpathy's names to ours
+FLICKR8K_LISTS = {"train": "train", "valid": "dev", "test": "test"}  # our names of splits to Flickr8k's
 COCO_YEARS = (2014, 2017)
 
 
@@ -21,7 +21,7 @@ class CaptionFiles(ImageCorpus):
     _directory: the directory of the images
     _folders: folders that the directory must have, each as a tuple of its possible names
     _files: the annotation files by their role, such as "captions" or a split
-    _advice: what to do if an annotation file is missing, by its role
+    _advice: the advice if an annotation file is missing, by its role
     """
 
     _directory: Path
@@ -50,7 +50,7 @@ class CaptionFiles(ImageCorpus):
         return {role: digest(path) for role, path in self.files().items()}
 
     def _folder(self, *names: str) -> Path:
-        """The first folder of the directory that exists with one of these names. Raises InputError if none does."""
+        """The first of these folders that exists in the directory. Raises InputError if none exists."""
         for name in names:
             if (self._directory / name).is_dir():
                 return self._directory / name
@@ -58,18 +58,18 @@ class CaptionFiles(ImageCorpus):
 
 
 class _Flickr(CaptionFiles):
-    """A corpus with one folder of images and one file of captions, and with the splits in other files."""
+    """A corpus with one folder of images, one file of captions, and other files that define the splits."""
 
     def images(self, split: str) -> list[Captioned]:
         directory, names, path = self._folder(*self._folders[0]), self._names(split), self.files()["captions"]
-        for name, listed_at in names.items():
+        for name, location in names.items():
             if name not in self._captions:
-                raise InputError(f"{listed_at} names {name}, which has no caption in {path}.")
-        return captioned(directory, {name: self._captions[name] for name in names})
+                raise InputError(f"{location} names {name}, which has no caption in {path}.")
+        return make_captioned(directory, {name: self._captions[name] for name in names})
 
     @abstractmethod
     def _names(self, split: str) -> dict[str, str]:
-        """The names of the split's images, each with the file, and line if it has lines, that lists it."""
+        """The names of the split's images, each with the location (file and possibly line) that lists it."""
 
     @cached_property
     def _captions(self) -> Captions[Entry]:
@@ -78,7 +78,7 @@ class _Flickr(CaptionFiles):
 
 @final
 class Flickr8k(_Flickr):
-    """Flickr8k (Hodosh et al. 2013) with its official splits; without Flickr_8k.testImages.txt there is no `test`."""
+    """Flickr8k (Hodosh et al. 2013) with its official splits. `test` exists only if Flickr_8k.testImages.txt exists."""
 
     name = "flickr8k"
     _folders = (("Images", "Flicker8k_Dataset", "Flickr8k_Dataset"),)
@@ -93,7 +93,7 @@ class Flickr8k(_Flickr):
         if not lists["test"].exists():
             del lists["test"]
         tokens = self._directory / "Flickr8k.token.txt"
-        kaggle = self._directory / "captions.txt"  # the same captions, as Kaggle has them
+        kaggle = self._directory / "captions.txt"  # the form in which Kaggle publishes the captions
         return {"captions": kaggle if kaggle.exists() and not tokens.exists() else tokens, **lists}
 
     def _names(self, split: str) -> dict[str, str]:
@@ -138,15 +138,15 @@ class Karpathy(CaptionFiles):
             splits[KARPATHY_SPLITS[first.split]][image] = entries
         if not splits["train"]:
             raise InputError(f"{self._annotations} has no image in the split 'train'.")
-        return {split: captioned(self._directory, images) for split, images in splits.items() if images}
+        return {split: make_captioned(self._directory, images) for split, images in splits.items() if images}
 
 
 @final
 class Flickr30k(_Flickr):
     """Flickr30k (Young et al. 2014), with the splits of Karpathy and Li, since it is published without any.
 
-    directory: where results_20130124.token or results.csv, which have the captions, and the folder of images are
-    split_file: dataset_flickr30k.json, from which only the splits are read
+    directory: the directory of the captions (results_20130124.token or results.csv) and of the folder of images
+    split_file: dataset_flickr30k.json; only the splits are read from it
     """
 
     name = "flickr30k"
@@ -174,7 +174,7 @@ class Flickr30k(_Flickr):
 
 @final
 class Coco(CaptionFiles):
-    """COCO captions (Chen et al. 2015): the published train and val; captions of the test images are not published."""
+    """COCO captions (Chen et al. 2015) with the splits train and val; captions of test images are not published."""
 
     name = "coco"
 
@@ -199,4 +199,4 @@ class Coco(CaptionFiles):
                 )
         if without_captions := [image for image, captions in entries.items() if not captions]:
             raise InputError(f"{file} has no caption of image {without_captions[0]}.")
-        return captioned(directory, entries)
+        return make_captioned(directory, entries)

@@ -1,4 +1,8 @@
-"""The interface of corpora, which have sentence pairs, images with captions or plain text, in splits."""
+"""The interface of corpora, which have sentence pairs, images with captions or plain text, in splits.
+
+A new data set is a class in this directory and `configs/data/NAME.yaml`, whose `_target_` names it; see
+docs/extending.md.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +22,8 @@ class Corpus(ABC):
 
     name: the name of the corpus in messages and in the names of caches
     task: the name of the task whose models are trained on it
-    contents: what the corpus consists of, in messages
-    example: a setting that chooses a corpus of this kind, in messages
+    contents: the description of the corpus's content in messages
+    example: a setting that chooses a corpus of this kind, for messages
     sides: the names of its columns of text; captions and plain text are targets without a source
     verbatim: whether white space is kept as it is
     """
@@ -32,11 +36,11 @@ class Corpus(ABC):
     verbatim: ClassVar[bool] = False
 
     def fetch(self) -> None:
-        """Make sure that the files exist, possibly by downloading or making them. Raises InputError if it cannot."""
+        """Make sure that the files exist, possibly by downloading or making them. Raises InputError if they do not."""
         self.check()
 
     def check(self) -> None:  # noqa: B027 not every corpus has something to check
-        """Raise InputError if the files do not exist. Writes nothing, as the settings may be from a checkpoint."""
+        """Raise InputError if the files do not exist. Writes nothing, since a checkpoint may have named the files."""
 
     @abstractmethod
     def splits(self) -> tuple[str, ...]:
@@ -44,18 +48,19 @@ class Corpus(ABC):
 
     @abstractmethod
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        """Return everything that the text depends on, with `digest(file)` for each file, so that a corpus is prepared
-        again if it changes. The content of images is not included.
+        """Return everything that the text depends on, with `digest(file)` for each file; images are not included.
+
+        If the result changes, the corpus is prepared again.
         """
 
 
-def check_sizes(sizes: Mapping[str, int], unit: str, *, most: Mapping[str, int]) -> None:
-    """Raise InputError unless the size of each split of a built-in corpus, in `unit`s, is from 1 to `most`."""
+def check_sizes(sizes: Mapping[str, int], unit: str, *, maximum: Mapping[str, int]) -> None:
+    """Raise InputError unless the size of each split of a built-in corpus, in `unit`s, is from 1 to its maximum."""
     for split, size in sizes.items():
         if size < 1:
             raise InputError(f"data.{split} is {size}: a split needs at least 1 {unit}.")
-        if size > most[split]:
-            raise InputError(f"data.{split} is {size:,}: it must be at most {most[split]:,} {unit}s.")
+        if size > maximum[split]:
+            raise InputError(f"data.{split} is {size:,}: it must be at most {maximum[split]:,} {unit}s.")
 
 
 class FileCorpus(Corpus):
@@ -75,7 +80,7 @@ class FileCorpus(Corpus):
 
 
 class TextCorpus(Corpus):
-    """A corpus of sentence pairs. Its languages are only names: nothing else depends on them."""
+    """A corpus of sentence pairs. Its languages are only used as names."""
 
     task = "translation"
     contents = "sentence pairs"
@@ -86,14 +91,14 @@ class TextCorpus(Corpus):
 
     @abstractmethod
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        """The pairs of source and target sentences of the split, which are read one by one."""
+        """Yield the split's pairs of source and target sentences, which are read one by one."""
 
     def alignments(self, split: str) -> list[str] | None:
         """The split's gold alignments in Pharaoh format; None if the corpus has none."""
         return None
 
     def words(self, text: str) -> list[str]:
-        """The words of a sentence, as its gold alignment counts them."""
+        """The words of a sentence that its gold alignment numbers."""
         return text.split()
 
 
@@ -104,8 +109,8 @@ class Captioned(NamedTuple):
     """
 
     file: Path
-    identifier: str  # unique within a split: COCO's image id, elsewhere the file name
-    captions: tuple[str, ...]  # at least one; only their white space is normalised
+    identifier: str  # unique within a split: the image id in COCO, the file name in other corpora
+    captions: tuple[str, ...]  # one or more captions; only their white space is normalised
 
 
 class ImageCorpus(Corpus):

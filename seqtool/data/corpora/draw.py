@@ -1,4 +1,4 @@
-"""The random choices of the built-in corpora, which are the same in every version of Python."""
+"""Random choices for the built-in corpora, which are equal in all versions of Python."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class StableRandom(random.Random):
-    """Random choices that use only random(): Python guarantees the same sequence only for this method."""
+    """Random choices that only use random(): Python guarantees equal sequences in all versions only for this method."""
 
     def pick(self, options: Sequence[T]) -> T:
         return options[int(self.random() * len(options))]

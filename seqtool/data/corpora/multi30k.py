@@ -12,13 +12,13 @@ from seqtool.runtime.network import difference, download_file
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
 LANGUAGES = ("en", "de", "fr", "cs")
 
-CHECKSUMS = Path(__file__).with_suffix(".txt").read_text()  # a line per published file: name, size in bytes, SHA-256
+CHECKSUMS = Path(__file__).with_suffix(".txt").read_text()  # one line per published file: name, size in bytes, SHA-256
 PUBLISHED = {name: (int(size), sha256) for name, size, sha256 in map(str.split, CHECKSUMS.splitlines())}
 
 
 @final
 class Multi30k(PairFiles):
-    """The published files of the data set in `directory`; with `download`, missing files are downloaded into it.
+    """The published files of the data set in `directory`. With `download`, missing files are downloaded into it.
 
     The split `test` is read from the files of `test_set`: test_2016_flickr, test_2017_flickr and so on.
     """

@@ -10,7 +10,7 @@ from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_tsv, read_two_files
 
-MAX_PAIRS = {"train": 10_000_000, "valid": 100_000, "test": 100_000}  # of the built-in corpus
+MAX_PAIRS = {"train": 10_000_000, "valid": 100_000, "test": 100_000}  # in a split of the built-in corpus
 
 
 class PairFiles(FileCorpus, TextCorpus):
@@ -38,7 +38,7 @@ class ParallelFiles(PairFiles):
 
 @final
 class Toy(TextCorpus):
-    """The built-in corpus: a grammar's English sentences and their Spanish translations, with alignments."""
+    """The built-in corpus: English sentences from a grammar and their Spanish translations, with alignments."""
 
     name = "toy"
     source_language = "en"
@@ -49,11 +49,11 @@ class Toy(TextCorpus):
             raise InputError(f"data.longest must be from {toy.MAX_WORDS} to {toy.MAX_LONG_WORDS} words, not {longest}.")
         self._seed, self._longest = seed, longest
         self._sizes = {"train": train, "valid": valid, "test": test}
-        check_sizes(self._sizes, "pair", most=MAX_PAIRS)
+        check_sizes(self._sizes, "pair", maximum=MAX_PAIRS)
         self._generated: dict[str, list[toy.Pair]] = {}
 
     def _pairs(self, split: str) -> list[toy.Pair]:
-        """The split's pairs, generated at the first call. Generating `train`, which may be large, gives all splits."""
+        """The split's pairs, which the first call generates. If it is `train`, all splits are generated at once."""
         if split not in self._generated:
             sizes = self._sizes if split == "train" else {**self._sizes, "train": 0}
             splits = toy.generate(seed=self._seed, longest=self._longest, **sizes)

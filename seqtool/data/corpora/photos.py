@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, final
 
-from seqtool.data.corpora.caption_files import Captions, Entry, captioned, check_captions, read_captions
+from seqtool.data.corpora.caption_files import Captions, Entry, check_captions, make_captioned, read_captions
 from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
 from seqtool.data.images.finding import in_folder
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 
 log = logging.getLogger("seqtool")
 
@@ -21,11 +21,13 @@ class Photos(CaptionFiles):
 
     directory: the directory of the images
     train: the file of captions to train on
-    valid: the file to validate on; None: `valid_share` of the images of `train`
-    test: the file to test on; if neither it nor `valid` is a file, `test_share` of the images of `train`
+    valid: the file to validate on; None means `valid_share` of the images of `train`
+    test: the file to test on; None means `test_share` of the images of `train` or, if `valid` is a file, no split
+    valid_share: the fraction of the images of `train` that are used for validation
+    test_share: the fraction of the images of `train` that are used for testing
 
-    Which images of `train` are used for validation and testing depends on the names of the files, not on their order.
-    A file that gives the splits of its images, like Karpathy's, is divided by these.
+    If `train` gives the splits of its images, as Karpathy's files do, these are used. Otherwise the names of the images
+    decide, not their order.
     """
 
     name = "photos"
@@ -47,25 +49,28 @@ class Photos(CaptionFiles):
         self._entries = cache(self._read)
 
     def splits(self) -> tuple[str, ...]:
-        from_train = (split for split, share in self._shares.items() if share > 0)
-        return tuple(sorted({*self._files, *from_train}, key=SPLITS.index))
+        held_out_splits = (split for split, share in self._shares.items() if share > 0)
+        return tuple(sorted({*self._files, *held_out_splits}, key=SPLITS.index))
 
     def images(self, split: str) -> list[Captioned]:
         file = self._files.get(split, self._files["train"])
         entries, paths = self._entries(file)
-        chosen = self._divide(entries)[split] if self._shares and file == self._files["train"] else entries
-        images = {name: entries[name] for name in entries if name in chosen}
-        return captioned(self._directory, images, paths)
+        split_entries = self._divide(entries)[split] if self._shares and file == self._files["train"] else entries
+        images = {name: entries[name] for name in entries if name in split_entries}
+        return make_captioned(self._directory, images, paths)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         return {**super().fingerprint(digest), "shares": self._shares}
 
     def _read(self, file: Path) -> tuple[Captions[Entry], dict[str, str]]:
-        """The captions in a file, by image, without the images that have none; and the paths of images, by name."""
+        """Read the captions in a file, by image, and find the paths of images, by name.
+
+        Images without captions are left out.
+        """
         entries = read_captions(file)
         check_captions(entry for image_entries in entries.values() for entry in image_entries)
         if without_captions := [image for image, captions in entries.items() if not captions]:
-            text = "%s has no captions of %s images, such as %s, which are left out."
+            text = "%s has no captions of %s images, such as %s: they are left out."
             log.warning(text, file, f"{len(without_captions):,}", without_captions[0])
         for image in without_captions:
             del entries[image]
@@ -74,10 +79,12 @@ class Photos(CaptionFiles):
         )
 
     def _divide(self, entries: Captions[Entry]) -> dict[str, set[str]]:
-        """Divide the images of `train` into splits: as the file says, if it has images of all of them. Otherwise the
-        images are ordered by a hash of their names; the first are `valid` and the next `test`, at least one each.
+        """Divide the images of `train` into the splits that the file gives, if it has images of all splits.
+
+        Otherwise the images are ordered by a hash of their names: the first are `valid`, the next are `test`, with at
+        least one image each, and the remaining images are `train`.
         """
-        splits: dict[str, set[str]] = {}  # as the file says
+        splits: dict[str, set[str]] = {}  # the splits that the file gives
         for name, image_entries in entries.items():
             splits.setdefault(KARPATHY_SPLITS.get(image_entries[0].split or "", ""), set()).add(name)
         if splits.keys() >= {"train", *self.splits()}:
@@ -88,5 +95,9 @@ class Photos(CaptionFiles):
             count = max(1, round(total * share)) if share > 0 else 0
             held_out[split], names = set(names[:count]), names[count:]
         if not names:
-            raise InputError(f"{self._files['train']} has captions of {total} images: too few to divide into splits.")
+            raise InputError(
+                f"{self._files['train']} has captions of {counted(total, 'image')}: too few to divide into splits, of "
+                f"which each needs at least 1. Add images (at least {len(self.splits())}), or give another file of "
+                "captions with data.valid=FILE."
+            )
         return {"train": set(names), **held_out}

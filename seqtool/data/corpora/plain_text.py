@@ -11,17 +11,17 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import read_lines
 from seqtool.settings import names
 
-BUILT_IN = {"seed": 1, "train": 20_000}  # arguments of `toy.generate`: as many sentences as in configs/data/toy.yaml
+BUILT_IN = {"seed": 1, "train": 20_000}  # arguments of `toy.generate`, as in configs/data/toy.yaml
 
 
 @final
 class PlainText(FileCorpus):
     """Your own text, plain or .gz, kept as it is; several files are joined in order.
 
-    train: the files to train on; None: the English sentences of the built-in grammar, one per line
-    valid: the files to validate on; None: the end of `train`, which is then not used for training
-    test: the files to test on, or None
-    valid_share: the part of the characters of `train` that is used for validation if `valid` is None
+    train: the files to train on; None means the English sentences of the built-in grammar, one per line
+    valid: the files to validate on; None means the end of `train`, which is then not used for training
+    test: the files to test on; None means that there is no split `test`
+    valid_share: the fraction of the characters of `train` that are used for validation if `valid` is None
     """
 
     name = "text"
@@ -44,14 +44,14 @@ class PlainText(FileCorpus):
         return inputs if self._files["train"] else {**inputs, "built_in": BUILT_IN, "grammar": list(toy.GRAMMAR)}
 
     def lines(self, split: str) -> Iterator[str]:
-        """The lines of a split with their line ends, unchanged; a line may be divided between train and valid."""
+        """Yield the unchanged lines of a split, with line ends. A line may be divided between train and valid."""
         if self._share is None or split == "test":
             yield from self._lines(split)
             return
-        before = 0  # characters in the lines before this one
+        characters_before = 0  # the number of characters in earlier lines
         for line in self._lines("train"):
-            training = min(max(self._end - before, 0), len(line))
-            before += len(line)
+            training = min(max(self._end - characters_before, 0), len(line))
+            characters_before += len(line)
             if part := line[:training] if split == "train" else line[training:]:
                 yield part
 
@@ -66,7 +66,7 @@ class PlainText(FileCorpus):
         return end
 
     def _lines(self, split: str) -> Iterator[str]:
-        """The lines of a split's files, or of the built-in grammar."""
+        """Yield the lines of a split's files, or sentences of the built-in grammar if it has no files."""
         for path in self._files[split]:
             yield from read_lines(path, with_ends=True)
         if not self._files[split]:

@@ -1,7 +1,7 @@
-"""The built-in images: how scenes of coloured shapes are invented and drawn.
+"""Invents and draws the built-in images, scenes of coloured shapes.
 
-A scene shows one object, several of a kind, two kinds side by side or one above the other, or three objects in a row or
-column. The position of each object is known to the pixel. Captions never mention the clutter in the background.
+A scene shows one object, several objects of a kind, two kinds side by side or one above the other, or three objects
+in a row or column. The exact position of each object is known. Captions never mention the clutter in the background.
 """
 
 import math
@@ -15,20 +15,21 @@ from PIL import Image, ImageDraw
 from seqtool.data.corpora.draw import StableRandom
 
 SIDE = 64  # pixels: width and height of a picture
-CELL = 8  # pixels: two scenes differ if their objects' centres are in different cells of this size
+CELL = 8  # pixels: side of a cell; two scenes differ if their objects' centres are in different cells
 SIDES = {
     "small": (12, 14),
     "large": (18, 20),
 }  # pixels: range of an object's longer side; 20 × 20 is 9.8 % of a picture
 GAP = 3  # pixels: least distance between two objects
 CLEARANCE = 5  # pixels: least distance between two kinds that are left and right, or above and below, of each other
-SLACK = 8  # pixels along the axis that one of several kinds may have beyond the longest sides of its objects
-ZONES = ((0, 19), (25, 39), (45, 64))  # pixels: range of the centre of an object at the left, middle or right
+SLACK = 8  # pixels: room along the axis that a kind may have beyond the longest sides of its objects
+ZONES = ((0, 19), (25, 39), (45, 64))  # pixels: ranges of centres at the left, in the middle and at the right
 MAX_ROTATION = 12  # degrees
 SCALE = 4  # a picture is drawn this many times larger, then reduced
-PAIRS = ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1))  # numbers of objects of two kinds; (1, 1) is likelier
+# The numbers of objects of two kinds; (1, 1) is twice as likely as each of the others.
+PAIRS = ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1))
 EDGE = 1.2  # pixels: width of the darker edge of an object
-ATTEMPTS = 8  # to place one of several objects of a kind
+ATTEMPTS = 8  # attempts to place one of several objects of a kind
 
 COLOURS = {
     "red": (216, 44, 46),
@@ -42,7 +43,7 @@ COLOURS = {
 BACKGROUNDS = ((236, 239, 243), (243, 239, 230), (231, 240, 233), (241, 233, 238), (226, 232, 240), (238, 238, 234))
 
 Point = tuple[float, float]
-Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first outside
+Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first pixels outside
 EVERYWHERE = (0, 0, SIDE, SIDE)
 
 
@@ -51,7 +52,7 @@ def _angles(count: int) -> list[float]:
     return [2 * math.pi * i / count for i in range(count)]
 
 
-ARM = 0.34  # half the width of a cross's arms
+ARM = 0.34  # half the width of the arms of a cross
 SHAPES: dict[str, list[Point]] = {  # outlines, of any size, with y pointing down
     "circle": [(math.sin(a), -math.cos(a)) for a in _angles(48)],
     "square": [(-1, -1), (1, -1), (1, 1), (-1, 1)],
@@ -76,7 +77,7 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """An object; its box is the smallest that holds all of its pixels."""
+    """An object. Its box is the smallest box that contains all of its pixels."""
 
     shape: str
     colour: str
@@ -97,7 +98,7 @@ class Scene:
 
     @property
     def content(self) -> tuple[tuple[str, str, str, tuple[int, ...]], ...]:
-        """The objects' shapes, colours, sizes and cells: no two scenes of a corpus have the same."""
+        """The objects' shapes, colours, sizes and cells, which are different in all scenes of a corpus."""
         cells = [tuple(int(coordinate) // CELL for coordinate in item.centre) for item in self.items]
         looks = [(item.shape, item.colour, item.size) for item in self.items]
         return tuple(sorted((*look, cell) for look, cell in zip(looks, cells, strict=True)))
@@ -106,8 +107,8 @@ class Scene:
 # Inventing
 
 
-def invent(rng: StableRandom) -> Scene:
-    """A scene about which every claim of a caption is clearly true or clearly false."""
+def invent_scene(rng: StableRandom) -> Scene:
+    """Invent a scene about which every claim of a caption is clearly true or clearly false."""
     layout = rng.random()
     items = None
     while items is None:
@@ -123,7 +124,7 @@ def invent(rng: StableRandom) -> Scene:
 
 
 def _different_kinds(rng: StableRandom, counts: Sequence[int]) -> list[Item] | None:
-    """As many objects of each kind as `counts` says, in a row or column of kinds; None if they do not fit."""
+    """Place counts[i] objects of kind i, in a row or column of kinds. Returns None if they do not fit."""
     looks: list[Look] = []
     while len(looks) < len(counts):
         look = _look(rng)
@@ -134,7 +135,7 @@ def _different_kinds(rng: StableRandom, counts: Sequence[int]) -> list[Item] | N
     start = 0
     for i, (look, count) in enumerate(zip(looks, counts, strict=True)):
         shortest, longest = SIDES[look.size]
-        reserved = sum(SIDES[other.size][0] + CLEARANCE for other in looks[i + 1 :])  # for the kinds after this one
+        reserved = sum(SIDES[other.size][0] + CLEARANCE for other in looks[i + 1 :])  # for later kinds
         stop = SIDE - reserved
         if reserved:
             extra = longest * min(count, 2) + SLACK
@@ -150,7 +151,7 @@ def _different_kinds(rng: StableRandom, counts: Sequence[int]) -> list[Item] | N
 
 
 def _is_level(first: Sequence[Item], second: Sequence[Item], axis: int) -> bool:
-    """Whether two groups that follow each other along an axis are level: across it they overlap, with centres close."""
+    """Whether two groups along an axis are level: across the axis, they overlap and their centres are close."""
     a, b = _bounds(first), _bounds(second)
     across = 1 - axis
     overlap = min(a[across + 2], b[across + 2]) - max(a[across], b[across])
@@ -158,7 +159,7 @@ def _is_level(first: Sequence[Item], second: Sequence[Item], axis: int) -> bool:
 
 
 def _bounds(items: Sequence[Item]) -> Box:
-    """The smallest box that holds all of the objects."""
+    """The smallest box that contains all of the objects."""
     lefts, tops, rights, bottoms = zip(*(item.box for item in items), strict=True)
     return min(lefts), min(tops), max(rights), max(bottoms)
 
@@ -168,12 +169,12 @@ def _centre_distance(a: Box, b: Box, axis: int) -> float:
 
 
 def _look(rng: StableRandom) -> Look:
-    """A shape, colour and size at random."""
+    """Draw a random shape, colour and size."""
     return Look(rng.pick(tuple(SHAPES)), rng.pick(tuple(COLOURS)), rng.pick(tuple(SIDES)))
 
 
 def _same_kind(rng: StableRandom, look: Look, count: int, room: Box) -> list[Item] | None:
-    """`count` objects of the same look that do not touch; None if they do not fit within `ATTEMPTS` attempts each."""
+    """Place `count` objects with this look that do not touch. Returns None after `ATTEMPTS` attempts per object."""
     items: list[Item] = []
     for _ in range(ATTEMPTS * count):
         item = _item(rng, look, room)
@@ -185,7 +186,7 @@ def _same_kind(rng: StableRandom, look: Look, count: int, room: Box) -> list[Ite
 
 
 def _item(rng: StableRandom, look: Look, room: Box) -> Item | None:
-    """An object anywhere in the room, at least one pixel from its border; None if it is too large for the room."""
+    """Place an object anywhere in the room, at least a pixel from its border. Returns None if it is too large."""
     turned = 0
     if look.shape != "circle":  # int() truncates towards zero, so 0 degrees is twice as likely as any other angle
         turned = int((2 * rng.random() - 1) * (MAX_ROTATION + 1))
@@ -204,7 +205,7 @@ def _item(rng: StableRandom, look: Look, room: Box) -> Item | None:
 
 
 def _gap(a: Box, b: Box) -> int:
-    """Pixels between two boxes, along the axis on which they are further apart."""
+    """The number of pixels between two boxes, along the axis on which they are further apart."""
     return max(a[0] - b[2], b[0] - a[2], a[1] - b[3], b[1] - a[3])
 
 
@@ -217,7 +218,7 @@ def _rotate(points: Sequence[Point], degrees: int) -> list[Point]:
 
 
 def render(scene: Scene) -> Image.Image:
-    """Draw the objects over faint lines, rings, dots and a patch of noise. The same scene gives equal pixels."""
+    """Draw the objects over faint lines, rings, dots and a patch of noise. Equal scenes have equal pixels."""
     rng = StableRandom(scene.clutter)
     tint = [value + int(9 * rng.random()) - 4 for value in rng.pick(BACKGROUNDS)]
     image = Image.new("RGB", (SIDE * SCALE, SIDE * SCALE), tuple(tint))
@@ -226,21 +227,21 @@ def render(scene: Scene) -> Image.Image:
     def coordinate() -> float:
         return rng.random() * SIDE * SCALE
 
-    def faint() -> tuple[int, int, int]:
+    def faint_colour() -> tuple[int, int, int]:
         return _darken(tint, 1 - 0.11 * rng.random())  # the background, up to 11 % darker
 
     for _ in range(int(rng.random() * 4)):  # lines
-        pen.line([(coordinate(), coordinate()), (coordinate(), coordinate())], fill=faint(), width=SCALE)
+        pen.line([(coordinate(), coordinate()), (coordinate(), coordinate())], fill=faint_colour(), width=SCALE)
     for _ in range(int(rng.random() * 3)):  # rings
         x, y, radius = coordinate(), coordinate(), (3 + 9 * rng.random()) * SCALE
-        pen.ellipse((x - radius, y - radius, x + radius, y + radius), outline=faint(), width=SCALE)
+        pen.ellipse((x - radius, y - radius, x + radius, y + radius), outline=faint_colour(), width=SCALE)
     for _ in range(int(rng.random() * 16)):  # dots
         x, y = coordinate(), coordinate()
-        pen.ellipse((x, y, x + 1.5 * SCALE, y + 1.5 * SCALE), fill=faint())
+        pen.ellipse((x, y, x + 1.5 * SCALE, y + 1.5 * SCALE), fill=faint_colour())
     x, y, width, height = coordinate(), coordinate(), 40 + coordinate() / 4, 40 + coordinate() / 4
     for _ in range(int(rng.random() * 80)):  # noise
         left, top = x + width * rng.random(), y + height * rng.random()
-        pen.rectangle((left, top, left + SCALE, top + SCALE), fill=faint())
+        pen.rectangle((left, top, left + SCALE, top + SCALE), fill=faint_colour())
     for item in scene.items:
         shade = [value + int(17 * rng.random()) - 8 for value in COLOURS[item.colour]]
         pen.polygon(_outline(item, 0), fill=_darken(shade, 0.72))  # the edge
@@ -256,7 +257,7 @@ def _outline(item: Item, inset: float) -> list[Point]:
     for coordinates, start, stop in ((xs, left, right), (ys, top, bottom)):
         low, high = min(coordinates), max(coordinates)
         first, last = start * SCALE, stop * SCALE - 1
-        origin = first - low / (high - low) * (last - first)  # of the shape's coordinates
+        origin = first - low / (high - low) * (last - first)  # the position of the shape's origin
         scale = 1 - 2 * inset / (stop - start)
         axes.append([round(origin + scale * value / (high - low) * (last - first)) for value in coordinates])
     return list(zip(*axes, strict=True))

@@ -1,10 +1,13 @@
-"""The built-in captioning corpus: pictures of small scenes, drawn when they are first needed, and their captions.
+"""The built-in captioning corpus: pictures of small scenes, which are drawn when needed, and their captions.
 
-A caption puts one to three noun phrases ("two small red hearts") into a frame (PLAIN, PLACED), with at most one place
-("in the top left") or relation ("to the left of"). scenes.yaml has the words. The boxes of a scene's objects decide
-what is true of it:
-    - a place is true of a kind if the centres of all its objects are there; "at the top" excludes "in the top left";
-    - a relation is true of two kinds if a clear gap lies between them; of three kinds, one is between the two others.
+A caption puts one to three noun phrases ("two small red hearts") into a template without a position
+(FRAMES) or with one (FRAMES_WITH_POSITION): a place ("in the top left") or a relation ("to the left of"). scenes.yaml
+has the words. The boxes of a scene's objects decide which captions are true:
+
+- A place is true of a kind if the centres of all its objects are there. "At the top" excludes "in the top left".
+- A relation is true of two kinds if there is a clear gap between them.
+- "Between" is true if the first of three kinds lies between the second and the third, with clear gaps.
+
 scripts/scene_captions.py parses such captions and checks whether they are true.
 """
 
@@ -20,51 +23,52 @@ import yaml
 
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus, check_sizes
 from seqtool.data.corpora.draw import StableRandom
-from seqtool.data.corpora.scene_drawing import CLEARANCE, SHAPES, ZONES, Item, Scene, invent, render
+from seqtool.data.corpora.scene_drawing import CLEARANCE, SHAPES, ZONES, Item, Scene, invent_scene, render
 from seqtool.data.directories import SUMMARY, make_once
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_record, write_lines
 from seqtool.runtime.progress import progress_bar
 
-VERSION = 2  # of the pictures and captions: raise it when either changes
+VERSION = 2  # the version of the pictures and captions: raise it when either changes
 
-MAX_SCENES = 1_000_000  # in a split
+MAX_SCENES = 1_000_000  # the largest size of a split
 CAPTIONS, SCENES = "captions.jsonl", "scenes.jsonl"  # file names
-COMMAND = "seqtool prepare experiment=scenes_soft"
+COMMAND = "seqtool prepare experiment=scenes_soft"  # named in error messages
 
-CAPTIONS_PER_SCENE = 5  # all different
+CAPTIONS_PER_SCENE = 5  # different captions of each scene
 TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
-DETERMINERS: dict[str, int] = TABLES["determiners"]
+DETERMINERS: dict[str, int] = TABLES["determiners"]  # the number that each determiner means
 SIZES: dict[str, str] = TABLES["sizes"]
+# column and row of the position in the 3 × 3 grid
 PLACES = {text: (column, row) for text, (column, row) in TABLES["places"].items()}
 PLURALS = {shape: "crosses" if shape == "cross" else f"{shape}s" for shape in SHAPES}
 RELATIONS: dict[str, str] = TABLES["relations"]
 INVERSE = {"left": "right", "right": "left", "above": "below", "below": "above"}
 BETWEEN = "between"
-PLAIN: list[str] = TABLES["plain"]
-PLACED: list[str] = TABLES["placed"]
+FRAMES: list[str] = TABLES["frames"]  # caption templates without a position
+FRAMES_WITH_POSITION: list[str] = TABLES["frames_with_position"]
 
 
 def generate(*, seed: int, train: int, valid: int, test: int) -> dict[str, list[tuple[Scene, list[str]]]]:
-    """Return the scenes of the three splits, each with its captions; train, valid and test are the numbers of scenes.
+    """Return the scenes of the three splits, each with its captions. train, valid, test: the numbers of scenes
 
-    No two scenes, in one split or in two, have the same objects in the same cells. The same seed gives the same
-    scenes in every version of Python; test and valid do not depend on the size of train.
+    No two scenes, of one split or of two, have equal objects in equal cells. Equal seeds give equal scenes in every
+    version of Python. The scenes of test and valid do not depend on the size of train.
     """
     rng = StableRandom(seed)
-    seen = set()
+    contents = set()
     splits: dict[str, list[tuple[Scene, list[str]]]] = {split: [] for split in SPLITS}
     for split, size in (("test", test), ("valid", valid), ("train", train)):
         while len(splits[split]) < size:
-            scene = invent(rng)
-            if scene.content not in seen:
-                seen.add(scene.content)
+            scene = invent_scene(rng)
+            if scene.content not in contents:
+                contents.add(scene.content)
                 splits[split].append((scene, captions(scene, rng)))
     return splits
 
 
 def read_captions(directory: Path, split: str) -> list[Captioned]:
-    """The pictures of a split and their captions. Raises InputError if there are none."""
+    """Read the pictures of a split and their captions. Raises InputError if there are none."""
     return [
         Captioned(directory / record["file"], Path(record["file"]).name, tuple(record["captions"]))
         for record in read_records(directory / CAPTIONS, split)
@@ -83,7 +87,7 @@ class Scenes(ImageCorpus):
     def __init__(self, *, directory: str, seed: int, train: int, valid: int, test: int) -> None:
         self._directory = Path(directory)
         self._sizes = {"train": train, "valid": valid, "test": test}
-        check_sizes(self._sizes, "scene", most=dict.fromkeys(SPLITS, MAX_SCENES))
+        check_sizes(self._sizes, "scene", maximum=dict.fromkeys(SPLITS, MAX_SCENES))
         self._settings = {"seed": seed, **self._sizes}
         self._record: dict[str, Any] = {"corpus": self.name, "version": VERSION, **self._settings}
 
@@ -92,9 +96,9 @@ class Scenes(ImageCorpus):
 
     def fetch(self) -> None:
         """Draw the pictures, unless they exist."""
-        directory = self._directory.resolve()  # keeps a symbolic link and makes its target
+        directory = self._directory.resolve()  # if it is a symbolic link, its target is made and the link is kept
         with contextlib.suppress(OSError):
-            directory.rmdir()  # succeeds only if it is empty: make_once fills new directories only
+            directory.rmdir()  # removes only an empty directory, since make_once only fills new directories
         if not directory.exists():
             directory.parent.mkdir(parents=True, exist_ok=True)
             make_once(directory, self._draw)
@@ -108,7 +112,7 @@ class Scenes(ImageCorpus):
             raise InputError(f"{self._directory} does not exist: {COMMAND} {arguments} draws the built-in images.")
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is a file: set data.directory to a directory for the built-in images.")
-        summary: dict[str, Any] = {}  # if the directory has none: it holds something else
+        summary: dict[str, Any] = {}  # stays empty if the directory has no summary because it holds other files
         with contextlib.suppress(OSError, ValueError):
             summary = read_record(self._directory / SUMMARY)
         different = [name for name, value in self._record.items() if summary.get(name) != value]
@@ -119,9 +123,9 @@ class Scenes(ImageCorpus):
         elif "version" in different:
             problem = "has the built-in images of another version of seqtool: remove it, or"
         else:
-            drawn = " ".join(f"data.{name}={summary.get(name)}" for name in different)
-            wanted = " ".join(f"data.{name}={self._record[name]}" for name in different)
-            problem = f"has the built-in images of {drawn}, not {wanted}:"
+            existing_settings = " ".join(f"data.{name}={summary.get(name)}" for name in different)
+            requested_settings = " ".join(f"data.{name}={self._record[name]}" for name in different)
+            problem = f"has the built-in images of {existing_settings}, not {requested_settings}:"
         raise InputError(f"{self._directory} {problem} set data.directory to a new one.")
 
     def images(self, split: str) -> list[Captioned]:
@@ -148,24 +152,24 @@ class Scenes(ImageCorpus):
 
 
 def read_records(path: Path, split: str) -> list[dict[str, Any]]:
-    """The records of a split's pictures in CAPTIONS or SCENES. Raises InputError if there are none."""
+    """Read the records of a split's pictures in CAPTIONS or SCENES. Raises InputError if there are none."""
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{path} does not exist: {COMMAND} draws the built-in images.") from error
     except ValueError as error:
         raise InputError(f"{path} is damaged: remove {path.parent} and prepare again.") from error
-    of_split = [record for record in records if record["file"].startswith(f"{split}/")]
-    if not of_split:
+    split_records = [record for record in records if record["file"].startswith(f"{split}/")]
+    if not split_records:
         raise InputError(f"{path.parent} has no split '{split}'; choose from {', '.join(SPLITS)}.")
-    return of_split
+    return split_records
 
 
 # The grammar of captions
 
 
 def captions(scene: Scene, rng: StableRandom) -> list[str]:
-    """Different captions of the scene. Each names all of its kinds, their numbers and their relative positions."""
+    """Make different captions of the scene. Each names all of its kinds, their numbers and their relative positions."""
     texts: list[str] = []
     while len(texts) < CAPTIONS_PER_SCENE:
         caption = _caption(scene, rng)
@@ -175,7 +179,7 @@ def captions(scene: Scene, rng: StableRandom) -> list[str]:
 
 
 def _caption(scene: Scene, rng: StableRandom) -> str:
-    """A caption that names the kinds in reading order, except that of three kinds the middle one comes first.
+    """Make a caption that names the kinds in reading order, except that the middle one of three kinds comes first.
 
     A fixed order is needed because attention chooses where to look for a word before it reads the previous word. With
     the kinds in a random order, it could not know whether that word was "red" or the other object's "blue".
@@ -184,7 +188,7 @@ def _caption(scene: Scene, rng: StableRandom) -> str:
     for item in scene.items:
         groups.setdefault((item.shape, item.colour), []).append(item)
     kinds = list(groups.values())  # from left to right or from top to bottom
-    frame = rng.pick(PLACED)
+    frame = rng.pick(FRAMES_WITH_POSITION)
     relation_first = frame.startswith("{where}")
     where = ""
     if len(kinds) == 3:
@@ -192,17 +196,17 @@ def _caption(scene: Scene, rng: StableRandom) -> str:
         where = f"{BETWEEN} {_noun_phrase(kinds[1], rng)} and {_noun_phrase(kinds[2], rng)}"
     elif len(kinds) == 2:
         kinds = kinds[::-1] if relation_first else kinds
-        relation = rng.pick([text for text, name in RELATIONS.items() if related(name, kinds)])
+        relation = rng.pick([text for text, name in RELATIONS.items() if is_related(name, kinds)])
         where = f"{relation} {_noun_phrase(kinds[1], rng)}"
     elif len(scene.items) == 1 and rng.chance(0.75):
         where = rng.pick([text for text, place in PLACES.items() if is_at(place, kinds[0])])
     else:
-        frame = rng.pick(PLAIN)
+        frame = rng.pick(FRAMES)
     return frame.format(_noun_phrase(kinds[0], rng), be="are" if len(kinds[0]) > 1 else "is", where=where)
 
 
 def _noun_phrase(kind: Sequence[Item], rng: StableRandom) -> str:
-    """A noun phrase such as "two small red hearts"; half of them name the size."""
+    """Make a noun phrase such as "two small red hearts". Half of the phrases name the size."""
     item, count = kind[0], len(kind)
     size = rng.pick([f"{word} " for word, size in SIZES.items() if size == item.size]) if rng.chance(0.5) else ""
     noun = f"{size}{item.colour} {PLURALS[item.shape] if count > 1 else item.shape}"
@@ -210,7 +214,7 @@ def _noun_phrase(kind: Sequence[Item], rng: StableRandom) -> str:
 
 
 def determiner(count: int, following: str) -> str:
-    """The article or number before the text `following`."""
+    """The article or number that precedes the text `following`."""
     if count == 1:
         return "an" if following[0] in "aeiou" else "a"
     return next(word for word, number in DETERMINERS.items() if number == count)
@@ -225,13 +229,13 @@ def is_at(place: tuple[int, int], items: Sequence[Item]) -> bool:
     )
 
 
-def related(relation: str, kinds: Sequence[Sequence[Item]]) -> bool:
+def is_related(relation: str, kinds: Sequence[Sequence[Item]]) -> bool:
     """Whether the first kind is left of (right of, above, below) the second, or between the second and the third."""
     if relation == BETWEEN:
         first, second, third = kinds
-        return any(related(way, (second, first)) and related(way, (first, third)) for way in INVERSE)
+        return any(is_related(way, (second, first)) and is_related(way, (first, third)) for way in INVERSE)
     if relation in ("right", "below"):
-        return related(INVERSE[relation], kinds[::-1])
+        return is_related(INVERSE[relation], kinds[::-1])
     axis = 0 if relation == "left" else 1
     first, second = kinds
     return max(item.box[axis + 2] for item in first) + CLEARANCE <= min(item.box[axis] for item in second)

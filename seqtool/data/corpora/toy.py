@@ -1,14 +1,16 @@
-"""The built-in corpus: English sentences, their Spanish translations, and which word came from which.
+"""The built-in corpus: English sentences, their Spanish translations, and the alignments of their words.
 
 A small grammar in the spirit of "I have a big cat but a small house." → "Tengo un gato grande pero una casa
 pequeña.". The English determines the Spanish: "you" is always tú, a person of unknown sex is masculine,
 past actions are in the preterite and past states in the imperfect. The words are in `toy_words.py`. The grammar here
 builds a sentence in both languages at once, and `surface` turns it into text and an alignment.
 
-Alignment: a Spanish word that has a counterpart has exactly one sure link (a verb to the verb, not to the
-dropped pronoun). A possible link leads from a form that shows a gender to the word that decides it, from "¿" to "?",
-and from a word without a counterpart to the word that requires it: from "cerca *de*" to "near", from "veo *a* mi
-hermano" to the person.
+A Spanish word that has a counterpart has exactly one sure link: a verb is linked to the verb, not to the dropped
+pronoun. A Spanish word has possible links in these cases:
+
+- If its form shows a gender, to the word that decides the gender.
+- If it is "¿", to "?".
+- If it has no counterpart, to the word that requires it: "cerca *de*" to "near", "veo *a* mi hermano" to the person.
 """
 
 import re
@@ -25,19 +27,21 @@ GRAMMAR = (  # arbitrary, and part of a cache's name: change an entry whenever t
     "ed0847435b0b641d1f75b99ef60b1326b1939252e0628d1651b9403c11829944",
     "5fd797ba3350113fff98de2e5d6c8e1ae1673786ea8d9a0c713dcc38d49591ab",
 )
-LONG_VERSION = "2"  # the same for corpora with longer sentences
-MIN_WORDS, MAX_WORDS = 3, 25  # of a sentence; punctuation marks count only towards the maximum
-MAX_LONG_WORDS = 100  # of a sentence in corpora with longer sentences
-CONTRACTIONS = {"a": "al", "de": "del"}  # with "el": a sure link to "to" or "of", a possible one to "the"
-TENSES = ("present", "present", "past", "past", "future")  # to choose from
+LONG_VERSION = "2"  # change it when the grammar generates different text for corpora with longer sentences
+MIN_WORDS, MAX_WORDS = 3, 25  # limits of a sentence; punctuation marks count only towards the maximum
+MAX_LONG_WORDS = 100  # the largest maximum for corpora with longer sentences
+CONTRACTIONS = {"a": "al", "de": "del"}  # with "el"; they have a sure link to "to" or "of", a possible one to "the"
+TENSES = ("present", "present", "past", "past", "future")  # a tense that occurs twice is chosen twice as often
 
 # Words and phrases
 
 
 @dataclass(frozen=True, eq=False)
 class Word:
-    """A word of either language. A Spanish word refers to the English words that it is linked to, not to their
-    positions, so phrases can be joined freely.
+    """A word of either language.
+
+    A Spanish word refers to the English words to which it is linked, not to their positions, so that phrases can be
+    joined freely.
     """
 
     text: str
@@ -60,21 +64,23 @@ class Phrase:
 class Nominal(Phrase):
     """A subject or object, with the features that verbs and adjectives agree with."""
 
-    person: int = 2  # of the verb: 0 to 4, as in `toy_words`
+    person: int = 2  # 0 to 4: I, you, he or she, we, they
     gender: int = 0  # 0: masculine, 1: feminine
     heads: tuple[Word, ...] = ()  # the words that decide the gender
     kind: str = "person"  # a key of `words.NOUNS`, or "who"
 
     @property
     def plural(self) -> bool:
-        return self.person >= 3
+        return self.person >= 3  # we, they
 
 
 NOTHING = Phrase()
 
 
 def phrase(english: str, spanish: str) -> Phrase:
-    """A phrase; a Spanish word has the index of its sure link after ":", of possible ones after "~": "pasada:0~1"."""
+    """Make a phrase. After a Spanish word, ":" gives the index of the English word with a sure link to it, and "~" the
+    indices of words with possible links: "pasada:0~1".
+    """
     source = tuple(Word(word) for word in english.split())
     target = []
     for entry in spanish.split():
@@ -84,8 +90,8 @@ def phrase(english: str, spanish: str) -> Phrase:
     return Phrase(source, tuple(target))
 
 
-def agreeing(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
-    """An article or adjective in agreement with the noun; possible links to its heads if the form shows the gender."""
+def agree(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
+    """Make an article or adjective agree with the noun, with possible links to its heads if the form shows a gender."""
     word = Word(english)
     genders = forms[2 * noun.plural : 2 * noun.plural + 2]
     return Phrase((word,), (Word(genders[noun.gender], word, noun.heads if genders[0] != genders[1] else ()),))
@@ -104,35 +110,37 @@ class Pair:
 
 
 def generate(*, seed: int, train: int, valid: int, test: int, longest: int = MAX_WORDS) -> dict[str, list[Pair]]:
-    """Return the three splits; train, valid and test are their numbers of pairs.
+    """Return the three splits. train, valid, test: their numbers of pairs
 
     With `longest` above MAX_WORDS, sentences have any number of clauses. The lengths of test and valid are spread
     evenly; in train, all lengths have about the same number of words. Lengths near `longest` are rare, since sentences
     that turn out longer are rejected, not cut.
 
-    No source and no target occurs twice, in one split or in two. The same seed gives the same corpus in every version
-    of Python; test and valid do not depend on the size of train.
+    No source and no target occurs twice, in one split or in two. Equal seeds give equal corpora in every version of
+    Python. The pairs of test and valid do not depend on the size of train.
     """
     rng = StableRandom(seed)
-    seen: set[str] = set()
+    sentences: set[str] = set()
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for name, size in (("test", test), ("valid", valid), ("train", train)):
         while len(splits[name]) < size:
             if longest == MAX_WORDS:
                 utterance = sentence(rng)
             else:
-                share = rng.random()
-                utterance = long_sentence(rng, int(longest**share) if name == "train" else 1 + int(longest * share))
+                fraction = rng.random()
+                min_words = int(longest**fraction) if name == "train" else 1 + int(longest * fraction)
+                utterance = long_sentence(rng, min_words)
             pair = surface(utterance, longest)
-            if pair is not None and pair.source not in seen and pair.target not in seen:
-                seen.update((pair.source, pair.target))
+            if pair is not None and not sentences & {pair.source, pair.target}:
+                sentences.update((pair.source, pair.target))
                 splits[name].append(pair)
     return splits
 
 
 def surface(utterance: Phrase, longest: int = MAX_WORDS) -> Pair | None:
-    """Write a statement or question as text and alignment, with contractions ("del"), changed conjunctions ("e" before
-    "i"), "an", spaces and capitals; None if it has fewer than MIN_WORDS or more than `longest` words.
+    """Write a statement or question as text and alignment; None with fewer than MIN_WORDS or more than `longest` words.
+
+    Contractions ("del"), changed conjunctions ("e" before "i"), "an", spaces and capitals are put in.
     """
     target: list[Word] = []
     for word in utterance.target:
@@ -162,11 +170,11 @@ def surface(utterance: Phrase, longest: int = MAX_WORDS) -> Pair | None:
         sure = {position[word.sure]} if word.sure else set()
         links += [f"{i}-{j}" for i in sure]
         links += [f"{i}?{j}" for i in sorted({position[other] for other in word.possible} - sure)]
-    return Pair(written(english), written(spanish), " ".join(links))
+    return Pair(write_sentence(english), write_sentence(spanish), " ".join(links))
 
 
-def written(texts: Sequence[str]) -> str:
-    """The sentence of these words and punctuation marks, with a capital letter."""
+def write_sentence(texts: Sequence[str]) -> str:
+    """Join words and punctuation marks to a sentence, with a capital letter."""
     text = re.sub(r" (?=[.,?])|(?<=¿) ", "", " ".join(texts))  # no space between a word and its punctuation mark
     start = int(text.startswith("¿"))
     return text[:start] + text[start].upper() + text[start + 1 :]
@@ -176,11 +184,11 @@ def written(texts: Sequence[str]) -> str:
 
 
 def sentence(rng: StableRandom) -> Phrase:
-    """A question, or a statement of one or two clauses."""
+    """Make a question, or a statement of one or two clauses."""
     tense = rng.pick(TENSES)
     choice = rng.random()
     if choice < 0.12:
-        return question(clause(rng, tense, asked=True))
+        return question(clause(rng, tense, is_question=True))
     if choice < 0.20:
         return question(open_question(rng, tense))
     if choice < 0.58:
@@ -205,7 +213,7 @@ def sentence(rng: StableRandom) -> Phrase:
 
 
 def long_sentence(rng: StableRandom, min_words: int) -> Phrase:
-    """Clauses joined by conjunctions until they have `min_words` English words."""
+    """Join clauses by conjunctions until they have `min_words` English words."""
     clauses = clause(rng, rng.pick(TENSES))
     while len(clauses.source) < min_words:
         conjunction = phrase("because", "porque:0") if rng.chance(0.3) else phrase(",", ",:0") + contrast(rng)
@@ -223,48 +231,52 @@ def question(clauses: Phrase) -> Phrase:
 
 
 def open_question(rng: StableRandom, tense: str) -> Phrase:
-    """A question with "who", "where", "why" or "when"."""
+    """Make a question with "who", "where", "why" or "when"."""
     choice = rng.random()
     if choice < 0.35:
         who = phrase("who", "quién:0")
         return action(rng, Nominal(who.source, who.target, kind="who"), tense)
     if choice < 0.6:
         thing = noun_phrase(rng, ("kin", "animal", "text", "thing", "clothes", "place"), words.DEFINITE)
-        return phrase("where", "dónde:0") + assemble(thing, words.ESTAR, tense, NOTHING, asked=True)
+        return phrase("where", "dónde:0") + assemble(thing, words.ESTAR, tense, NOTHING, is_question=True)
     adverb = rng.pick((phrase("why", "por:0 qué:0"), phrase("when", "cuándo:0")))
-    return adverb + action(rng, subject(rng, asked=True), tense, asked=True, time="nowhere")
+    return adverb + action(rng, subject(rng, is_question=True), tense, is_question=True, time="nowhere")
 
 
 # Clauses
 
 
-def clause(rng: StableRandom, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
-    """A clause, in the word order of a question if `asked`; see `action` for `time`."""
+def clause(rng: StableRandom, tense: str, *, is_question: bool = False, time: str = "last") -> Phrase:
+    """Make a clause, in the word order of a question if `is_question`; see `action` for `time`."""
     choice = rng.random()
     if choice < 0.55:
-        return action(rng, subject(rng, asked), tense, asked=asked, time=time)
+        return action(rng, subject(rng, is_question), tense, is_question=is_question, time=time)
     if choice < 0.70:
-        return being(rng, subject(rng, asked), tense, asked)
+        return be_clause(rng, subject(rng, is_question), tense, is_question)
     if choice < 0.83:
-        return being(rng, thing_phrase(rng), tense, asked)
+        return be_clause(rng, thing_phrase(rng), tense, is_question)
     if choice < 0.88:  # The dog sleeps in the garden.
         animal = noun_phrase(rng, ("animal",), words.SUBJECT)
-        return assemble(animal, rng.pick(words.ANIMAL), tense, location(rng, ("home", "place")), asked=asked)
+        verb, place = rng.pick(words.ANIMAL), location(rng, ("home", "place"))
+        return assemble(animal, verb, tense, place, is_question=is_question)
     if choice < 0.93:  # There is a cat on the table.
         thing = noun_phrase(rng, ("animal", "text", "thing", "food", "clothes"), words.INDEFINITE)
         there = Nominal((Word("there"),), person=thing.person)
-        return assemble(there, words.HABER, tense, thing + location(rng, ("furniture", "home")), asked=asked)
-    return liking(rng, "past" if tense == "past" else "present", asked)
+        place = location(rng, ("furniture", "home"))
+        return assemble(there, words.HABER, tense, thing + place, is_question=is_question)
+    return like_clause(rng, "past" if tense == "past" else "present", is_question)
 
 
-def action(rng: StableRandom, who: Nominal, tense: str, *, asked: bool = False, time: str = "last") -> Phrase:
-    """Somebody does something. An adverbial of time may be "last", "anywhere" (first or last) or "nowhere"."""
-    negated = not asked and who.kind != "who" and rng.chance(0.15)
+def action(rng: StableRandom, who: Nominal, tense: str, *, is_question: bool = False, time: str = "last") -> Phrase:
+    """Make a clause in which somebody does something. time: where a phrase of time may be, "last", "anywhere" (first or
+    last) or "nowhere"
+    """
+    negated = not is_question and who.kind != "who" and rng.chance(0.15)
     clitic = complement = NOTHING
     choice = rng.random()
     if choice < 0.65:
         verb = rng.pick(words.TRANSITIVE)
-        complement = objects(rng, verb, negated, asked)
+        complement = objects(rng, verb, negated, is_question)
     elif choice < 0.75:
         verb = rng.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
         reflexive = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())  # "I see me" is left out
@@ -282,19 +294,19 @@ def action(rng: StableRandom, who: Nominal, tense: str, *, asked: bool = False, 
     modal = adverb = None
     if not verb.stative and tense != "future" and rng.chance(0.2):
         modal = rng.pick(words.MODALS[tense == "past" :])  # "was going to" is left out
-    elif not (verb.stative or negated or asked) and rng.chance(0.08):
+    elif not (verb.stative or negated or is_question) and rng.chance(0.08):
         adverb = phrase(*rng.pick(words.ADVERBS))
-    options = {"negated": negated, "asked": asked}
+    options = {"negated": negated, "is_question": is_question}
     event = assemble(who, verb, tense, complement, adverb=adverb, clitic=clitic, modal=modal, **options)
     if time == "nowhere" or adverb or verb.stative or not rng.chance(0.3):
         return event
     when = phrase(*rng.pick(words.TIMES["future" if modal == words.MODALS[0] else tense]))
-    return when + event if time == "anywhere" and not asked and rng.chance(0.4) else event + when
+    return when + event if time == "anywhere" and not is_question and rng.chance(0.4) else event + when
 
 
-def being(rng: StableRandom, who: Nominal, tense: str, asked: bool) -> Phrase:
-    """A clause with "be": is tall (ser), is tired (estar), is in the garden, is a doctor."""
-    negated = not asked and rng.chance(0.12)
+def be_clause(rng: StableRandom, who: Nominal, tense: str, is_question: bool) -> Phrase:
+    """Make a clause with "be": is tall (ser), is tired (estar), is in the garden, is a doctor."""
+    negated = not is_question and rng.chance(0.12)
     choice = rng.random()
     if choice < 0.7:
         is_permanent = choice < 0.4 or who.kind not in words.STATE
@@ -304,17 +316,17 @@ def being(rng: StableRandom, who: Nominal, tense: str, asked: bool) -> Phrase:
         complement = description(rng, unused or groups[who.kind], who, predicate=True)
     elif who.kind in words.HUMAN and choice < 0.85:
         english, forms = rng.pick(tuple(words.PROFESSIONS.items()))
-        name = agreeing(english_plural(english) if who.plural else english, forms, who)
+        name = agree(english_plural(english) if who.plural else english, forms, who)
         verb, complement = words.SER, name if who.plural else phrase("a", "") + name
     else:
         kinds = ("furniture", "home") if who.kind in ("text", "clothes", "food", "animal") else ("home", "place")
-        return assemble(who, words.ESTAR, tense, location(rng, kinds), negated=negated, asked=asked)
-    return assemble(who, verb, tense, complement, negated=negated, asked=asked, predicate=True)
+        return assemble(who, words.ESTAR, tense, location(rng, kinds), negated=negated, is_question=is_question)
+    return assemble(who, verb, tense, complement, negated=negated, is_question=is_question, predicate=True)
 
 
-def liking(rng: StableRandom, tense: str, asked: bool) -> Phrase:
-    """A clause with "like", whose object is the subject in Spanish: I like cats, me gustan los gatos."""
-    who = name_or_pronoun(rng, words.PRONOUNS[asked:], is_dropped=True)
+def like_clause(rng: StableRandom, tense: str, is_question: bool) -> Phrase:
+    """Make a clause with "like", whose object is the subject in Spanish: I like cats, me gustan los gatos."""
+    who = name_or_pronoun(rng, words.PRONOUNS[is_question:], is_dropped=True)
     kinds = ("animal", "text", "clothes", "food", "home", "place")
     bare = rng.chance(0.35)
     liked = noun_phrase(rng, kinds, ("bare",) if bare else words.DEFINITE)
@@ -323,8 +335,8 @@ def liking(rng: StableRandom, tense: str, asked: bool) -> Phrase:
     clitic = Phrase((), (Word(words.DATIVES[who.person], who.source[0]),))
     forms = {when: (by_person[liked.person],) * 5 for when, by_person in words.LIKE.spanish.items()}
     verb = words.LIKE._replace(spanish=forms)
-    negated = not asked and rng.chance(0.15)
-    return assemble(who, verb, tense, complement, negated=negated, asked=asked, clitic=clitic)
+    negated = not is_question and rng.chance(0.15)
+    return assemble(who, verb, tense, complement, negated=negated, is_question=is_question, clitic=clitic)
 
 
 def assemble(
@@ -334,13 +346,13 @@ def assemble(
     complement: Phrase,
     *,
     negated: bool = False,
-    asked: bool = False,  # whether it is a question
+    is_question: bool = False,
     adverb: Phrase | None = None,
     clitic: Phrase = NOTHING,  # an object pronoun
     modal: tuple[Verb, str] | None = None,  # a verb that governs `verb`, and the Spanish for the "to" between them
     predicate: bool = False,  # whether the complement is a predicate of ser or estar
 ) -> Phrase:
-    """Subject, verb and complement, in the word order of each language.
+    """Put subject, verb and complement into the word order of each language.
 
     English: who [will|do|be] not never verb it …; in questions the auxiliary comes first.
     Spanish: who no nunca lo verb …; in questions who follows the verb, or the predicate of ser and estar.
@@ -353,7 +365,7 @@ def assemble(
         english = "will", finite.base
     elif finite.base == "be":  # is … going
         english = finite.english[tense][who.person], finite.participle
-    elif negated or asked:  # did … buy
+    elif negated or is_question:  # did … buy
         present = "does" if who.person == 2 else "do"
         english = "did" if tense == "past" else present, finite.base
     else:
@@ -363,18 +375,18 @@ def assemble(
     source = particles.source + main + chain.source + clitic.source + complement.source
     head = Word(finite.spanish[tense][who.person], (auxiliary + main)[-1])
     target = (*particles.target, *clitic.target, head)
-    if predicate and asked:
+    if predicate and is_question:
         return Phrase(auxiliary + who.source + source, target + complement.target + who.target)
-    if asked:
+    if is_question:
         return Phrase(auxiliary + who.source + source, target + who.target + chain.target + complement.target)
     return Phrase(who.source + auxiliary + source, who.target + target + chain.target + complement.target)
 
 
-def objects(rng: StableRandom, verb: Verb, negated: bool, asked: bool) -> Phrase:
-    """One object of the verb, or two: a big cat but a small house."""
+def objects(rng: StableRandom, verb: Verb, negated: bool, is_question: bool) -> Phrase:
+    """Make one or two objects of the verb: a big cat but a small house."""
     kind = rng.pick(verb.objects)
     if kind in ("text", "thing", "clothes", "furniture") and rng.chance(0.06):
-        return relative(rng, noun_phrase(rng, (kind,), ("the",)))
+        return add_relative_clause(rng, noun_phrase(rng, (kind,), ("the",)))
     owned = verb.stative and "person" not in verb.objects  # things one has, wants or needs
     determiners: Sequence[str] = words.INDEFINITE if owned else words.ANY
     if negated:
@@ -384,35 +396,36 @@ def objects(rng: StableRandom, verb: Verb, negated: bool, asked: bool) -> Phrase
     second = noun_phrase(rng, kinds, determiners)
     if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not rng.chance(0.2):
         return with_personal_a(first, verb)
-    conjunction = phrase("or", "o:0") if asked else phrase("and", "y:0")
-    if owned and not asked:
+    conjunction = phrase("or", "o:0") if is_question else phrase("and", "y:0")
+    if owned and not is_question:
         conjunction = contrast(rng)
     return with_personal_a(first, verb) + conjunction + with_personal_a(second, verb)
 
 
 def thing_phrase(rng: StableRandom) -> Nominal:
-    """A thing as a subject, sometimes with a relative clause."""
+    """Make a subject that is a thing, sometimes with a relative clause."""
     kinds = ("animal", "text", "thing", "clothes", "food", "furniture", "home", "place", "part")
     if rng.chance(0.12):
-        return relative(rng, noun_phrase(rng, kinds[1:-2], ("the",)))
+        return add_relative_clause(rng, noun_phrase(rng, kinds[1:-2], ("the",)))
     return noun_phrase(rng, kinds, words.DEFINITE)
 
 
-def relative(rng: StableRandom, thing: Nominal) -> Nominal:
-    """The thing with a relative clause: the house that my brother sold."""
+def add_relative_clause(rng: StableRandom, thing: Nominal) -> Nominal:
+    """Add a relative clause to a thing: the house that my brother sold."""
     verbs = [verb for verb in words.TRANSITIVE if thing.kind in verb.objects and not verb.stative]
-    both = thing + phrase("that", "que:0") + assemble(subject(rng), rng.pick(verbs), "past", NOTHING)
-    return replace(thing, source=both.source, target=both.target)
+    whole = thing + phrase("that", "que:0") + assemble(subject(rng), rng.pick(verbs), "past", NOTHING)
+    return replace(thing, source=whole.source, target=whole.target)
 
 
 # Phrases
 
 
-def subject(rng: StableRandom, asked: bool = False) -> Nominal:
-    """A person or persons as a subject: a pronoun, a noun phrase, a name, or a name and one of these."""
+def subject(rng: StableRandom, is_question: bool = False) -> Nominal:
+    """Make a subject of one or more persons: a pronoun, a noun phrase, a name, or a name and another person."""
+    pronouns = words.PRONOUNS[1:] if is_question else words.PRONOUNS  # nobody asks what "I" do
     choice = rng.random()
     if choice < 0.55:
-        return name_or_pronoun(rng, words.PRONOUNS[asked:], is_dropped=True)  # nobody asks what "I" do
+        return name_or_pronoun(rng, pronouns, is_dropped=True)
     if choice < 0.85:
         return noun_phrase(rng, words.HUMAN, words.SUBJECT)
     if choice < 0.93:
@@ -425,21 +438,21 @@ def subject(rng: StableRandom, asked: bool = False) -> Nominal:
 
 
 def name_or_pronoun(rng: StableRandom, options: Sequence[tuple[str, int, int]], *, is_dropped: bool = False) -> Nominal:
-    """A name, or a pronoun, which Spanish may drop."""
+    """Choose a name or a pronoun. is_dropped: whether Spanish drops it"""
     text, person, gender = rng.pick(options)
     word = Word(text)
     return Nominal((word,), () if is_dropped else (Word(text, word),), person, gender, (word,))
 
 
 def with_personal_a(thing: Nominal, verb: Verb) -> Phrase:
-    """The object, with the preposition "a" if it is a person and the verb is not tener."""
+    """Add the preposition "a" to an object that is a person, unless the verb is tener."""
     if thing.kind in words.HUMAN and verb is not words.HAVE:
         return Phrase((), (Word("a", None, thing.heads),)) + thing
     return thing
 
 
 def location(rng: StableRandom, kinds: Sequence[str]) -> Phrase:
-    """Where something is: in the garden, near my house."""
+    """Make a phrase of place: in the garden, near my house."""
     noun = rng.pick(words.NOUNS[rng.pick(kinds)])
     usual = (noun.preposition, "en:0")
     relation = rng.pick((usual, usual, usual, usual, ("near", "cerca:0 de~0"), ("behind", "detrás:0 de~0")))
@@ -449,16 +462,16 @@ def location(rng: StableRandom, kinds: Sequence[str]) -> Phrase:
 def noun_phrase(
     rng: StableRandom, kinds: Sequence[str], determiners: Sequence[str], *, noun: Noun | None = None
 ) -> Nominal:
-    """A determiner, adjectives and a noun: `noun`, or one of the kinds. Some determiners are replaced to suit it."""
+    """Make a phrase with `noun`, or a noun of these kinds. Determiners that do not suit the noun are replaced."""
     noun = noun or rng.pick(words.NOUNS[rng.pick(kinds)])
-    chosen = rng.pick(determiners)
+    determiner_key = rng.pick(determiners)
     singular_only = len(noun.english) == 1
     if noun.kind == "kin" and (singular_only or "my" in determiners):
-        chosen = rng.pick(words.POSSESSIVES)
-    elif noun.kind == "person" and chosen in (*words.POSSESSIVES, "bare"):
-        chosen = "the"
-    is_plural = chosen in words.PLURAL
-    if not (is_plural or singular_only or chosen in words.SINGULAR or determiners is words.LOCAL):
+        determiner_key = rng.pick(words.POSSESSIVES)
+    elif noun.kind == "person" and determiner_key in (*words.POSSESSIVES, "bare"):
+        determiner_key = "the"
+    is_plural = determiner_key in words.PLURAL
+    if not (is_plural or singular_only or determiner_key in words.SINGULAR or determiners is words.LOCAL):
         is_plural = rng.chance(0.25)
     head = Word(noun.english[is_plural])
     bare = Nominal(
@@ -466,43 +479,46 @@ def noun_phrase(
     )
 
     before = after = NOTHING
-    if rng.chance(0.1) and not singular_only and chosen not in ("another", "many", "bare"):
-        ranked = chosen in words.DEFINITE and chosen != "this"
+    if rng.chance(0.1) and not singular_only and determiner_key not in ("another", "many", "bare"):
+        ranked = determiner_key in words.DEFINITE and determiner_key != "this"
         word = rng.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
-        before = agreeing(word, words.BEFORE[word], bare)
+        before = agree(word, words.BEFORE[word], bare)
     elif rng.chance(0.2 if determiners is words.LOCAL else 0.45):
         after = description(rng, words.AFTER[noun.kind], bare)
-    before = determiner(rng, chosen, bare) + before
+    before = determiner(rng, determiner_key, bare) + before
     source, target = before.source + after.source + bare.source, before.target + bare.target + after.target
-    if noun.kind == "part" and chosen == "the":  # the door of the house
+    if noun.kind == "part" and determiner_key == "the":  # the door of the house
         whole = phrase("of", "de:0") + noun_phrase(rng, ("home", "place"), words.LOCAL)
         source, target = source + whole.source, target + whole.target
     return replace(bare, source=source, target=target)
 
 
-def determiner(rng: StableRandom, chosen: str, noun: Nominal) -> Phrase:
-    """The determiner `chosen` in agreement with the noun; "number" stands for a number, or "two or three"."""
-    if chosen == "bare":
+def determiner(rng: StableRandom, key: str, noun: Nominal) -> Phrase:
+    """Make a determiner that agrees with the noun.
+
+    key: a key of words.DETERMINERS; or "bare" for none, or "number" for a number or a choice such as "two or three"
+    """
+    if key == "bare":
         return NOTHING
-    if chosen == "number":
+    if key == "number":
         first = rng.pick(range(len(words.NUMBERS) - 1))
         low, high = (phrase(number, f"{spanish}:0") for number, spanish in words.NUMBERS[first : first + 2])
         return low + phrase("or", "o:0") + high if rng.chance(0.25) else low
-    english = "these" if chosen == "this" and noun.plural else chosen
-    return agreeing(english, words.DETERMINERS[chosen], noun)
+    english = "these" if key == "this" and noun.plural else key
+    return agree(english, words.DETERMINERS[key], noun)
 
 
 def description(
     rng: StableRandom, groups: Sequence[Sequence[Adjective]], noun: Nominal, *, predicate: bool = False
 ) -> Phrase:
-    """One adjective (big, very big), or two of different groups (big and expensive; in predicates also with "but")."""
+    """Choose an adjective (big, very big), or two of different groups (big and expensive; in predicates also "but")."""
     group = rng.pick(groups)
     english, forms = rng.pick(group)
-    adjective = agreeing(english, forms, noun)
+    adjective = agree(english, forms, noun)
     others = [other for other in groups if other is not group]
     if others and rng.chance(0.2 if predicate else 0.06):
         conjunction = contrast(rng) if predicate else phrase("and", "y:0")
-        return adjective + conjunction + agreeing(*rng.pick(rng.pick(others)), noun)
+        return adjective + conjunction + agree(*rng.pick(rng.pick(others)), noun)
     if english not in words.ABSOLUTE and rng.chance(0.15):
         return phrase("very", "muy:0") + adjective
     return adjective

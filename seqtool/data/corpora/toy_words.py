@@ -1,4 +1,4 @@
-"""The words of the built-in corpus, from toy_words.yaml, and how they inflect.
+"""Reads the words of the built-in corpus from toy_words.yaml, and inflects them.
 
 A Spanish paradigm has four forms: masculine and feminine singular, masculine and feminine plural. Persons are
 numbered 0 to 4: I, you, he or she, we, they.
@@ -14,7 +14,7 @@ Adjective = tuple[str, tuple[str, ...]]  # English, and the Spanish paradigm
 
 
 class Noun(NamedTuple):
-    english: tuple[str, ...]  # singular and plural; only the singular of what one has just one of: my father
+    english: tuple[str, ...]  # singular and plural; only the singular if a person has just one: my father
     spanish: tuple[str, str]  # singular and plural
     gender: int  # 0: masculine, 1: feminine
     kind: str
@@ -29,8 +29,8 @@ class Verb(NamedTuple):
     infinitive: str
     spanish: Mapping[str, tuple[str, ...]]
     objects: tuple[str, ...] = ()  # kinds of nouns
-    participle: str = ""  # "going", of "be going to"
-    stative: bool = False  # its past is the imperfect
+    participle: str = ""  # "going" in "be going to"
+    stative: bool = False  # whether its past is the imperfect
 
 
 def english_plural(word: str) -> str:
@@ -60,12 +60,12 @@ def paradigms(entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
 
 def adjectives(by_kind: Mapping[str, Sequence[Mapping[str, str]]]) -> dict[str, list[list[Adjective]]]:
-    """By kind of noun, groups of adjectives that describe the same property."""
+    """The groups of adjectives that describe the same property, by the kind of their noun."""
     return {kind: [list(paradigms(group).items()) for group in groups] for kind, groups in by_kind.items()}
 
 
 def noun(english: str, form: str, kind: str) -> Noun:
-    """A noun from its entry in the table, `english[/plural]: spanish gender [preposition]`; "/-": without a plural."""
+    """Read a noun from its entry, `english[/plural]: spanish gender [preposition]`, where "/-" means no plural."""
     spanish, gender, *preposition = form.split()
     singular, _, plural = english.partition("/")
     numbers = (singular,) if plural == "-" else (singular, plural or english_plural(singular))
@@ -75,7 +75,7 @@ def noun(english: str, form: str, kind: str) -> Noun:
 def verb(
     infinitive: str, english: str, objects: Sequence[str] = (), participle: str = "", stative: bool = False
 ) -> Verb:
-    """A verb from its English `base third-person past` and the tables of Spanish endings and irregular forms."""
+    """Make a verb from its English `base third-person past` and the tables of Spanish endings and irregular forms."""
     base, third, past = english.split()
     forms = {"present": (base, base, third, base, base), "past": (past,) * 5}
     if base == "be":
@@ -113,7 +113,7 @@ HUMAN = ("person", "kin")
 NAMES, PRONOUNS, CLITICS, DATIVES = (TABLES[name] for name in ("names", "pronouns", "clitics", "datives"))
 PROFESSIONS, DETERMINERS = paradigms(TABLES["professions"]), paradigms(TABLES["determiners"])
 NUMBERS = list(TABLES["numbers"].items())
-# Determiners to choose from: one that occurs several times is chosen more often.
+# Determiners to choose from. A determiner that occurs several times is chosen more often.
 POSSESSIVES = ("my", "my", "your", "his", "her", "our", "their")
 DEFINITE = ("the", "the", "the", "the", "this", *POSSESSIVES)
 INDEFINITE = ("a", "a", "a", "a", "a", "a", "some", "many", "another", "number")

@@ -1,1 +1,1 @@
-"""Reading images, and storing a captioner's input for them."""
+"""Reads images, and stores the input that a captioner needs for them."""

@@ -1,7 +1,8 @@
 """Finding images.
 
-`find_images` lists the images that files, folders, globs, web addresses and lists name. `ImageNames` and `in_folder`
-find images whose names are spelt differently: in Unicode normal form, case, slashes, folders or suffix.
+`find_images` lists the images that a user names as files, folders, globs, web addresses and lists. `ImageNames` and
+`in_folder` find images although their names are spelt differently: in another Unicode normal form or case, or with
+other slashes, folders or suffixes.
 """
 
 import glob
@@ -20,7 +21,7 @@ from seqtool.runtime.files import read_lines
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 SUFFIX_LIST = ", ".join(SUFFIXES)
-MAX_KINDS = 5  # kinds of other files in a message
+MAX_KINDS = 5  # suffixes of files other than images that a message names
 COCO_NAME = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.\w+)?")  # COCO_val2014_000000000042.jpg, 000000000042.jpg
 
 log = logging.getLogger("seqtool")
@@ -29,17 +30,19 @@ log = logging.getLogger("seqtool")
 def find_images(names: Sequence[str], *, recursive: bool = False) -> list[str]:
     """Return the names of the images that files, folders, globs, http(s) addresses and .txt lists name, in order.
 
-    A folder or glob gives its files with the suffix of an image, sorted. The folders inside a folder are searched only
-    if `recursive`, and links to folders never. Other files in a folder are reported on standard error; those whose
-    names begin with a dot are ignored. A line of a list is any such name except that of a list. Raises InputError if
-    a folder, glob or list gives no image. Missing files are not checked here but by read_image, so that the other
-    images can be read.
+    - A folder or glob stands for its files with the suffix of an image, sorted.
+    - The folders inside a folder are searched only if `recursive`, and links to folders are never followed.
+    - Other files in a folder are reported on standard error; files whose names begin with a dot are ignored.
+    - A line of a list is any such name except the name of a list.
+
+    Raises InputError if a folder, glob or list has no image. Missing files are not checked here but by read_image, so
+    that the other images can be read.
     """
     return [image for name in names for image in _find(name, in_list=False, recursive=recursive)]
 
 
 def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
-    """The images of one name, which may be a line of a list."""
+    """Find the images that one name stands for. in_list: whether the name is a line of a list"""
     path = Path(name)
     if not name:
         raise InputError("The name of an image is empty: write the name of a file, folder or list.")
@@ -67,7 +70,7 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
 
 
 def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
-    """The images in a folder, and with `recursive` in the folders inside it. Reports what is left out."""
+    """Find the images in a folder, and with `recursive` in the folders inside it. Reports the files left out."""
     images: list[Path] = []
     other_files: Counter[str] = Counter()  # by suffix
     skipped_folders = 0
@@ -117,10 +120,10 @@ class ImageNames:
                 self._by_stem.setdefault(_without_suffix(parts[-1]), []).append((name, parts))
 
     def find(self, name: str) -> list[str]:
-        r"""The names of the set that best match `name`: none, one, or several that match equally well.
+        r"""The names in the set that best match `name`: none, one, or several that match equally well.
 
-        Two names match if one path is the end of the other, in any normal form and case, where one of the two may lack
-        its suffix: `Photos\a.JPG` and `a` match `a.jpg`.
+        Two names match if one path is the end of the other, in any normal form and case. One of them may lack its
+        suffix: `Photos\a.JPG` and `a` match `a.jpg`.
         """
         parts = _parts(name)
         *folders, file = parts or ("",)
@@ -135,10 +138,10 @@ class ImageNames:
 
 
 def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str, str]:
-    """Find the path in the directory of each image that `file` names, also if it is spelt differently.
+    """Find the path in the directory of each image that `file` names, even if the name is spelt differently.
 
-    A name keeps itself as its path if the directory has no such image, or if `file` also names that image exactly. A
-    name may have folders in front that the path lacks, if the last is the directory or all names begin with them.
+    The path is the name itself if the directory has no such image, or if `file` also names that image exactly. A name
+    may begin with folders that the path lacks if the last of them is the directory, or if all names begin with them.
 
     Raises InputError for a name that several images match, and for two names of the same image.
     """
@@ -148,8 +151,8 @@ def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str,
         return paths
     images, exact = ImageNames(images_in(directory)), paths.keys() - {*missing}
     directory_names = {*_parts(directory.name), *_parts(directory.resolve().name)}
-    first, last = min(map(_parts, paths)), max(map(_parts, paths))  # what both begin with, all names begin with
-    name_of: dict[str, str] = {}
+    first, last = min(map(_parts, paths)), max(map(_parts, paths))  # a common beginning of both is common to all names
+    name_by_match: dict[str, str] = {}
     for name in missing:
         matches = [] if ".." in Path(name).parts else images.find(name)
         if not matches:
@@ -162,19 +165,19 @@ def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str,
             raise InputError(f"{file} names {name}, which could be {directory}/{matches[0]} or {matches[1]}.")
         if matches[0] not in exact:
             paths[name] = matches[0]
-            if (other := name_of.setdefault(matches[0], name)) != name:
+            if (other := name_by_match.setdefault(matches[0], name)) != name:
                 raise InputError(f"{file} names {other} and {name}, but {directory} has only {matches[0]}.")
-    if name_of:
-        path, name = next(iter(name_of.items()))
+    if name_by_match:
+        path, name = next(iter(name_by_match.items()))
         log.warning(
             "%s of the %s images of %s have other names in %s: %s calls one %s, %s has %s.",
-            *(f"{len(name_of):,}", f"{len(paths):,}", file, directory, file, name, directory, path),
+            *(f"{len(name_by_match):,}", f"{len(paths):,}", file, directory, file, name, directory, path),
         )
     return paths
 
 
 def image_id(image: str) -> int | str:
-    """The id for COCO's tools: COCO's number, if the name is this or has the form of COCO's file names, or the name."""
+    """The id for COCO's tools: a number if the name is one or has the form of COCO's file names, else the name."""
     if match := COCO_NAME.fullmatch(image):
         return int(match[1])
     return int(image) if image.isdecimal() and str(int(image)) == image else image

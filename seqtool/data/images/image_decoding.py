@@ -1,4 +1,7 @@
-"""Reading images, and fitting them to a model's input; torch is not imported, so that further processes start fast."""
+"""Reads images, and fits them to a model's input.
+
+This module does not import torch, so that further processes start fast.
+"""
 
 import math
 import stat
@@ -22,16 +25,16 @@ from seqtool.errors import InputError, UnfinishedError
 from seqtool.runtime import network
 from seqtool.runtime.workers import in_order
 
-MAX_PIXELS = 100_000_000  # of an image
+MAX_PIXELS = 100_000_000  # larger images are refused
 TOO_LARGE = f"has more than {MAX_PIXELS // 1_000_000} million pixels: make it smaller."
 LARGE_PIXELS = 16_000_000  # larger images are read one at a time and reduced at once, so that they need little memory
-BAND_PIXELS = 1_000_000  # converted at a time
+BAND_PIXELS = 1_000_000  # pixels that are converted at a time
 CHUNK = 64  # images that are read, and encoded by the backbone, together
-MIN_PARALLEL = 4 * CHUNK  # images: fewer are read by this process, before others could start
+MIN_PARALLEL = 4 * CHUNK  # fewer images are read by this process: it finishes before other processes could start
 MAX_FILE_BYTES = 2**30  # files are read whole, by several processes at the same time
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")  # others are not tried: Pillow runs Ghostscript on EPS
 ORIENTATION = 0x0112  # the EXIF tag
-UPRIGHT = {  # the transposition that makes an image of this orientation upright; 1 is upright already
+UPRIGHT = {  # the transposition that makes an image upright, by its orientation; images with 1 are upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -52,18 +55,21 @@ class ImageError(InputError):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)  # both, so that it can be pickled
         self.name = name
-        self.reason = reason  # a clause that follows the name: "does not exist."
+        self.reason = reason  # the end of a sentence that begins with the name: "does not exist."
 
     def __str__(self) -> str:
         return f"{self.name} {self.reason}"
 
 
 class _Quiet:
-    """A context without warnings, for several threads: with catch_warnings alone, these might stay suppressed."""
+    """A context that suppresses warnings and that several threads may enter at the same time.
+
+    With catch_warnings alone, warnings might stay suppressed after the last thread has left.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._threads = 0  # in the context
+        self._threads = 0  # the number of threads in the context
 
     def __enter__(self) -> None:
         with self._lock:
@@ -103,7 +109,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
     An animation gives its first frame. Colour profiles are ignored. Raises ImageError, which calls the image `name`.
     """
     if isinstance(file, Path):
-        with _opened(file, name) as stream:
+        with _open_regular_file(file, name) as stream:
             return open_image(stream, name=name)
     with QUIET:
         try:
@@ -117,7 +123,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
                 reason = "is in Apple's HEIC format, which is not read: convert it to JPEG."
             raise ImageError(name, reason) from error
         except DAMAGE as error:
-            raise _damaged(name, error) from error
+            raise _damage_error(name, error) from error
         return upright_rgb(image, name=name)
 
 
@@ -137,11 +143,11 @@ def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
                 orientation = image.getexif().get(ORIENTATION)
             return rgb.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else rgb
         except DAMAGE as error:
-            raise _damaged(name, error) from error
+            raise _damage_error(name, error) from error
 
 
 def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
-    """The pixels of the RGB image, size×size×3. Mode `crop` takes its central square, `squash` distorts the image."""
+    """Scale an RGB image to size×size×3 pixels. Mode `crop` uses its central square, `squash` distorts the image."""
     width, height = image.size
     box = None
     if mode == "crop":  # cropped before it is scaled: scaling a long, thin image first would make it huge
@@ -151,11 +157,11 @@ def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
     return np.array(image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0))
 
 
-def _damaged(name: str, error: BaseException) -> ImageError:
+def _damage_error(name: str, error: BaseException) -> ImageError:
     return ImageError(name, f"is a damaged image ({str(error).rstrip('.') or type(error).__name__}).")
 
 
-def _opened(path: Path, name: str) -> BinaryIO:
+def _open_regular_file(path: Path, name: str) -> BinaryIO:
     """Open a regular file. Raises ImageError."""
     try:
         mode = path.stat().st_mode
@@ -172,10 +178,10 @@ def _opened(path: Path, name: str) -> BinaryIO:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """The image as RGB, over white; converted in bands of rows, so that intermediate results need little memory."""
+    """Convert an image to RGB, over white, in bands of rows, so that intermediate results need little memory."""
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, not 8 or 16 bits")
-    is_grey = image.mode.startswith("I")  # of 16 bits; Pillow has converted 16-bit colours to 8 bits already
+    is_grey = image.mode.startswith("I")  # with 16 bits; Pillow has already converted 16-bit colours to 8 bits
     if not (is_grey or image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info):
         return image if image.mode == "RGB" else image.convert("RGB")
     rgb = Image.new("RGB", image.size)
@@ -197,7 +203,7 @@ class Chunk(NamedTuple):
     """Images that were read together."""
 
     pixels: NDArray[np.uint8]  # images×3×size×size, without the unreadable images
-    refused: dict[int, str]  # by the index of each unreadable image, the reason: a clause without the file's name
+    refused: dict[int, str]  # the reason, a clause without the file's name, by the index of each unreadable image
 
 
 def load(
@@ -207,9 +213,9 @@ def load(
 
     images: the SHA-256 of each image's content and its file
     mode: as for `fit`
-    processes: how many processes read them; None: one per CPU, up to 8
+    processes: the number of processes that read them; None means one per CPU, up to 8
 
-    Raises InputError if a file's content has changed, UnfinishedError if it can no longer be read.
+    Raises InputError if a file's content has changed, and UnfinishedError if it can no longer be read.
     """
     chunks = (images[start : start + CHUNK] for start in range(0, len(images), CHUNK))
     return in_order(
@@ -232,7 +238,7 @@ def _load(images: Sequence[tuple[str, Path]], *, size: int, mode: str) -> Chunk:
 
 
 def _content(file: Path, expected: str) -> bytes:
-    """The file's content, checked against the digest under which its row is stored."""
+    """Read the file's content. Raises InputError if it does not have the digest under which its row is stored."""
     try:
         with file.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)

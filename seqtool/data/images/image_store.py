@@ -1,12 +1,12 @@
-"""Preparing images with captions.
+"""Prepares images with captions.
 
-The captions are encoded by one vocabulary. The images' annotation vectors, or pixels, are in an image store, which is
+The captions are encoded with one vocabulary. The images' annotation vectors, or pixels, are in an image store, which is
 made once and memory-mapped:
 
     cache/images-vgg19-1f2e3d4c5b6a/
         values.bin      float16 annotation vectors N×S×D, or uint8 pixels N×3×size×size (cache/images-pixels-…)
-        digests.txt     the SHA-256 of each row's image file; rows are in the order of these
-        summary.json    grid, dimension, backbone, a hash of its weights, which images were refused and why, versions
+        digests.txt     the SHA-256 of each row's image file, sorted
+        summary.json    grid, dimension, backbone, a hash of its weights, the refused images with reasons, versions
 
 The name of a store depends on the content of the images and on the backbone, not on file names, splits or captions, so
 corpora with the same images share a store.
@@ -47,7 +47,7 @@ from seqtool.settings import Config
 
 Images = Sequence[tuple[str, Path]]  # the SHA-256 of each image's content, and a file that has it
 
-FORMAT = 2  # of the directory, part of its name
+FORMAT = 2  # the version of the directory's format, which enters the directory's name
 VALUES, DIGESTS = "values.bin", "digests.txt"
 MAX_FLOAT16 = torch.finfo(torch.float16).max  # 65,504
 IMAGES_TOO_LARGE = (
@@ -61,14 +61,14 @@ class ImageStore:
     """Stored annotation vectors or pixels, one row per image.
 
     summary: the content of summary.json
-    locations: rows and columns of the grid of annotation vectors; None for pixels
-    digests: for each of `files`, the digest of its content, or None if it could not be read
-    rows: for each of `files`, its row, or -1 if it was refused
-    refused: for each of `files` that was refused, by its index, a sentence with the reason
+    locations: the numbers of rows and columns of the grid of annotation vectors; None for pixels
+    digests: the digest of the content of each of `files`; None if it could not be read
+    rows: the row of each of `files`; -1 if it was refused
+    refused: a sentence with the reason for each of `files` that was refused, by its index
     """
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
-        """Open a store, and find `files`, which have these digests, in it. Raises InputError unless it is complete."""
+        """Open a store, and find `files`, which have these digests, in it. Raises InputError if it is incomplete."""
         self.directory = directory
         self.summary = summary = read_summary(directory, format_version=FORMAT, kind="an image store")
         self.locations: tuple[int, int] | None = None
@@ -83,13 +83,13 @@ class ImageStore:
             self._values = np.memmap(directory / VALUES, kind, mode="r", shape=shape)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.") from error
-        row_of = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
+        row_by_digest = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
         self.digests = digests
-        self.rows = np.array([row_of.get(digest or "", -1) for digest in digests], np.int64)
+        self.rows = np.array([row_by_digest.get(digest or "", -1) for digest in digests], np.int64)
         self.refused: dict[int, str] = {}
         for i in np.flatnonzero(self.rows < 0).tolist():
             reason = summary["refused"].get(digests[i])
-            self.refused[i] = unreadable(files[i]) if reason is None else f"{files[i]} {reason}"
+            self.refused[i] = unreadable_reason(files[i]) if reason is None else f"{files[i]} {reason}"
 
     def __len__(self) -> int:
         return len(self._values)
@@ -100,11 +100,11 @@ class ImageStore:
         return Pixels(values) if self.locations is None else Annotations(values)
 
     def fits(self, backbone: nn.Module) -> bool:
-        """Whether the store suits a model with this backbone: it has pixels, or annotation vectors of this backbone."""
+        """Whether a model with this backbone can use the store, which has pixels or this backbone's vectors."""
         return self.locations is None or self.summary["weights"] == weights_digest(backbone)
 
     def describe(self) -> str:
-        """A line with the kind, shape, backbone, number and size of what is stored."""
+        """A line with the kind of the stored rows, their shape, backbone, number and size."""
         summary, shape = self.summary, self._values.shape
         size = f"{shape[0]:,} images, {size_text(self._values.nbytes)}"
         if self.locations is None:
@@ -139,7 +139,7 @@ def prepare_captions(
     config: the settings under `data`
     encoder: the image encoder that the store is for
     device: where the backbone computes
-    needs: as for `prepare`
+    needs: the splits that the corpus must have
     """
     steps = partial(CaptionSteps, encoder=encoder, device=device)
     return prepare(config, ImageCorpus, steps, needs=needs)
@@ -167,7 +167,7 @@ class CaptionSteps(Steps):
         self._used: dict[str, list[Captioned]] = {}
         self._refused: dict[str, list[Captioned]] = {}
         digests = dict(zip(files, store.digests, strict=True))
-        content = hashlib.sha256()  # of the images and their names, since the cache has both
+        content = hashlib.sha256()  # a hash of the images and their names, since the cache has both
         for split, images in splits.items():
             self._used[split] = [image for image in images if image.file not in self._reasons]
             self._refused[split] = [image for image in images if image.file in self._reasons]
@@ -196,14 +196,14 @@ class CaptionSteps(Steps):
         )
         write_lines(directory / f"{split}.images.jsonl", map(json.dumps, records))
 
-    def dropped(self, split: str) -> Counter[str]:
+    def count_dropped(self, split: str) -> Counter[str]:
         return Counter({"of refused images": sum(len(image.captions) for image in self._refused[split])})
 
     def summary(self, directory: Path) -> dict[str, Any]:
         refused = ((split, self._reasons[image.file]) for split, images in self._refused.items() for image in images)
         write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
         if self.store.refused:
-            file = directory.with_suffix("") / REFUSED  # its path when the cache is complete
+            file = directory.with_suffix("") / REFUSED  # its path once the cache is complete
             log.warning("%s images cannot be used: %s has the reasons", f"{len(self.store.refused):,}", file)
         return {}
 
@@ -217,32 +217,32 @@ class CaptionSteps(Steps):
 def prepare_store(
     files: Sequence[Path], encoder: EncoderSettings, *, root: Path, processes: int | None, device: torch.device
 ) -> ImageStore:
-    """Open the store of these images, which is made if it does not exist.
+    """Open the store of these images. It is made if it does not exist.
 
     files: the images; files with the same content share a row, and unreadable files are left out
     encoder: if it is frozen, its annotation vectors are stored as float16; if it is trained, its input pixels
     root: the directory of the stores
-    processes: how many processes read the images; None: one per CPU, up to 8
+    processes: the number of processes that read the images; None means one per CPU, up to 8
     device: where the backbone computes, in this process
 
-    Raises InputError if no image can be used, if one changes meanwhile, or if the disk has too little space. If
-    anything but bad input interrupts it, the next call resumes.
+    Raises InputError if no image can be used, if an image changes meanwhile, or if the disk has too little space. The
+    next call resumes interrupted work, unless bad input was the reason.
     """
     encoder.check()
     root.mkdir(parents=True, exist_ok=True)
     frozen = encoder.fine_tune_from is None
     name = f"images-{encoder.backbone.rpartition('/')[2]}" if frozen else "images-pixels"
     if frozen and not any(root.glob(f"{name}-*/{SUMMARY}")):
-        check_default_weights(encoder)  # they are needed, since no store is complete
+        check_default_weights(encoder)  # no store is complete, so the weights are needed
     memory = Digests(root / "digests.json")
-    digests = memory.of(files)
+    digests = memory.compute(files)
     distinct = {digest: file for digest, file in zip(digests, files, strict=True) if digest is not None}
     inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(distinct), "pixels": [encoder.size, encoder.fit]}
     if frozen:
         inputs["backbone"] = backbone_fingerprint(encoder, memory)
     directory = directory_path(root, name, inputs)
 
-    @memory.unchanged()
+    @memory.check_unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
         summary = _fill(unfinished, sorted(distinct.items()), encoder, processes=processes, device=device)
         return {**summary, "inputs": {**inputs, "images": len(distinct)}}
@@ -251,9 +251,9 @@ def prepare_store(
         folder = next((folder for folder in files[0].parents if folder.is_dir()), None)
         nearby = ""
         if folder is not None and not files[0].exists():
-            others = images_in(folder)
-            nearby = f" {folder} has other images, such as {others[0]}." if others else f" {folder} has no images."
-        raise InputError(f"None of the {len(files):,} images can be used; {unreadable(files[0])}{nearby}")
+            images = images_in(folder)
+            nearby = f" {folder} has other images, such as {images[0]}." if images else f" {folder} has no images."
+        raise InputError(f"None of the {len(files):,} images can be used; {unreadable_reason(files[0])}{nearby}")
     make_once(directory, fill)
     return ImageStore(directory, files, digests)
 
@@ -261,8 +261,9 @@ def prepare_store(
 def _fill(
     directory: Path, images: Images, encoder: EncoderSettings, *, processes: int | None, device: torch.device
 ) -> dict[str, Any]:
-    """Write all files of a store except its summary, which is returned. Resumes an interrupted preparation if that had
-    the same weights and versions.
+    """Write all files of a store except its summary, which is returned.
+
+    Resumes an interrupted preparation if it had the same weights and versions.
     """
     backbone = weights = None
     shape: tuple[int, ...] = (3, encoder.size, encoder.size)
@@ -279,9 +280,9 @@ def _fill(
     if progress.get("by") != made_by:
         progress = {"done": 0, "refused": {}}
     done: int = progress["done"]
-    refused: dict[str, str] = dict(progress["refused"])  # the reasons, by digest
+    refused: dict[str, str] = dict(progress["refused"])  # reasons by digest
 
-    def written(progress: Mapping[str, Any]) -> int:
+    def written_bytes(progress: Mapping[str, Any]) -> int:
         """The bytes of the rows written so far."""
         return int(progress["done"] - len(progress["refused"])) * row_bytes
 
@@ -290,7 +291,7 @@ def _fill(
     total, free = len(images) * row_bytes, shutil.disk_usage(directory).free
     count = f"{len(images):,}"
     log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{total:,}", size_text(total), count)
-    needed = total - written(progress)
+    needed = total - written_bytes(progress)
     if needed > free:
         raise UnfinishedError(
             f"The image store needs {size_text(needed)} and {directory.parent} has {size_text(free)} "
@@ -301,27 +302,27 @@ def _fill(
         closing(chunks),
         (directory / VALUES).open("ab") as file,
         progress_bar(total=len(images), unit=" images", description="Images") as bar,
-        unfinished.recording("images", lambda progress: cut(file, written(progress))) as note_progress,
+        unfinished.record_regularly("images", lambda progress: cut(file, written_bytes(progress))) as note_progress,
     ):
-        cut(file, written(progress))
+        cut(file, written_bytes(progress))
         bar.update(done)
         for chunk in chunks:
             if len(chunk.pixels):
-                file.write(_encoded(chunk.pixels, backbone, encoder, device).tobytes())
+                file.write(_make_rows(chunk.pixels, backbone, encoder, device).tobytes())
                 file.flush()
             refused |= {images[done + index][0]: reason for index, reason in chunk.refused.items()}
             read = len(chunk.pixels) + len(chunk.refused)
             done += read
             bar.update(read)
             note_progress({"done": done, "refused": dict(refused), "by": made_by})
-    kept = [digest for digest, _ in images if digest not in refused]
-    if not kept:
+    usable_digests = [digest for digest, _ in images if digest not in refused]
+    if not usable_digests:
         digest, path = images[0]
         raise InputError(f"None of the {len(images):,} images can be used; {path} {refused[digest]}")
-    (directory / DIGESTS).write_text("".join(f"{digest}\n" for digest in kept))
+    (directory / DIGESTS).write_text("".join(f"{digest}\n" for digest in usable_digests))
     return {
         "format": FORMAT,
-        "shape": [len(kept), *shape],
+        "shape": [len(usable_digests), *shape],
         "type": kind.str,
         "locations": None if backbone is None else list(backbone.locations),
         "dimension": None if backbone is None else backbone.dimension,
@@ -334,10 +335,10 @@ def _fill(
     }
 
 
-def _encoded(
+def _make_rows(
     pixels: NDArray[np.uint8], backbone: nn.Module | None, encoder: EncoderSettings, device: torch.device
 ) -> NDArray[Any]:
-    """The rows that are stored for these images: their annotation vectors, or their pixels without a backbone."""
+    """Make the rows that are stored for these images: annotation vectors, or pixels if there is no backbone."""
     if backbone is None:
         return pixels
     with out_of_memory(lambda: IMAGES_TOO_LARGE, device), torch.inference_mode():
@@ -353,8 +354,8 @@ def _encoded(
     return values
 
 
-def unreadable(file: Path) -> str:
-    """A sentence with the reason why a file has no digest."""
+def unreadable_reason(file: Path) -> str:
+    """A sentence that says why a file has no digest."""
     try:
         open_image(file, name=str(file))
     except ImageError as error:

@@ -1,4 +1,4 @@
-"""Word alignments: from attention over pieces to links in Pharaoh format, `i-j`.
+"""Word alignments: makes links from attention over pieces, and reads and writes them in Pharaoh format, `i-j`.
 
 Text is split into words at white space, unless a setting or a corpus chooses another way (`words.SPLITS`). A link is a
 pair (source word, target word), both counted from 0. Matrices are target words × source words, as in attention.
@@ -23,16 +23,17 @@ SHADES = " ░▒▓█"  # the weights 0, 1/4, 1/2, 3/4 and 1 in a terminal
 SPACE = "▁"  # U+2581: at the start of a piece, it marks the space before it
 
 
-def joined(pieces: Iterable[str]) -> str:
-    """The text that pieces form."""
+def join_pieces(pieces: Iterable[str]) -> str:
+    """The text of these pieces."""
     return "".join(pieces).replace(SPACE, " ").strip()
 
 
 def piece_words(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
-    """For each piece of a text, the index of the word in which it begins. Both are spelt in the same way.
+    """For each piece of a text, the index of the word in which it begins.
 
-    White space is ignored. A piece that spans several words belongs to the first of them. A piece of spaces alone
-    belongs to the word that follows it, and has the index -1 if none follows.
+    Pieces and words must be spelt in the same way; white space is ignored. A piece that spans several words
+    belongs to the first of them. A piece of
+    spaces alone belongs to the next word, and has the index -1 after the last word.
     """
     ends = list(accumulate(len("".join(word.split())) for word in words))
     indices, position = [], 0
@@ -44,7 +45,7 @@ def piece_words(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
 
 
 def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[int], shape: tuple[int, int]) -> Matrix:
-    """Attention between words from attention between pieces: summed over source pieces, averaged over target pieces.
+    """Attention between words: attention between pieces, summed over source pieces and averaged over target pieces.
 
     attention: target pieces × source pieces, without the row and the column of EOS.
     source, target: the index of the word of each piece (`piece_words`).
@@ -66,7 +67,7 @@ def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[in
 
 
 def hard_alignment(matrix: Matrix) -> set[Link]:
-    """Link each target word to the source word it attends to most (the first of equals); a row of zeros has no link."""
+    """Link each target word to the first source word with the largest weight. A row of zeros has no link."""
     if matrix.size == 0:
         return set()
     best = matrix.argmax(axis=1)

@@ -1,4 +1,4 @@
-"""Pretrained word vectors from text files of word2vec, GloVe and fastText, with lines of `word value value …`."""
+"""Reads pretrained word vectors from text files of word2vec, GloVe and fastText, with lines `word value value …`."""
 
 from pathlib import Path
 
@@ -10,12 +10,13 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import read_lines
 
 
-def pretrained(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The ids that have a vector in the file, and their vectors, ids × size.
+def read_vectors(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Read the vectors of a vocabulary's pieces. Returns the ids that have a vector, and the vectors, ids × size.
 
-    The vector of a word is given to the piece that is the whole word (▁cat); a piece inside a word has a vector only if
-    the file lists the piece itself. The first line may be word2vec's header of two numbers, and blank lines are
-    skipped. Raises InputError for a line that does not have `size` numbers, or if no word is in the vocabulary.
+    A piece that is a whole word (▁cat) gets the vector of the word. A piece inside a word has a vector only if the file
+    lists the piece itself. The first line may be word2vec's header of two numbers. Blank lines are skipped.
+
+    Raises InputError for a line that does not have `size` numbers, or if no word is in the vocabulary.
     """
     ids: dict[str, int] = {}
     for index in range(len(SPECIALS), len(vocabulary)):

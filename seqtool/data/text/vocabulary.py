@@ -1,9 +1,9 @@
-"""Vocabularies, which are learnt from text, and encode text as token ids and decode it again.
+"""Vocabularies: they are learnt from text, encode text as token ids, and decode token ids as text.
 
-Pieces are SentencePiece's, words or characters. ▁ (U+2581) at the start of a piece is the space before it, so that
+Pieces come from SentencePiece, or are words or characters. ▁ (U+2581) at the start of a piece is the space before it:
 `"".join(pieces).replace("▁", " ").strip()` is the text. Ids 0 to 3 are padding, unknown, begin and end.
 
-A verbatim vocabulary, for language models, leaves white space as it is: the pieces of a text, joined, are the text,
+A verbatim vocabulary, for language models, keeps white space unchanged: joining the pieces of a text gives the text,
 except for unknown pieces, and for ▁ itself, which is read as a space.
 """
 
@@ -35,9 +35,7 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
 BLOCK = "▅"  # U+2585
 STAND_INS = {BLOCK: "\ufdd0", "\0": "\ufdd1", "\x1f": "\ufdd2"}
-"""Replacements for the characters that SentencePiece reserves for itself, since it skips lines that contain them. They
-are Unicode noncharacters, which a text should not contain.
-"""
+"""Replacements, Unicode noncharacters, for characters that SentencePiece reserves: it skips lines that have them."""
 
 PLAIN_VERBATIM = re.compile(r" ?\w+| ?[^\w\s]|\s")  # like `CombiningMarks.verbatim`, for text without such marks
 
@@ -47,7 +45,7 @@ NORMALIZATIONS: Mapping[str, Callable[[str], str]] = {
     "nfc": partial(unicodedata.normalize, "NFC"),
     "nfkc": partial(unicodedata.normalize, "NFKC"),
 }
-MAX_LINE_CHARACTERS = 2**14  # SentencePiece is given longer lines in parts
+MAX_LINE_CHARACTERS = 2**14  # longer lines are passed to SentencePiece in parts
 MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS  # a character has at most 4 bytes; SentencePiece skips longer lines
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
@@ -62,7 +60,7 @@ class Form(NamedTuple):
     kind: str  # one of `KINDS`
     normalization: str  # one of `NORMALIZATIONS`
     lowercase: bool
-    verbatim: bool = False  # whether white space stays as it is
+    verbatim: bool = False  # whether white space is kept unchanged
 
     @property
     def is_listed(self) -> bool:
@@ -82,10 +80,10 @@ class Form(NamedTuple):
         return text if self.verbatim else " ".join(text.split())
 
     def pieces(self, text: str) -> list[str]:
-        """The pieces that a listed (word or verbatim character) vocabulary counts; spaces are written ▁.
+        """The pieces of a text for a listed vocabulary (words or verbatim characters); spaces are written ▁.
 
-        Words are split by `words_and_punctuation`, with ▁ before each that follows a space or begins the text. Verbatim
-        pieces are characters; or words and other symbols, with the space before them, and other white space.
+        Words are split by `words_and_punctuation`, with ▁ before each word that follows a space or begins the text.
+        Verbatim pieces are characters, or words and other symbols with the space before them, and other white space.
         """
         text = self.normalize(text)
         if not self.verbatim:
@@ -103,19 +101,19 @@ class Vocabulary(ABC):
     """Encodes text as token ids: text is normalised, split into pieces, and each piece has an id."""
 
     def __init__(self, pieces: Iterable[str], form: Form) -> None:
-        """pieces: the pieces in the order of their ids, without the special ones."""
+        """pieces: the pieces in the order of their ids, without the special pieces."""
         self._pieces = [*SPECIALS, *pieces]
         self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= len(SPECIALS)}
         self._unknown = SPACE + UNKNOWN if form.is_listed and not form.verbatim else UNKNOWN
         self.form = form
 
     def __len__(self) -> int:
-        """The number of ids, the four special ones included."""
+        """The number of ids, including the four special ids."""
         return len(self._pieces)
 
     @abstractmethod
     def pieces(self, text: str) -> list[str]:
-        """The pieces of the text, one for each id of `encode`; an unknown piece is as it occurs in the text."""
+        """The pieces of the text, one for each id of `encode`. An unknown piece is spelt as in the text."""
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -138,11 +136,11 @@ class Vocabulary(ABC):
         return self.encode_batch([text])[0]
 
     def encode_beginning(self, beginning: str | Sequence[str]) -> list[int]:
-        """The ids of a text, or of pieces, since encoding the text of pieces could yield other pieces."""
+        """The ids of a text or of pieces. Pieces are not encoded as text, which could split them into other pieces."""
         return self.encode(beginning) if isinstance(beginning, str) else [self.index(piece) for piece in beginning]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids, without padding, begin and end."""
+        """The text of these ids. PAD, BOS and EOS are left out."""
         pieces = (self.piece(int(index)) for index in ids if index not in (PAD, BOS, EOS))
         text = "".join(pieces).replace(SPACE, " ")
         return text if self.form.verbatim else text.strip()
@@ -165,7 +163,7 @@ class Vocabulary(ABC):
 
 @final
 class SentencePieceVocabulary(Vocabulary):
-    """Pieces by unigram language model or byte pair encoding, or characters (Kudo & Richardson 2018)."""
+    """A SentencePiece model (Kudo & Richardson 2018): unigram language model, byte pair encoding or characters."""
 
     def __init__(self, model: bytes, form: Form) -> None:
         self._model = model
@@ -176,25 +174,25 @@ class SentencePieceVocabulary(Vocabulary):
         learnt = set().union(*pieces)
         self._to_stand_ins = {ord(reserved): other for reserved, other in STAND_INS.items() if other in learnt}
         self._from_stand_ins = {ord(other): chr(reserved) for reserved, other in self._to_stand_ins.items()}
-        super().__init__(map(self._restored, pieces[len(SPECIALS) :]), form)
+        super().__init__(map(self._restore, pieces[len(SPECIALS) :]), form)
 
     def pieces(self, text: str) -> list[str]:
-        return [self._restored(piece) for piece in self._processor.encode(self._prepared(text), out_type=str)]
+        return [self._restore(piece) for piece in self._processor.encode(self._normalize(text), out_type=str)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        prepared = [self._prepared(text) for text in texts]
+        prepared = [self._normalize(text) for text in texts]
         return list(self._processor.encode(prepared, out_type=int, num_threads=1))
 
     def body(self) -> bytes:
         return self._model
 
-    def _prepared(self, text: str) -> str:
-        """The text as SentencePiece reads it: normalised, with stand-ins for reserved characters."""
+    def _normalize(self, text: str) -> str:
+        """Normalise a text and replace reserved characters by their stand-ins, for SentencePiece."""
         text = self.form.normalize(text)
         return text.translate(self._to_stand_ins) if self._to_stand_ins else text
 
-    def _restored(self, piece: str) -> str:
-        """The piece with the reserved characters in place of their stand-ins."""
+    def _restore(self, piece: str) -> str:
+        """Put the reserved characters in place of their stand-ins."""
         return piece.translate(self._from_stand_ins) if self._from_stand_ins else piece
 
 
@@ -246,7 +244,7 @@ def save_all(directory: Path, vocabularies: Mapping[str, Vocabulary]) -> None:
 
 
 def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
-    """The vocabulary that `save_all` wrote for each side (source and target, or only target); a joint one is shared."""
+    """Read the vocabulary that `save_all` wrote for each side: source and target, or only target."""
     is_pair = "source" in sides
     if is_pair and (directory / JOINT).exists():
         return dict.fromkeys(sides, load(directory / JOINT))
@@ -260,7 +258,7 @@ def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
 
 @lru_cache(maxsize=1 << 16)
 def _token_pieces(token: str) -> tuple[str, ...]:
-    """The words and punctuation of a text without spaces, with ▁ before the first."""
+    """The words and punctuation of a text without spaces, with ▁ before the first of them."""
     first, *others = words_and_punctuation(token)
     return (SPACE + first, *others)
 
@@ -268,22 +266,22 @@ def _token_pieces(token: str) -> tuple[str, ...]:
 # Unknown pieces
 
 
-def unknown_in(texts: Sequence[str], vocabulary: Vocabulary) -> str:
-    """The most frequent pieces of the texts that are unknown to the vocabulary, as `commonest_unknown` writes them."""
+def list_unknown_pieces(texts: Sequence[str], vocabulary: Vocabulary) -> str:
+    """List the most frequent unknown pieces of the texts, as `list_commonest` does."""
     encoded = zip(texts, vocabulary.encode_batch(texts), strict=True)
     pieces = (zip(vocabulary.pieces(text), ids, strict=True) for text, ids in encoded if UNK in ids)
-    return commonest_unknown(Counter(piece for piece, index in chain.from_iterable(pieces) if index == UNK))
+    return list_commonest(Counter(piece for piece, index in chain.from_iterable(pieces) if index == UNK))
 
 
-def commonest_unknown(counts: Mapping[str, int]) -> str:
-    """A list of the most frequent of these pieces, each with its count: “<” (320), “>” (318)."""
+def list_commonest(counts: Mapping[str, int]) -> str:
+    """List the most frequent of these pieces, each with its count: “<” (320), “>” (318)."""
     commonest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMED_UNKNOWN]
     return ", ".join(f"“{_printable(piece)}” ({count:,})" for piece, count in commonest)
 
 
 def unknown_sentence(counts: Mapping[str, int]) -> str:
     """A sentence that names the unknown pieces, or the most frequent of them."""
-    return f"{'The commonest are' if len(counts) > MAX_NAMED_UNKNOWN else 'Unknown:'} {commonest_unknown(counts)}."
+    return f"{'The commonest are' if len(counts) > MAX_NAMED_UNKNOWN else 'Unknown:'} {list_commonest(counts)}."
 
 
 def _printable(piece: str) -> str:
@@ -300,18 +298,19 @@ class VocabularySettings(declarations.Vocabulary):
     """The settings under `data.vocabulary`.
 
     kind: unigram, bpe, char or word.
-    size: the number of entries, the four special ones included: exact for unigram and bpe, a maximum for char and word.
-    source_size, target_size: the size on that side, if not None.
+    size: the number of entries with the four special ones: exact for unigram and bpe, a maximum for char and word.
+    source_size: the size of the source vocabulary; None means `size`.
+    target_size: the size of the target vocabulary; None means `size`.
     joint: whether both languages share one vocabulary.
-    minimum_count: the least count of a word, or of a character of plain text, that is an entry.
-    sample: the number of pairs, drawn at random, from which SentencePiece learns; None is all, kept in memory.
+    minimum_count: the least number of times that an entry, a word or a character of plain text, occurs.
+    sample: the number of random pairs from which SentencePiece learns; None means all pairs, kept in memory.
     normalization: none, nfc or nfkc.
     lowercase: whether text is converted to lower case.
-    reuse: the directory of a cache or checkpoint whose vocabularies are used; the other settings are then ignored.
+    reuse: the directory of a cache or checkpoint whose vocabularies are used instead; other settings are then ignored.
     """
 
     def check(self) -> None:
-        """Raise InputError for a value that no vocabulary can have."""
+        """Raise InputError for invalid settings."""
         declarations.check_values(self, "data.vocabulary.")
         if self.joint and (self.source_size or self.target_size):
             raise InputError(
@@ -330,11 +329,11 @@ def train(
 
     lines: lines of text; with their line ends if `verbatim`.
     settings: the settings of the vocabulary.
-    side: the side that the vocabulary is for, source or target; None if it is the only one.
-    verbatim: whether white space stays as it is.
+    side: the side of the vocabulary, source or target; None if there is only one vocabulary.
+    verbatim: whether white space is kept unchanged.
 
-    Raises InputError if there is nothing to learn from, or if the text has too few pieces for the size, or too many
-    characters.
+    Raises InputError if there is nothing to learn from, or if the text has too few pieces or too many characters for
+    the size.
     """
     settings.check()
     size, name = settings.size, "data.vocabulary.size"
@@ -369,7 +368,7 @@ def train(
 
 
 def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
-    """The model file that SentencePiece learns from lines that `Form.normalize` normalised; it does not normalise."""
+    """Let SentencePiece learn from lines that are already normalised (`Form.normalize`). Returns its model file."""
     lines = list(normalized)
     characters = set().union(*lines)
     if not characters:
@@ -378,14 +377,14 @@ def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
     options: dict[str, Any] = {}
     if form.verbatim:
         lines = [part for line in lines for part in _cut_evenly(line.removesuffix("\n"))]
-        line_ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece strips these off lines
+        line_ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece would strip them
         options = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": line_ends}
     else:
         lines = [part for line in lines for part in _cut_at_spaces(line)]
     if characters & STAND_INS.keys():
         table = str.maketrans(STAND_INS)
         lines = [line.translate(table) for line in lines]
-    if any(special in line for line in lines for special in SPECIALS):  # their characters would not be learnt
+    if any(special in line for line in lines for special in SPECIALS):  # otherwise their characters would not be learnt
         names = ("pad_piece", "unk_piece", "bos_piece", "eos_piece")
         options |= {name: f"{BLOCK}{special}" for name, special in zip(names, SPECIALS, strict=True)}
     sentencepiece.SentencePieceTrainer.train(
@@ -393,7 +392,8 @@ def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
         model_writer=model,
         model_type=form.kind,
         vocab_size=size,
-        # SentencePiece's advice: all characters of a small alphabet (a quarter of the entries), most of a large one.
+        # SentencePiece's documentation advises 1.0 for small alphabets and 0.9995 for large ones. An alphabet is small
+        # here if it fills up to a quarter of the entries.
         character_coverage=1.0 if form.kind == "char" or len(characters) <= size // 4 else 0.9995,
         normalization_rule_name="identity",
         max_sentence_length=MAX_LINE_BYTES,
@@ -409,13 +409,13 @@ def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
 
 
 def _cut_evenly(line: str) -> list[str]:
-    """The line, in parts that are not too long for SentencePiece."""
+    """Cut a line into parts that are not too long for SentencePiece."""
     starts = range(0, max(1, len(line)), MAX_LINE_CHARACTERS)
     return [line[start : start + MAX_LINE_CHARACTERS] for start in starts]
 
 
 def _cut_at_spaces(line: str) -> list[str]:
-    """The line, cut at spaces if it is too long for SentencePiece."""
+    """Cut a line at spaces if it is too long for SentencePiece."""
     if len(line) <= MAX_LINE_CHARACTERS or len(line.encode()) <= MAX_LINE_BYTES:
         return [line]
     return textwrap.wrap(line, MAX_LINE_CHARACTERS, break_on_hyphens=False)

@@ -1,7 +1,7 @@
-"""Splitting text into words, and finding out in which scripts a text is written.
+"""Splits text into words, and finds out in which scripts a text is written.
 
-Words are split with punctuation, or without it, for counting. `writing` finds out whether a text has spaces between
-words, or none, as Chinese, Japanese and Thai have.
+There are functions that keep punctuation marks as words and, for counting, functions that drop them. `analyse_writing`
+finds out whether a text has spaces between its words; Chinese, Japanese and Thai have none.
 """
 
 import re
@@ -16,8 +16,8 @@ from typing import NamedTuple
 # With punctuation
 
 PUNCTUATION = '.,;:!?¿¡"()[]«»„“”…'
-# Full-width marks and the marks of other scripts. Left out are ⁇, which is an unknown word, and ’, which like ' may be
-# the end of a word.
+# Full-width marks and the marks of other scripts, without ⁇, which stands for an unknown word, and ’, which like ' may
+# end a word.
 OTHER_PUNCTUATION = (
     "！，．：；？＂（）［］｛｝｟｠｡｢｣､、。〃〈〉《》「」『』【】〔〕〖〗〘〙〚〛〝〞〟﹐﹑﹒﹔﹕﹖﹗‥‹›‼‽⁈⁉⸘⸮"
     "\u037e\u00b7\u0387\u055b-\u055e\u0589\u05c3\u060c\u061b\u061d-\u061f\u06d4\u0700-\u070a"  # from Greek to Syriac
@@ -27,32 +27,32 @@ OTHER_PUNCTUATION = (
 )
 
 
-def _words_and(punctuation: str) -> re.Pattern[str]:
+def _word_pattern(punctuation: str) -> re.Pattern[str]:
     """A pattern for runs of punctuation, and for words that neither begin nor end with punctuation."""
     return re.compile(rf"[{punctuation}]+|[^\s{punctuation}](?:\S*[^\s{punctuation}])?")
 
 
-WORD_OR_MARK = _words_and(re.escape(PUNCTUATION))
-WORD_OR_ANY_MARK = _words_and(re.escape(PUNCTUATION) + OTHER_PUNCTUATION)
+WORD_OR_MARK = _word_pattern(re.escape(PUNCTUATION))
+WORD_OR_ANY_MARK = _word_pattern(re.escape(PUNCTUATION) + OTHER_PUNCTUATION)
 
 
 def words_and_punctuation(text: str) -> list[str]:
     """Split a sentence at white space, and split leading and trailing punctuation off its words.
 
-    ¿Tienes un gato? → ¿ | Tienes | un | gato | ?  Words are not split inside, and neither are runs of punctuation, so
-    that text which is already tokenised keeps its words. Vocabularies of words consist of these, and know only the
-    marks of `PUNCTUATION`.
+    ¿Tienes un gato? → ¿ | Tienes | un | gato | ?  Words and runs of punctuation are not split further, so that text
+    that is already tokenised keeps its words. Vocabularies of words consist of these words, and only the marks in
+    `PUNCTUATION` are split off.
     """
     return WORD_OR_MARK.findall(text)
 
 
 def words_and_characters(text: str) -> list[str]:
-    """Split a text into words and marks; a character of `SCRIPTS`, with its combining marks, is a word of its own."""
+    """Split a text into words and marks. Each character of `SCRIPTS`, with its combining marks, is a separate word."""
     parts: list[str] = []
     takes_letters = takes_marks = False  # whether a letter, or a combining mark, would continue the last word
     for character in text:
         is_alone = bool(_script(character))
-        if not _is_of_word(character):
+        if not _is_word_character(character):
             takes_letters = takes_marks = False
             parts += character.split()  # leaves out white space
         elif (takes_letters and not is_alone) or (takes_marks and unicodedata.category(character)[0] == "M"):
@@ -73,7 +73,7 @@ SPLITS: dict[str, Callable[[str], list[str]]] = {
 # Without punctuation, for counting
 
 JOINERS = "\u200c\u200d"  # zero-width (non-)joiners occur inside words of Persian and of Indic scripts
-PLAIN_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")  # for text without marks and joiners, several times as fast
+PLAIN_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")  # for text without marks and joiners; several times as fast
 
 
 class CombiningMarks(NamedTuple):
@@ -86,7 +86,9 @@ class CombiningMarks(NamedTuple):
 
 @cache
 def combining_marks() -> CombiningMarks:
-    """The combining marks and their patterns, made when first needed, since it takes some hundredths of a second."""
+    """Make the combining marks and their patterns. This waits until they are needed, since it takes a few hundredths
+    of a second.
+    """
     codes = (*range(0x300, 0x20000), *range(0xE0100, 0xE01F0))
     marks = "".join(character for character in map(chr, codes) if unicodedata.category(character)[0] == "M")
     return CombiningMarks(
@@ -108,12 +110,12 @@ def words(text: str) -> list[str]:
 
 def characters(text: str) -> list[str]:
     """The words of `words_and_characters` in lower case, without punctuation."""
-    return [token for token in words_and_characters(text.lower()) if _is_of_word(token[0])]
+    return [token for token in words_and_characters(text.lower()) if _is_word_character(token[0])]
 
 
 # Scripts
 
-# The beginnings of the Unicode names of their letters
+# Each script, and the beginnings of the Unicode names of its letters
 SCRIPTS = {
     "Han": ("CJK ", "IDEOGRAPHIC ", "BOPOMOFO "),
     "kana": ("HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
@@ -124,15 +126,15 @@ SCRIPTS = {
     "Hangul": ("HANGUL ", "HALFWIDTH HANGUL "),  # Korean has spaces
 }
 WITHOUT_SPACES = frozenset({"Han", "kana", "other"})
-# Letters per space in text that was segmented into words: about 2 in Chinese, up to 6 in other scripts. Text that has
-# spaces only between phrases has more.
+# Text that was segmented into words has about 2 letters per space in Chinese, and up to 6 in other scripts. Text that
+# has spaces only between phrases has more.
 MAX_LETTERS_PER_WORD, MAX_LETTERS_PER_CHINESE_WORD = 8, 5
-MAX_CHARACTERS_PER_SPACE = 30  # no language with spaces between words reaches it
-# Chosen, not measured: text with fewer of these letters only quotes them.
-MIN_UNSPACED_OR_HANGUL = Fraction(1, 10)  # of all letters
+MAX_CHARACTERS_PER_SPACE = 30  # languages with spaces between words stay below it
+# The least fraction of such letters, chosen without a measurement: text with fewer of them only quotes them.
+MIN_UNSPACED_OR_HANGUL = Fraction(1, 10)
 MAX_KANA_PER_HAN = Fraction(1, 20)
-SPACED_MARKS = frozenset("。，、！？；：.,!?;:")  # have a space before them only in text that was segmented into words
-TSHEG = "\u0f0b"  # ends a syllable of Tibetan
+SPACED_MARKS = frozenset("。，、！？；：.,!?;:")  # a space precedes them only in text that was segmented into words
+TSHEG = "\u0f0b"  # the mark that ends a Tibetan syllable
 
 
 class Writing(NamedTuple):
@@ -172,7 +174,7 @@ class Writing(NamedTuple):
 
     @property
     def has_hardly_any_spaces(self) -> bool:
-        """Whether there are hardly any spaces, in whatever script the text is written."""
+        """Whether there are hardly any spaces, whatever the script is."""
         return MAX_CHARACTERS_PER_SPACE * self.spaces < self.characters
 
     @property
@@ -187,13 +189,14 @@ class Writing(NamedTuple):
         return sum(self.scripts[name] for name in WITHOUT_SPACES)
 
 
-def writing(lines: Iterable[str]) -> Writing:
-    """How these lines, as one text, are written."""
+def analyse_writing(lines: Iterable[str]) -> Writing:
+    """Count scripts and spaces in these lines, which are one text."""
     counts: Counter[str] = Counter()
     nonempty = spaces = word_breaks = 0
     for line in lines:
         parts = line.split()
-        nonempty += bool(parts)
+        if parts:
+            nonempty += 1
         spaces += max(0, len(parts) - 1)
         if not line.isascii():
             for before, after in pairwise(parts):
@@ -220,7 +223,7 @@ def _is_letter(character: str) -> bool:
     return unicodedata.category(character)[0] in "LM"
 
 
-def _is_of_word(character: str) -> bool:
+def _is_word_character(character: str) -> bool:
     """Whether the character can be part of a word: a letter, combining mark or number."""
     return _is_letter(character) or character.isnumeric()
 

@@ -26,11 +26,11 @@ _pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)  
 @contextmanager
 def one_pass() -> Iterator[None]:
     """Gather gradients within the context, the steps of one recurrence, unless gradients are disabled."""
-    before = _pass.set({} if torch.is_grad_enabled() else None)
+    token = _pass.set({} if torch.is_grad_enabled() else None)
     try:
         yield
     finally:
-        _pass.reset(before)
+        _pass.reset(token)
 
 
 def once_per_pass(operand: Tensor, make: Callable[["Ledger"], X]) -> X | None:

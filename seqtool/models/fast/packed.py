@@ -50,8 +50,8 @@ class JoinedLSTM(Recurrence):
     @staticmethod
     def supports(recurrence: Recurrence, dtype: torch.dtype | None) -> bool:
         """Whether the recurrence is one of our LSTMs, not a subclass, and oneDNN multiplies in this type."""
-        ours = type(recurrence) is Recurrence and type(recurrence.cell) is LSTM
-        return ours and PackedLinear.supports(dtype or recurrence.input.weight.dtype)
+        is_plain_lstm = type(recurrence) is Recurrence and type(recurrence.cell) is LSTM
+        return is_plain_lstm and PackedLinear.supports(dtype or recurrence.input.weight.dtype)
 
     def __init__(self, recurrence: Recurrence, dtype: torch.dtype | None, *, single_rows: bool = False) -> None:
         """Join the maps of `recurrence`; products are computed in `dtype` (None: the weights' type)."""
@@ -68,12 +68,14 @@ class JoinedLSTM(Recurrence):
         del self.cell.recurrent  # `joined` contains U
 
     def forward(self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None) -> States:
-        first = self.cell.start(x) if state is None else state
+        first_state = self.cell.start(x) if state is None else state
         if self.separate is not None:
-            return run_by_torch(private.lstm, self.separate, x, first, lengths)
+            return run_by_torch(private.lstm, self.separate, x, first_state, lengths)
+        # undo the doubling of gate g
         matrix, bias = self.joined.weight.float() / self.row_scale[:, None], self.joined.bias.float() / self.row_scale
         w, u = matrix.split_with_sizes([self.inputs, self.cell.hidden], 1)
-        return run_by_torch(private.lstm, (w, u, bias, torch.zeros_like(bias)), x, first, lengths)
+        # `bias` is the sum of both biases, so the second is zero
+        return run_by_torch(private.lstm, (w, u, bias, torch.zeros_like(bias)), x, first_state, lengths)
 
     def step(self, x: Tensor, state: State) -> State:
         if self.separate is not None and x.shape[0] == 1:

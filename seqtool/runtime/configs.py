@@ -1,4 +1,4 @@
-"""The defaults of settings, whose only source is the YAML files."""
+"""Reads the defaults of settings from configs/, the only place where they stand."""
 
 from collections.abc import Mapping
 from functools import cache
