@@ -216,7 +216,7 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
 
 
 def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) -> Any:
-    """Check the configuration and call the command's function. Returns its result, False if a signal stopped it early."""
+    """Check the configuration and call the command's function. Returns its result; False if a signal stopped it."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
