@@ -157,6 +157,24 @@ def test_no_hypothesis_ends_before_the_minimum_length() -> None:
         assert n_best[0].ended and len(n_best[0].tokens) == 3
 
 
+@pytest.mark.parametrize("penalty", ["none", "average", "gnmt"])
+@pytest.mark.parametrize("n_best", [1, 2])
+def test_poor_hypotheses_that_end_early_do_not_end_the_search(penalty: str, n_best: int) -> None:
+    """A model is sure of nine times RIGHT and EOS; at each step, WRONG, which EOS follows, has the probability e⁻⁸."""
+    right, wrong = 5, 6
+
+    def step(memory: Any, position: torch.Tensor, token: torch.Tensor) -> Step[torch.Tensor]:
+        logits = torch.full((len(token), 8), -50.0)
+        logits[:, wrong] = -8.0
+        logits[torch.arange(len(token)), torch.where((position == 9) | (token == wrong), EOS, right)] = 0.0
+        return Step(logits, position + 1, None)
+
+    settings: dict[str, Any] = {"penalty": length_penalty(penalty, 0.6), "coverage": 0.0, "keep_attention": False}
+    position = torch.zeros(1, dtype=torch.int64)
+    ((best, *_),) = beam_search(step, (), position, beam=2, maximum=[30], n_best=n_best, **settings)
+    assert best.tokens == [right] * 9 and best.ended
+
+
 def test_an_ensemble_of_equal_models_equals_the_model() -> None:
     model = make_model("bahdanau-gru")
     by_model, by_ensemble = search(model, SENTENCES), search(Ensemble([model, model]), SENTENCES)

@@ -6,8 +6,10 @@ At every step, for each sentence:
 2. Continuations that end with EOS and are among the first `beam` are set aside as finished hypotheses.
 3. The `beam` best continuations that do not end are kept as live hypotheses.
 
-A sentence leaves the batch when `beam` hypotheses have ended, when no live one can enter its n best any more, or at its
-maximum length.
+A sentence leaves the batch at its maximum length, or when no live hypothesis can enter its n best any more: none with
+its log-probability divided by the penalty of the maximum length, which is an upper bound of its score; after `beam`
+hypotheses have ended, none with its score at its present length. Where a model is sure, the other hypotheses of a beam
+are poor and may end early, so that a search that stopped at the `beam`-th would lose the best one.
 """
 
 import math
@@ -72,6 +74,7 @@ def beam_search(
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     limit = torch.tensor(maximum)
     divisor = torch.tensor([penalty(length) for length in maximum], dtype=torch.float64)
+    beam_ended = torch.zeros(len(maximum), dtype=torch.bool)  # whether `beam` hypotheses or more have ended
     score_to_beat = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # −∞: there are no n best
     real = mask.cpu() if coverage and mask is not None else None
 
@@ -86,9 +89,8 @@ def beam_search(
                 score += coverage * float(covered.clamp(MIN_COVERAGE, 1).log().sum())
             done = finished[i]
             done.append(hypothesis._replace(score=score))
-            if len(done) >= beam:
-                new_scores_to_beat[i] = math.inf  # the sentence is finished
-            elif len(done) >= n_best:
+            beam_ended[i] = len(done) >= beam
+            if len(done) >= n_best:
                 new_scores_to_beat[i] = sorted((h.score for h in done), reverse=True)[n_best - 1]
         score_to_beat[list(new_scores_to_beat)] = torch.tensor(list(new_scores_to_beat.values()), dtype=torch.float64)
 
@@ -121,7 +123,7 @@ def beam_search(
             owner, column = (torch.arange(beam) < room[:, None]).nonzero(as_tuple=True)
             if len(owner):
                 set_aside(active[owner], length, live.at(owner, column))
-        attainable = live.log_p[:, 0].double() / divisor[active]  # −∞ if none is live
+        attainable = live.log_p[:, 0].double() / torch.where(beam_ended[active], penalty(length), divisor[active])
         hopeless = attainable <= score_to_beat[active]
         unfinished = ((limit[active] > length) & ~hopeless).nonzero().flatten()
         if not len(unfinished):
