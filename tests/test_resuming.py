@@ -190,7 +190,7 @@ def test_a_run_without_a_setting_is_not_resumed(workspace: Path, capsys: pytest.
     ("group", "name", "value", "message"),
     [
         ("model", "encoder", [3], "setting 'model.encoder' is a group of settings, not [3]."),
-        ("validation", "scores", 5, "setting 'validation.scores' is a name or several, not 5."),
+        ("validation", "scores", 5, "setting 'validation.scores' is a name or a list of names, not 5."),
         ("data", "valid", "${model}", None),
         ("data", "valid", "${", None),
     ],

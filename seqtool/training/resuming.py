@@ -267,7 +267,7 @@ def _stored_config(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
     for setting, base in OTHER_CLASSES.items():
         value = OmegaConf.select(stored, setting)
         if not isinstance(value, str | ListConfig | None):
-            raise InputError(f"{last.path} is damaged: setting '{setting}' is a name or several, not {value}.")
+            raise InputError(f"{last.path} is damaged: setting '{setting}' is a name or a list of names, not {value}.")
         for name in names(value):
             import_class(name, base, setting=setting, trusted=trust)
     return stored
