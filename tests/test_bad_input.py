@@ -566,6 +566,10 @@ def test_resume_auto_checks_the_data_of_a_new_run(directory: Path, capsys: Captu
     assert not (directory / "runs").exists()
 
 
+def test_the_name_of_a_run_cannot_be_a_list(directory: Path, capsys: Capture) -> None:
+    assert refusal(capsys, "train run=${optim.betas}") == "Setting 'run' must be text, not [0.9, 0.999]."
+
+
 def test_several_values_without_multirun_are_refused(directory: Path, capsys: Capture) -> None:
     for setting in ("seed=1,2", "model=luong,bahdanau", "seed=range(1,3)", "seed=choice(1,2)"):
         message = refusal(capsys, f"train {setting}")

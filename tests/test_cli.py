@@ -303,6 +303,7 @@ def test_the_name_of_a_run_may_refer_to_settings(calls: list[Any], configs: Path
         "a_${model.hidden}": "a_8",
         "${model.hidden}-${train.epochs}": "8-2",
         "${model.hidden}": "8",
+        "${train.resume}": "false",
         "it's \\${train.epochs}, {b}": "it's \\2, {b}",
         "${oc.env:HOME}": "${oc.env:HOME}",
         "$HOME ${ x": "$HOME ${ x",

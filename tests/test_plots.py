@@ -160,21 +160,22 @@ def test_metrics_are_sorted_and_read_without_a_cut_last_line(tmp_path: Path) -> 
     assert plots.read_metrics(path) == expected
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", "3", '{"loss": 1}', '{"step": "x"}', '{"step": null}'])
-def test_an_invalid_line_of_metrics_is_named(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')
-    with pytest.raises(InputError) as error:
-        plots.read_metrics(path)
-    assert str(error.value) == f"{path} line 2 is not a JSON object with a 'step'."
+NOT_A_STEP = "line 2 is not a JSON object with a 'step'."
 
 
-def test_metrics_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        *((line, NOT_A_STEP) for line in (b"{", b"[1]", b"3", b'{"loss": 1}', b'{"step": "x"}', b'{"step": null}')),
+        (b'{"step": 1, "note": "\xff"}', "is not UTF-8: it is damaged."),
+    ],
+)
+def test_metrics_with_an_invalid_line_are_refused(tmp_path: Path, line: bytes, problem: str) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1, "note": "\xff"}\n')
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
     with pytest.raises(InputError) as error:
         plots.read_metrics(path)
-    assert str(error.value) == f"{path} is not UTF-8: it is damaged."
+    assert str(error.value) == f"{path} {problem}"
 
 
 def test_learning_curves_draw_every_kind_of_value(tmp_path: Path) -> None:

@@ -186,6 +186,31 @@ def test_a_run_without_a_setting_is_not_resumed(workspace: Path, capsys: pytest.
     assert "issing setting 'train.save_minutes'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("group", "name", "value", "message"),
+    [
+        ("model", "encoder", [3], "setting 'model.encoder' is a group of settings, not [3]."),
+        ("validation", "scores", 5, "setting 'validation.scores' is a name or a list of names, not 5."),
+        ("data", "valid", "${model}", None),
+        ("data", "valid", "${", None),
+    ],
+)
+def test_damaged_settings_of_a_checkpoint_are_refused_or_taken_literally(
+    workspace: Path, capsys: pytest.CaptureFixture[str], group: str, name: str, value: Any, message: str | None
+) -> None:
+    assert train(*CAPTIONING, "run=damaged", "train.steps=1") == 0
+    (path,) = checkpoint.list_checkpoints(Path("runs/damaged"))
+    record = json.loads((path / "checkpoint.json").read_bytes())
+    record["config"][group][name] = value
+    (path / "checkpoint.json").write_text(json.dumps(record))
+    repair(path)
+    capsys.readouterr()
+    assert train("run=damaged", "train.resume=true", "train.steps=2") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    expected = f"{path} is damaged: {message}" if message else f"{value} does not exist"
+    assert error.startswith(f"seqtool: {expected}")
+
+
 def test_a_run_may_resume_with_another_score() -> None:
     """The best checkpoint so far has no such score, so the next validation becomes the best."""
     earlier = {"step": 2, "loss": 0.5, "bleu": 30.0}

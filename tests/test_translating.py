@@ -910,6 +910,19 @@ def test_inspect_describes_runs_and_caches(workspace: Path, capsys: pytest.Captu
     assert "There is no run or checkpoint at nowhere" in capsys.readouterr().err
 
 
+def test_inspect_refuses_a_cache_whose_summary_has_no_counts(
+    workspace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(next((workspace / "cache").glob("toy-*/")), copy)
+    summary = json.loads((copy / "summary.json").read_bytes())
+    for split in summary["splits"].values():
+        del split["pairs"]
+    (copy / "summary.json").write_text(json.dumps(summary))
+    assert run("inspect", str(copy)) == 2
+    assert capsys.readouterr().err.startswith(f"seqtool: {copy / 'summary.json'} is damaged: remove {copy} and")
+
+
 def test_a_copied_checkpoint_needs_nothing_else(workspace: Path, tmp_path: Path, sentences: list[str]) -> None:
     """Without its run and its cache, it translates as before."""
     copy = tmp_path / "my model (1)"

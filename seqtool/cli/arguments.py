@@ -321,17 +321,20 @@ def quote_setting(setting: str, files: ConfigFiles) -> str:
 
 
 def expand_names(config: DictConfig, files: ConfigFiles) -> None:
-    """Expand ~ and split a,b in settings that hold file names, and make numbers text, such as the value of run=${seed};
-    in place.
+    """Expand ~ and split a,b in settings that hold file names, in place. Make numbers in settings that hold text into
+    text, such as the value of run=${seed}.
 
     Values from YAML files then have the same meaning as on the command line.
     """
     for key, value in leaves(plain(config)):
-        if isinstance(value, int | float) and ((declared := declaration(key, files)).text or declared.writes):
-            OmegaConf.update(config, key, str(value))
+        declared = declaration(key, files)
+        is_text = declared.text or declared.writes
+        if is_text and isinstance(value, int | float):
+            OmegaConf.update(config, key, str(value).lower())  # true, as in YAML
+        if is_text and isinstance(value, list) and not declared.several:
+            raise InputError(f"Setting '{key}' must be text, not {value}.")
         if not isinstance(value, str | list) or not any("," in part or "~" in part for part in map(str, value)):
             continue
-        declared = declaration(key, files)
         if declared.text:
             continue
         names: Any = value

@@ -171,7 +171,7 @@ def _description(kind: Any, path: Path) -> str:
         return str(kind(path).describe())
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # an unexpected summary
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:  # an unexpected summary
         raise InputError(f"{path / SUMMARY} is damaged: remove {path} and prepare again.") from error
 
 

@@ -44,11 +44,11 @@ class DecodeSettings(declarations.Decode):
 
     def __post_init__(self) -> None:
         problems = out_of_range(type(self), vars(self))
-        out_of_limits = {problem.partition(" ")[0] for problem in problems}
-        if not self.sample and self.n_best > self.beam and out_of_limits.isdisjoint({"beam", "n_best"}):
-            problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
-        if self.min_length > self.max_length and out_of_limits.isdisjoint({"min_length", "max_length"}):
-            problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
+        if not problems:  # only values within their ranges are compared
+            if not self.sample and self.n_best > self.beam:
+                problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
+            if self.min_length > self.max_length:
+                problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
         length_penalty(self.length_penalty, self.length_alpha)  # raises InputError for an unknown name
         if problems:
             raise InputError("; ".join(problems) + ".")

@@ -6,10 +6,13 @@ At every step, for each sentence:
 2. Continuations that end with EOS and are among the first `beam` are set aside as finished hypotheses.
 3. The `beam` best continuations that do not end are kept as live hypotheses.
 
-A sentence leaves the batch at its maximum length, or when no live hypothesis can enter its n best any more: none with
-its log-probability divided by the penalty of the maximum length, which is an upper bound of its score; after `beam`
-hypotheses have ended, none with its score at its present length. Where a model is sure, the other hypotheses of a beam
-are poor and may end early, so that a search that stopped at the `beam`-th would lose the best one.
+A sentence leaves the batch at its maximum length, or when no live hypothesis can enter its n best any more. This is
+decided by the best log-probability of its live hypotheses, divided by the penalty of the maximum length, which gives
+an upper bound of their scores. As soon as `beam` hypotheses have ended, it is divided by the penalty of the present
+length.
+
+The search does not stop just because `beam` hypotheses have ended: if a model is sure of one hypothesis, the others are
+poor, and may all end before it.
 """
 
 import math
@@ -123,6 +126,7 @@ def beam_search(
             owner, column = (torch.arange(beam) < room[:, None]).nonzero(as_tuple=True)
             if len(owner):
                 set_aside(active[owner], length, live.at(owner, column))
+        # −∞ if none is live
         attainable = live.log_p[:, 0].double() / torch.where(beam_ended[active], penalty(length), divisor[active])
         hopeless = attainable <= score_to_beat[active]
         unfinished = ((limit[active] > length) & ~hopeless).nonzero().flatten()

@@ -87,11 +87,11 @@ class GRU(OneProductCell):
 
     def forward(self, x: InputProjection, state: State) -> State:
         (h,) = state
-        x_r, x_z, x_n = at_least_single(x).chunk(3, -1)
-        u_r, u_z, u_n = self.recurrent(h).chunk(3, -1)
-        r, z = torch.sigmoid(x_r + u_r), torch.sigmoid(x_z + u_z)
-        n = torch.tanh(x_n + r * u_n)
-        return (n + z * (h - n),)
+        x_rz, x_n = at_least_single(x).split_with_sizes([2 * self.hidden, self.hidden], -1)
+        u_rz, u_n = self.recurrent(h).split_with_sizes([2 * self.hidden, self.hidden], -1)
+        r, z = torch.sigmoid(x_rz + u_rz).chunk(2, -1)
+        n = torch.tanh(torch.addcmul(x_n, r, u_n))
+        return (torch.lerp(n, h, z),)  # (1 - z) n + z h
 
 
 class GRUCho(Cell):

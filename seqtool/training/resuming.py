@@ -33,7 +33,7 @@ from seqtool.runtime import distributed
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import check_file, expanded, locked
 from seqtool.runtime.task_table import TASKS
-from seqtool.settings import declarations, escape, leaves, names, plain, resolved, sentence, unknown
+from seqtool.settings import declarations, escape, escape_all, leaves, names, plain, sentence, unknown
 from seqtool.settings.classes import check_class_names, import_class, modules, user_modules
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
@@ -42,6 +42,7 @@ from seqtool.training.saving import AVERAGED, Progress, TrainSettings
 log = logging.getLogger("seqtool")
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
 GROUPS = tuple(group for group in declarations.TRAIN if group and "." not in group)  # at the top level
+SUBGROUPS = tuple(group for group in declarations.TRAIN if "." in group)  # a run may lack them
 CLASSES = tuple(declarations.declared(declarations.Groups))  # the groups that choose a class
 FIXED, CHANGEABLE = (  # settings and groups that a resumed run must keep; settings in them that it may change
     [name for name, setting in declarations.command_settings("train").items() if setting.fixed is fixed]
@@ -196,7 +197,7 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
         are_files = all(isinstance(value, str | ListConfig) for value in (before, now))
         is_size = key.partition(".")[2] in moved_data.SOURCES and not are_files  # the built-in data's train=1000
         if before is not ... and now is not ... and not is_size:  # the files and weights are compared later
-            OmegaConf.update(stored, key, now)
+            OmegaConf.update(stored, key, escape(now) if isinstance(now, str) else now)
     differences: list[tuple[str, Any, Any]] = []
     for key in FIXED:
         differences += _differences(key, OmegaConf.select(stored, key), OmegaConf.select(changed, key))
@@ -257,22 +258,27 @@ def _stored_config(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
     """The settings with which a run was last trained. Raises InputError if they are not a run's settings, or name
     classes outside this package and the modules in `trust`.
     """
-    stored = resolved(last.config)
+    stored: DictConfig = OmegaConf.create(
+        escape_all(last.config)
+    )  # a checkpoint has values, no references to other settings
     check_groups(stored, f"{last.path} is damaged: setting")
     check_class_names(stored.model, trusted=trust, base=EncoderDecoder)
     check_class_names(stored.data, trusted=trust, base=Corpus)
     for setting, base in OTHER_CLASSES.items():
         value = OmegaConf.select(stored, setting)
-        for name in names(value) if isinstance(value, str | ListConfig) else ():
+        if not isinstance(value, str | ListConfig | None):
+            raise InputError(f"{last.path} is damaged: setting '{setting}' is a name or a list of names, not {value}.")
+        for name in names(value):
             import_class(name, base, setting=setting, trusted=trust)
     return stored
 
 
 def check_groups(config: DictConfig, subject: str) -> None:
     """Raise InputError, with a message that begins with `subject`, unless each group of settings is a mapping."""
-    for group in GROUPS:
-        if not isinstance(config.get(group), DictConfig):
-            raise InputError(f"{subject} '{group}' is a group of settings, not {config.get(group)}.")
+    for group in (*GROUPS, *SUBGROUPS):
+        value = OmegaConf.select(config, group)
+        if not isinstance(value, DictConfig) and (group in GROUPS or value is not None):
+            raise InputError(f"{subject} '{group}' is a group of settings, not {value}.")
 
 
 def check_data(last: Checkpoint, data: Mapping[str, Any], config: DictConfig) -> None:

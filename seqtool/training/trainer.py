@@ -107,9 +107,8 @@ class Trainer:
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
-                    is_last = number == len(batches)
                     oom_message = partial(self._too_large, batch)
-                    with parallel.exchanging(is_last) as loss_of, out_of_memory(oom_message, device):
+                    with parallel.exchanging(number == len(batches)) as loss_of, out_of_memory(oom_message, device):
                         with autocast(device, self.machine.precision):
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()

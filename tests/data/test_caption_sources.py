@@ -452,7 +452,7 @@ def test_too_few_photos_cannot_be_divided(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "file,caption\na,x\nb,y\n")
     corpus = make_photos(tmp_path, "a.csv", shares=(0.1, 0.1))
     assert refusal(corpus.images, "train") == (
-        f"{path} has captions of 2 images: too few to divide into splits, of which each needs at least 1. Add images "
+        f"{path} has captions of 2 images: too few to divide into splits, each of which needs at least 1. Add images "
         "(at least 3), or give another file of captions with data.valid=FILE."
     )
     for shares in ((0.5, 0.5), (-0.1, 0.2)):

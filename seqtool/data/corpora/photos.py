@@ -96,8 +96,8 @@ class Photos(CaptionFiles):
             held_out[split], names = set(names[:count]), names[count:]
         if not names:
             raise InputError(
-                f"{self._files['train']} has captions of {counted(total, 'image')}: too few to divide into splits, of "
-                f"which each needs at least 1. Add images (at least {len(self.splits())}), or give another file of "
+                f"{self._files['train']} has captions of {counted(total, 'image')}: too few to divide into splits, "
+                f"each of which needs at least 1. Add images (at least {len(self.splits())}), or give another file of "
                 "captions with data.valid=FILE."
             )
         return {"train": set(names), **held_out}
