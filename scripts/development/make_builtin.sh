@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the models of seqtool/builtin: trains each for a fixed number of epochs, and exports its best checkpoint in half
-# precision. On one machine with the same versions, two calls write the same bytes. About an hour on two cores.
+# precision. On one machine with the same versions, two calls write the same bytes. An hour or two on one core.
 #     bash scripts/development/make_builtin.sh [DIRECTORY]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -10,7 +10,7 @@ mkdir -p "$output"
 cd "$(mktemp -d)" # of the runs and caches
 
 make() { # NAME SETTING…: train a run, and export it
-    seqtool train run="$1" device=cpu threads=2 train.minutes=null "${@:2}"
+    seqtool train run="$1" device=cpu threads=1 train.minutes=null "${@:2}"
     rm -rf "${output:?}/$1"
     seqtool export "runs/$1" output="$output/$1" licence=Apache-2.0
 }
