@@ -57,13 +57,13 @@ def run_json(command: str, capsys: pytest.CaptureFixture[str]) -> list[Any]:
 
 
 def expected_links(record: Any, source: str, target: str, form: str) -> str:
-    """Return the links by the attention of tokens, each of which counts for the word in whose letters it begins."""
+    """Return the word links that the attention of tokens implies. A token belongs to the word of its first letter."""
 
     def word_numbers(tokens: list[str], text: str) -> list[int]:
         spelt = ["".join(unicodedata.normalize(form, word).replace("▁", " ").split()) for word in text.split()]
-        letters = [number for number, word in enumerate(spelt) for _ in word]
+        word_of_letter = [number for number, word in enumerate(spelt) for _ in word]
         starts = np.cumsum([0, *(len(token.replace("▁", "")) for token in tokens)])
-        return [letters[start] if start < len(letters) else -1 for start in starts[:-1]]
+        return [word_of_letter[start] if start < len(word_of_letter) else -1 for start in starts[:-1]]
 
     source_numbers = word_numbers(record["source_tokens"][:-1], source)
     target_numbers = word_numbers(record["tokens"], target)

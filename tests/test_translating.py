@@ -113,11 +113,11 @@ def test_translations_begin_with_their_prefixes(
     prefixes = ["", "El", "La casa", "Tengo un gato grande y", "No"] * 4
     hypotheses = [hypothesis for (hypothesis,) in translator.hypotheses(sentences[:20], prefixes=prefixes)]
     assert all(hypothesis.text.startswith(prefix) for hypothesis, prefix in zip(hypotheses, prefixes, strict=True))
-    encode, compared = translator.target_vocabulary.pieces, 0
+    pieces_of, compared = translator.target_vocabulary.pieces, 0
     for sentence, prefix, hypothesis in zip(sentences, prefixes, hypotheses, strict=False):
-        length = len(encode(prefix))
-        assert hypothesis.pieces[:length] == encode(prefix) and len(hypothesis.pieces) < 31
-        if hypothesis.ended and encode(hypothesis.text) == hypothesis.pieces:
+        length = len(pieces_of(prefix))
+        assert hypothesis.pieces[:length] == pieces_of(prefix) and len(hypothesis.pieces) < 31
+        if hypothesis.ended and pieces_of(hypothesis.text) == hypothesis.pieces:
             (forced,) = translator.forced([sentence], [hypothesis.text])
             assert forced.log_probabilities is not None
             assert sum(forced.log_probabilities[length:]) == pytest.approx(hypothesis.log_probability, abs=1e-3)

@@ -73,8 +73,8 @@ def main() -> None:
             label = spin_count or DEFAULT
             turns += [(f"alone {label}", spin_count, 1), (f"beside {label}", spin_count, 2)]
         rates: dict[str, list[float]] = {}  # tokens per second in each round, by the name of the turn
-        for number in range(arguments.pairs):
-            for name, spin_count, run_count in reversed(turns) if number % 2 else turns:
+        for round_number in range(arguments.pairs):
+            for name, spin_count, run_count in reversed(turns) if round_number % 2 else turns:
                 rates.setdefault(name, []).append(measure(spin_count, run_count, arguments.seconds))
             labels = [str(spin_count or DEFAULT) for spin_count in spin_counts]
             record["rows"] = {label: compare_with_default(rates, label) for label in labels}
@@ -85,7 +85,7 @@ def main() -> None:
 def slowest_rate(directory: Path, threads: int, spin_count: int | None, run_count: int, seconds: float) -> float:
     """The tokens per second of the slowest of simultaneous runs, without the first and the last fifth of the updates.
 
-    If a run has fewer than MIN_UPDATES, all are repeated for twice as many seconds. If a run fails, this script ends.
+    If a run makes fewer updates than MIN_UPDATES, all are repeated for twice as long. If one fails, the script ends.
     """
     environment = {name: value for name, value in ENVIRONMENT.items() if not name.startswith(OPENMP_PREFIXES)}
     environment |= {} if spin_count is None else {"GOMP_SPINCOUNT": str(spin_count)}

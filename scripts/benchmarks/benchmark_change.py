@@ -7,7 +7,7 @@
 It trains RNNsearch, Sutskever's model, Show, Attend and Tell and a language model, and decodes with all of these except
 Sutskever's. Both checkouts have the same data and settings. Each has a process of its own, and only one of the two
 works at a time. A run is a few updates, or the decoding of a few sentences, images or texts. A pair is one run of each
-checkout, right after each other, in reverse order in every second pair. The script prints the median of the pairs'
+checkout, one right after the other; every second pair is in reverse order. The script prints the median of the pairs'
 ratios of the rate after the change to the rate before, and its 90 % bootstrap interval.
 """
 

@@ -237,7 +237,7 @@ def text(random: Random, workspace: Path, directory: Path, canary: Path) -> Case
     plain = ["device=cpu", "max_length=20", "beam=2"]
     prepare = ["prepare", "data=parallel", "data.valid=b.en,b.es", "data.processes=1"]
     prepare.append(random.choice(("data.vocabulary.kind=word", "data.vocabulary.kind=char", "data.vocabulary.size=40")))
-    writes = f"checkpoint={workspace / 'runs' / 'writes'}"
+    language_model = f"checkpoint={workspace / 'runs' / 'writes'}"
     match random.randrange(11):
         case 0:
             return Case(["translate", attend, *plain], content)
@@ -257,9 +257,9 @@ def text(random: Random, workspace: Path, directory: Path, canary: Path) -> Case
             return Case([*prepare, f"data.train={tsv}"])
         case 7:
             more = random.choice((["format=jsonl"], ["n=2"], ['stop=["."]'], ["top_k=3"]))
-            return Case(["generate", writes, f"input={victim.name}", "device=cpu", "max_length=8", *more])
+            return Case(["generate", language_model, f"input={victim.name}", "device=cpu", "max_length=8", *more])
         case 8:
-            return Case(["eval", writes, f"text={victim.name}", "device=cpu"])
+            return Case(["eval", language_model, f"text={victim.name}", "device=cpu"])
         case 9:
             options = [option for option in prepare if not option.startswith(("data=", "data.valid="))]
             return Case([*options, "data=text", f"data.train={victim.name}", "data.valid_share=0.3"])

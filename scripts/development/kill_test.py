@@ -122,9 +122,9 @@ def test(family: str, vocabulary: str, kills: int, generator: random.Random) -> 
     settings = [*FAMILIES[family], *VOCABULARIES[vocabulary], *COMMON]
     name = f"{family}-{vocabulary}"
     uninterrupted = f"{name}-uninterrupted"
-    ended = start(settings, uninterrupted, aim=None)
-    assert ended.status == 0, f"{uninterrupted} ended with {ended.status}: {log(uninterrupted)}"
-    mean_durations = {phase: sum(times) / len(times) for phase, times in ended.durations.items()}
+    end = train_in_child(settings, uninterrupted, aim=None)
+    assert end.status == 0, f"{uninterrupted} ended with exit status {end.status}: {log(uninterrupted)}"
+    mean_durations = {phase: sum(times) / len(times) for phase, times in end.durations.items()}
     phases: list[str] = []
     runs = 0
     while len(phases) < kills:
@@ -136,22 +136,25 @@ def test(family: str, vocabulary: str, kills: int, generator: random.Random) -> 
                 phase = generator.choices(list(AIM_WEIGHTS), list(AIM_WEIGHTS.values()))[0]
                 occurrence = 1 if phase == "start" else generator.randint(1, 6 if phase in ("step", "between") else 2)
                 aim = phase, occurrence, generator.uniform(0, mean_durations[phase])
-            ended = start(settings, run, aim)
-            if ended.status == -signal.SIGKILL:
-                phases.append(ended.phase)
+            end = train_in_child(settings, run, aim)
+            if end.status == -signal.SIGKILL:
+                phases.append(end.phase)
                 continue
-            assert ended.status == 0, f"{run} cannot be resumed: exit status {ended.status}: {log(run)}"
+            assert end.status == 0, f"{run} cannot be resumed: exit status {end.status}: {log(run)}"
             break
         compare(Path("runs", uninterrupted), Path("runs", run))
-        restarted = start(settings, run, None)
-        assert restarted.status == 0, f"{run} cannot be resumed once it has finished: {log(run)}"
+        end = train_in_child(settings, run, aim=None)
+        assert end.status == 0, f"{run} cannot be resumed once it has finished: {log(run)}"
         compare(Path("runs", uninterrupted), Path("runs", run))
         print(f"{run}: equal after {len(phases)} kills of {name}", flush=True)
     return phases
 
 
-def start(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> ProcessEnd:
-    """Train in a forked process, which is killed at `aim` if it gets there: phase, occurrence and seconds into it."""
+def train_in_child(settings: list[str], run: str, aim: tuple[str, int, float] | None) -> ProcessEnd:
+    """Train in a forked process and wait for its end. It is killed at `aim`, if it gets there.
+
+    aim: the phase, its occurrence counted from 1, and the seconds since the phase began
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

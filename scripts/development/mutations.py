@@ -233,8 +233,8 @@ def protobuf(content: bytes, random: Random, depth: int = 0) -> bytes:
         case 1:
             fields.insert(random.randrange(len(fields) + 1), fields[at])
         case 2:
-            other = random.choice((0, 1, 2, 3, 10, 15, 40, 41, 42, 43, 44, 45, 2**28))
-            fields[at] = (other, wire, value)
+            other_number = random.choice((0, 1, 2, 3, 10, 15, 40, 41, 42, 43, 44, 45, 2**28))
+            fields[at] = (other_number, wire, value)
         case _:
             if isinstance(value, int):
                 value = random.choice((*INTEGERS, value + 1, value ^ 1))

@@ -22,12 +22,12 @@ from seqtool.view.plots import NORM, SINGULAR, curve_panels, gradient_panels, re
 
 VERDICT_COLUMNS = "finding", "figure", "limit", "what it means, and what to do"
 GRADIENTS_CAPTION = (
-    "The norm of the last token’s gradient at each time step, on a logarithmic scale: the highest layer of each stack."
+    "The gradient norm of the last token’s loss at each time step, on a log scale: the highest layer of each stack."
 )
 
 
 def write_report(config: DictConfig) -> None:
-    """Write the report of runs. With settings of `eval`, write the report of an evaluation, as `eval … report=FILE`."""
+    """Write the report of runs. With settings of `eval`, write that of an evaluation, as `eval … report=FILE` does."""
     runs, output = [config.runs] if isinstance(config.runs, str) else list(config.runs or []), config.output
     keys = [override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task]
     eval_overrides = [f"{name}={OmegaConf.select(config, name)}" for name in keys if name not in ("runs", "output")]
@@ -36,8 +36,8 @@ def write_report(config: DictConfig) -> None:
             f"The report of a run takes only output=FILE.html, not {eval_overrides[0]}. For the report of an "
             "evaluation, name the checkpoint: seqtool report checkpoint=PATH split=test output=FILE.html."
         )
-    is_repeated = len(set(keys)) < len(keys)
-    if not (runs or eval_overrides) or is_repeated or not all([*runs, output != ""]):
+    has_repeated_key = len(set(keys)) < len(keys)
+    if not (runs or eval_overrides) or has_repeated_key or not all([*runs, output != ""]):
         raise InputError(
             "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate: "
             "seqtool report checkpoint=PATH split=test output=FILE.html."

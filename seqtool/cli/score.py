@@ -47,7 +47,7 @@ class ScoreSettings(declarations.Score, OutputSettings):
 
 def score(config: DictConfig) -> None:
     """Score lines. Only their scores are written to standard output."""
-    model_settings = {name: config[name] for name in declarations.declared(declarations.ReadingMachine)}
+    model_settings = {name: config[name] for name in declarations.declared(declarations.InferenceMachine)}
     settings = typed(ScoreSettings, {setting.name: config[setting.name] for setting in fields(ScoreSettings)})
     check_outputs(
         {"output": settings.output, "alignments": settings.alignments},

@@ -128,7 +128,7 @@ def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
 
 
 def _part(config: Config, *, for_cache: bool) -> Config:
-    """The settings under `data` for the cache or, unless `for_cache`, for the corpus."""
+    """The settings under `data` of the cache, or those of the corpus if `for_cache` is false."""
     names = declarations.declared(CacheSettings)
     part = {name: value for name, value in plain(config).items() if (name in names) == for_cache}
     if not isinstance(config, DictConfig):
@@ -160,8 +160,8 @@ class Steps(ABC):
     def texts(self, split: str) -> Iterator[Texts]:
         """Yield the texts to encode, of each example of the split."""
 
-    def write_others(self, directory: Path, split: str) -> None:  # noqa: B027 optional
-        """Write the split's files other than the columns of its texts."""
+    def write_other_files(self, directory: Path, split: str) -> None:  # noqa: B027 optional
+        """Write the split's files besides its encoded texts."""
 
     def summary(self, directory: Path) -> dict[str, Any]:
         """The summary's entries about the corpus. Also writes the files that belong to all splits, and logs advice."""
@@ -351,7 +351,7 @@ def _write_split(
     if read:
         log.info("Resuming after %s %s of an interrupted preparation.", f"{read:,}", steps.training)
         update(read)
-    steps.write_others(directory, split)
+    steps.write_other_files(directory, split)
     limits = steps.settings.limits if is_train else None
     encode = partial(encode_chunk, directory=directory, sides=tuple(sides), limits=limits)
     chunks = iter(lambda: list(islice(texts, CHUNK)), [])
@@ -497,7 +497,7 @@ class PairSteps(Steps):
     def texts(self, split: str) -> Iterator[Texts]:
         return self.corpus.pairs(split)
 
-    def write_others(self, directory: Path, split: str) -> None:
+    def write_other_files(self, directory: Path, split: str) -> None:
         if split == "train":
             return
         if (alignments := self.corpus.alignments(split)) is not None:

@@ -19,8 +19,8 @@ PREFILL_TOKENS = 1000  # the number of tokens of a prefix read at once; this bou
 StepFunction = Callable[[Any, Any, Int[Tensor, "N"]], Step[Any]]
 
 
-class Expectations(NamedTuple):
-    """What a model expected at each token of a text, EOS included.
+class TokenPredictions(NamedTuple):
+    """What a model predicted at each token of a text, EOS included.
 
     entropy: the entropy of the distribution, in nats
     tokens: the k likeliest tokens, best first
@@ -31,9 +31,9 @@ class Expectations(NamedTuple):
     tokens: Int[Tensor, "T k"]
     log_p: Float[Tensor, "T k"]
 
-    def truncate(self, count: int) -> "Expectations":
-        """Return the expectations at the first `count` tokens."""
-        return Expectations(*(field[:count] for field in self))
+    def truncate(self, count: int) -> "TokenPredictions":
+        """Return the predictions at the first `count` tokens."""
+        return TokenPredictions(*(field[:count] for field in self))
 
 
 class Whole(NamedTuple):
@@ -60,7 +60,7 @@ class Hypothesis(NamedTuple):
     attention: a row for each token and, if it ended, one for EOS; None if attention was not kept
     ended: true if it ended with EOS, false if it reached the maximum length
     log_p: the log-probability of each token, EOS included, after forced decoding (`force`)
-    expectations: what the model expected at each token, if this was requested
+    predictions: what the model predicted at each token, if this was requested
     whole: the numbers of prefix and continuation together, if it has a prefix
     locations: the source position that hard attention chose, for each row of attention; None if it chose none
     """
@@ -71,7 +71,7 @@ class Hypothesis(NamedTuple):
     attention: Float[Tensor, "T S"] | None
     ended: bool
     log_p: Float[Tensor, "T"] | None = None
-    expectations: Expectations | None = None
+    predictions: TokenPredictions | None = None
     whole: Whole | None = None
     locations: list[int] | None = None
 
@@ -152,8 +152,8 @@ def force(
     if not likeliest:
         return forced
     columns = [torch.stack(column, 1).cpu() for column in zip(*top_tokens, strict=True)]
-    rows = [Expectations(*row) for row in zip(*columns, strict=True)]
-    return [h._replace(expectations=row.truncate(len(h.tokens) + h.ended)) for h, row in zip(forced, rows, strict=True)]
+    rows = [TokenPredictions(*row) for row in zip(*columns, strict=True)]
+    return [h._replace(predictions=row.truncate(len(h.tokens) + h.ended)) for h, row in zip(forced, rows, strict=True)]
 
 
 def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: bool = True) -> Float[Tensor, "N V"]:

@@ -232,7 +232,7 @@ class Next(Request):
 
 
 def check_tokens(vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 0) -> list[int]:
-    """The lengths of texts in tokens. Raises InputError if they, or the answer with `likeliest`, would be too long."""
+    """The number of tokens of each text. Raises InputError if a text, or an answer with `likeliest`, is too long."""
     lengths = [len(ids) for ids in vocabulary.encode_batch(texts)]
     if max(lengths) > MAX_TOKENS:
         raise InputError(f"A text has {max(lengths):,} tokens, and at most {MAX_TOKENS:,} are scored here: shorten it.")

@@ -75,20 +75,20 @@ class Engine:
         """Stop after the request that is being answered, and cancel the requests that wait."""
         with self._changed:
             self._stopped = True
-            for _, answer in self._waiting:
-                answer.cancel()
+            for _, future in self._waiting:
+                future.cancel()
             self._changed.notify()
 
     async def ask(self, item: WorkItem) -> Any:
         """Return the answer to an item, or raise its error. Raises HTTPException if the queue is full."""
-        answer: Future[Any] = Future()
+        future: Future[Any] = Future()
         with self._changed:
             self._waiting = deque(waiting for waiting in self._waiting if not waiting[1].cancelled())
             if len(self._waiting) >= MAX_WAITING:
                 raise HTTPException(503, "Too many requests are waiting: try again in a moment.", {"retry-after": "1"})
-            self._waiting.append((item, answer))
+            self._waiting.append((item, future))
             self._changed.notify()
-        return await asyncio.wrap_future(answer)
+        return await asyncio.wrap_future(future)
 
     def _run(self) -> None:
         try:
@@ -106,12 +106,12 @@ class Engine:
             self._changed.wait_for(lambda: self._waiting or self._stopped)
             if self._stopped:
                 return []
-            first, answer = self._waiting.popleft()
-            batch, size_left = [(first, answer)], first.max_group_size - first.size
-            for item, answer in list(self._waiting) if first.group is not None else []:
-                if item.group == first.group and item.size <= size_left and not answer.cancelled():
-                    self._waiting.remove((item, answer))
-                    batch.append((item, answer))
+            first, future = self._waiting.popleft()
+            batch, size_left = [(first, future)], first.max_group_size - first.size
+            for item, future in list(self._waiting) if first.group is not None else []:
+                if item.group == first.group and item.size <= size_left and not future.cancelled():
+                    self._waiting.remove((item, future))
+                    batch.append((item, future))
                     size_left -= item.size
             return batch
 
@@ -122,19 +122,19 @@ class Engine:
             try:
                 results = items[0].answer_together(self.models, items)
             except Exception as error:
-                log.warning("Requests could not be answered together, and are answered one by one: %s", error)
+                log.warning("Requests could not be answered together, and will be answered one by one: %s", error)
             else:
-                for (_, answer), result in zip(batch, results, strict=True):
-                    if answer.set_running_or_notify_cancel():  # false if the client has disconnected
-                        answer.set_result(result)
+                for (_, future), result in zip(batch, results, strict=True):
+                    if future.set_running_or_notify_cancel():  # false if the client has disconnected
+                        future.set_result(result)
                 return
-        for item, answer in batch:
+        for item, future in batch:
             if self._stopped:
-                answer.cancel()
-            elif answer.set_running_or_notify_cancel():
+                future.cancel()
+            elif future.set_running_or_notify_cancel():
                 try:
                     if self.state == "failed":
                         raise InputError(self.problem)
-                    answer.set_result(item.answer(self.models))
+                    future.set_result(item.answer(self.models))
                 except BaseException as error:
-                    answer.set_exception(error)
+                    future.set_exception(error)

@@ -354,7 +354,7 @@ def read_references(path: Path) -> Captions[str]:
 
 
 def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str, Any]]:
-    """Read a record of the caption of each image, by the name that the image has in the references.
+    """Read each image's caption as a record, by the name that the image has in the references.
 
     A record has the caption as `text`, the image's name in the file as `file`, and the other fields that
     `caption format=jsonl` wrote for its best caption. Raises InputError if an image has several captions.

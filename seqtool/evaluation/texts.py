@@ -43,7 +43,7 @@ class TextEvaluation(Evaluation):
     lines: the lines, with their line ends
     ids: the token ids of each line
     token_nats: −log p of each token of the text
-    expected: the likeliest tokens at each token (`predictor.expectation_records`); empty if not requested
+    predictions: the likeliest tokens at each position (`predictor.prediction_records`); empty if not requested
     """
 
     settings: EvaluationSettings
@@ -51,7 +51,7 @@ class TextEvaluation(Evaluation):
     lines: Sequence[str]
     ids: Sequence[Sequence[int]]
     token_nats: Floats
-    expected: Sequence[dict[str, Any]]
+    predictions: Sequence[dict[str, Any]]
 
     def __post_init__(self) -> None:
         self.tokens = np.array([len(ids) for ids in self.ids], np.int64)
@@ -123,21 +123,21 @@ class TextEvaluation(Evaluation):
         notes = ["", self.note] if self.note else []
         return "\n".join([f"Text: {self.name}, as one stream", "", *table(header, [row]), *notes])
 
-    def expected_by_line(self) -> Iterator[Sequence[dict[str, Any]]]:
-        """Yield the likeliest tokens at each token, line by line."""
-        return (self.expected[start : start + count] for start, count in zip(self._starts, self.tokens, strict=True))
+    def predictions_by_line(self) -> Iterator[Sequence[dict[str, Any]]]:
+        """Yield the likeliest tokens at each position, line by line."""
+        return (self.predictions[start : start + count] for start, count in zip(self._starts, self.tokens, strict=True))
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
-        columns = zip(self.lines, self.nats, self.tokens, self.expected_by_line(), strict=True)
+        columns = zip(self.lines, self.nats, self.tokens, self.predictions_by_line(), strict=True)
         for number, (line, nats, tokens, predicted) in enumerate(columns, 1):
             record = {"line": number, "text": line, "nats": float(nats), "tokens": int(tokens)}
-            yield {**record, "predicted": predicted} if self.expected else record
+            yield {**record, "predicted": predicted} if self.predictions else record
 
     @cached_property
     def _details(self) -> report.Details:
         """The details that the report shows when a line is opened."""
         details = report.Details()
-        for predicted in self.expected_by_line():
+        for predicted in self.predictions_by_line():
             details.add(predicted=predicted)
         return details
 
@@ -171,7 +171,7 @@ class TextEvaluation(Evaluation):
 class TextEvaluator(Evaluator):
     """Evaluates a language model on a text file, or on a split of its data or of another corpus."""
 
-    schema, decoding_schema = declarations.EvalTexts, declarations.ReadingMachine
+    schema, decoding_schema = declarations.EvalTexts, declarations.InferenceMachine
 
     def problems(self, *, checkpoint: bool) -> Iterator[str]:
         settings = self.settings
@@ -187,8 +187,8 @@ class TextEvaluator(Evaluator):
         stream = list(chain.from_iterable(ids))
         likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST_SYMBOLS)
         with progress_bar(total=len(stream), unit="token", description="eval") as bar:
-            nats, expected = predictor.predict_tokens(stream, bar.update, likeliest=likeliest)
-        return TextEvaluation(settings, name, lines, ids, nats, expected)
+            nats, predictions = predictor.predict_tokens(stream, bar.update, likeliest=likeliest)
+        return TextEvaluation(settings, name, lines, ids, nats, predictions)
 
     def _read_text(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
         """Read the text. Returns its name and its lines with their line ends."""

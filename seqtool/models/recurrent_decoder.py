@@ -143,7 +143,7 @@ class FixedContext(StackDecoder):
         return self.context in ("every_step", "both")
 
     def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> tuple[Memory, Layers]:
-        """Return the memory that holds c and the first state: `state`, or by default one computed from c, or zeros."""
+        """Return a memory that holds c, and the first state: `state` or, if it is None, one made from c, or zeros."""
         values = c[:, None] if self._at_every_step else c[:, None, :0]
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=c.device)
         if state is None and self.initial is not None:

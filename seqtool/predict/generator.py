@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
 from seqtool.decoding.batching import computing, map_in_batches, out_of_range
-from seqtool.decoding.common import Expectations, read_prefix
+from seqtool.decoding.common import TokenPredictions, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
-from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode, expectation_records
+from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode, prediction_records
 from seqtool.settings import declarations
 
 MAX_PROMPT_TOKENS = 100_000
@@ -169,7 +169,7 @@ class Generator(Predictor):
     def predict_tokens(
         self, tokens: Sequence[int], progress: Callable[[int], object], *, likeliest: int
     ) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
-        """Return −log p of every token of a text in nats, and its `predictor.expectation_records`.
+        """Return −log p of every token of a text in nats, and its `predictor.prediction_records`.
 
         tokens: the ids of the text, which is read as one stream
         progress: called after each chunk with the number of its tokens
@@ -191,13 +191,13 @@ class Generator(Predictor):
                     entropy = torch.special.entr(log_p.exp()).sum(-1)
                     log_p[:, [PAD, BOS, EOS]] = -torch.inf  # a text contains none of these
                     best = log_p.topk(min(likeliest, log_p.shape[1] - 3))
-                    top = Expectations(entropy, best.indices, best.values)
-                    records += expectation_records(labels.tolist(), (-nats[-1]).tolist(), top, self.target_vocabulary)
+                    top = TokenPredictions(entropy, best.indices, best.values)
+                    records += prediction_records(labels.tolist(), (-nats[-1]).tolist(), top, self.target_vocabulary)
                 progress(len(labels))
         return np.concatenate(nats), records
 
     def predict_next(self, text: str, likeliest: int) -> dict[str, Any]:
-        """What was expected at each token of a text, and after it: the likeliest next symbols with their probabilities,
+        """What is predicted at each token of a text, and after it: the likeliest next symbols with their probabilities,
         and the entropy of the distribution in nats.
         """
         tokens = self.target_vocabulary.encode(text)

@@ -51,7 +51,7 @@ class Likelihood:
         return {**counts, **({} if self.samples is None else {"samples": self.samples}), **means}
 
     def lines(self) -> list[str]:
-        """A table for people: nats per caption, with an interval from resampling images, and nats per token."""
+        """A table of nats per caption, with an interval from resampling images, and nats per token."""
         draws = "" if self.samples is None else f", {self.samples} draws each"
         lines = [f"{'nats per caption':<22}  {len(self.tokens):,} captions{draws}"]
         counts = np.bincount(self.images)
@@ -66,7 +66,7 @@ class Likelihood:
         return lines
 
     def image_values(self, number: int) -> dict[str, list[float]]:
-        """The values of an image's captions, by name."""
+        """The nats of each caption of an image, by the name of the value."""
         return {name: nats[self.images == number].tolist() for name, nats in self.values.items()}
 
 

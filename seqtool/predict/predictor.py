@@ -22,7 +22,7 @@ from seqtool.data.text.alignment import join_pieces, piece_words
 from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.decoding.batching import DecodeSettings, Ensemble, Sources, check_used, decode, force_all
 from seqtool.decoding.beam_search import length_penalty
-from seqtool.decoding.common import Expectations, Hypothesis, Whole
+from seqtool.decoding.common import Hypothesis, TokenPredictions, Whole
 from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
@@ -109,7 +109,7 @@ class Prediction:
     attention: pieces × source positions; None for a model without attention
     ended: true if it ended with EOS, false if it was cut off at its maximum length
     log_probabilities: the log-probability of each piece and of EOS, if requested
-    predicted: what the model expected at each piece and at EOS (`expectation_records`), if requested
+    predicted: what the model predicted at each piece and at EOS (`prediction_records`), if requested
     whole: the log-probability and score including the prefix, if there is one
     whole_attention: the attention with a row for EOS, if the text ended, and a column for the EOS of a source sentence
     prefix: the beginning from which the text was decoded
@@ -141,9 +141,9 @@ class Prediction:
             columns = None if positions is None else positions + 1
             whole = hypothesis.attention[: length + hypothesis.ended, :columns].float().cpu().numpy()
         predicted = None
-        if hypothesis.expectations is not None and hypothesis.log_p is not None:
+        if hypothesis.predictions is not None and hypothesis.log_p is not None:
             tokens = [*hypothesis.tokens, EOS] if hypothesis.ended else hypothesis.tokens
-            predicted = expectation_records(tokens, hypothesis.log_p.tolist(), hypothesis.expectations, vocabulary)
+            predicted = prediction_records(tokens, hypothesis.log_p.tolist(), hypothesis.predictions, vocabulary)
         return cls(
             text=vocabulary.decode(hypothesis.tokens),
             score=hypothesis.score,
@@ -199,23 +199,23 @@ def display_token(token: int, vocabulary: Vocabulary) -> str:
     return END if token == EOS else vocabulary.piece(token)
 
 
-def expectation_records(
-    tokens: Sequence[int], log_p: Sequence[float], expectations: Expectations, vocabulary: Vocabulary
+def prediction_records(
+    tokens: Sequence[int], log_p: Sequence[float], predictions: TokenPredictions, vocabulary: Vocabulary
 ) -> list[dict[str, Any]]:
-    """The record of what a model expected at each token, for JSON: the token's probability, the entropy of the
+    """The record of what a model predicted at each token, for JSON: the token's probability, the entropy of the
     distribution in nats, and the likeliest tokens with their probabilities, best first.
 
     tokens: the ids of the text
     log_p: the log-probability of each token
-    expectations: the entropies and the likeliest tokens
+    predictions: the entropies and the likeliest tokens
     """
 
     def rounded(probability: float) -> float:
         return float(f"{probability:.6g}")
 
     records = []
-    best = expectations.tokens.tolist(), expectations.log_p.exp().tolist()
-    for token, logarithm, entropy, ids, p in zip(tokens, log_p, expectations.entropy.tolist(), *best, strict=True):
+    best = predictions.tokens.tolist(), predictions.log_p.exp().tolist()
+    for token, logarithm, entropy, ids, p in zip(tokens, log_p, predictions.entropy.tolist(), *best, strict=True):
         likeliest_ids = zip(ids, p, strict=True)
         likeliest = [[display_token(index, vocabulary), rounded(probability)] for index, probability in likeliest_ids]
         record = {"token": display_token(token, vocabulary), "probability": rounded(math.exp(logarithm))}
@@ -421,16 +421,16 @@ class Predictor(ABC):
             with self.on_device():
                 n_best_lists = decode(self.model, batch, self.settings, device=self.device, **options)
                 if likeliest:
-                    n_best_lists = self._with_expectations(batch, n_best_lists, likeliest)
+                    n_best_lists = self._with_predictions(batch, n_best_lists, likeliest)
                 if length:
                     n_best_lists = self._with_prefixes(batch, prefix_ids, n_best_lists)
             result |= zip(rows, n_best_lists, strict=True)
         return [result[row] for row in range(len(source_numbers))]
 
-    def _with_expectations(
+    def _with_predictions(
         self, sources: Sources, n_best_lists: Sequence[Sequence[Hypothesis]], likeliest: int
     ) -> list[list[Hypothesis]]:
-        """Add to the hypotheses what the model expected at each token, including a prefix."""
+        """Add to the hypotheses what the model predicted at each token, including a prefix."""
         owned = [(row, hypothesis) for row, n_best in enumerate(n_best_lists) for hypothesis in n_best]
         owners, hypotheses = zip(*owned, strict=True)
         targets = [hypothesis.tokens for hypothesis in hypotheses]
@@ -440,31 +440,31 @@ class Predictor(ABC):
         result: list[list[Hypothesis]] = [[] for _ in n_best_lists]
         for row, hypothesis, forced in zip(owners, hypotheses, all_forced, strict=True):
             length = len(hypothesis.tokens) + hypothesis.ended  # no EOS if it was cut off
-            assert forced.log_p is not None and forced.expectations is not None
-            log_p, expectations = forced.log_p[:length], forced.expectations.truncate(length)
-            result[row].append(hypothesis._replace(log_p=log_p, expectations=expectations))
+            assert forced.log_p is not None and forced.predictions is not None
+            log_p, predictions = forced.log_p[:length], forced.predictions.truncate(length)
+            result[row].append(hypothesis._replace(log_p=log_p, predictions=predictions))
         return result
 
     def _with_prefixes(
         self, sources: Sources, prefixes: Sequence[Sequence[int]], n_best_lists: Sequence[Sequence[Hypothesis]]
     ) -> list[list[Hypothesis]]:
-        """Add to the hypotheses the log-probability and score of prefix and continuation together."""
+        """Add to each hypothesis the log-probability and the score of its prefix and continuation together."""
         settings = self.settings
         penalty = length_penalty(settings.length_penalty, settings.length_alpha)
         all_forced = force_all(self.model, sources, prefixes, settings, device=self.device)
         result = []
         for prefix, forced, n_best in zip(prefixes, all_forced, n_best_lists, strict=True):
-            count, unknown = len(prefix), prefix.count(UNK)
-            prefix_log_p = 0.0 if forced.log_p is None else float(forced.log_p[:count].double().sum())
+            prefix_length, unknown = len(prefix), prefix.count(UNK)
+            prefix_log_p = 0.0 if forced.log_p is None else float(forced.log_p[:prefix_length].double().sum())
             extended = []
             for hypothesis in n_best:
                 length = len(hypothesis.tokens) + hypothesis.ended
                 log_p = prefix_log_p + hypothesis.log_probability
                 score = log_p
                 if not settings.sample:
-                    coverage = hypothesis.score - hypothesis.log_probability / penalty(length - count)
+                    coverage = hypothesis.score - hypothesis.log_probability / penalty(length - prefix_length)
                     score = log_p / penalty(length) + coverage
-                extended.append(hypothesis._replace(whole=Whole(count, unknown, log_p, score)))
+                extended.append(hypothesis._replace(whole=Whole(prefix_length, unknown, log_p, score)))
             result.append(extended)
         return result
 

@@ -89,7 +89,7 @@ def _read_prompt() -> Iterator[list[str]]:
         import readline  # noqa: F401
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8")  # whatever the locale
-    print("Type a sentence to translate; Ctrl-D ends.", file=sys.stderr)
+    print("Type a sentence to translate, or Ctrl-D to finish.", file=sys.stderr)
     for number in count(1):
         try:
             with printing_to_stderr():  # the prompt and the echo: standard output is only for translations

@@ -256,7 +256,7 @@ def total(tensor: Tensor) -> Tensor:
     return tensor
 
 
-class DataParallel:
+class DistributedLoss:
     """A loss whose gradients are averaged over all processes after the last batch of a step."""
 
     def __init__(self, loss: nn.Module) -> None:

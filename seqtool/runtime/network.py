@@ -61,7 +61,7 @@ def is_web_address(name: str) -> bool:
 
 
 def download(address: str, *, maximum: int = MAX_BYTES, seconds: float = TIMEOUT_SECONDS) -> bytes:
-    """The content of an http or https address. Raises DownloadError, also for more than `maximum` bytes."""
+    """The content of an http or https address. Raises DownloadError if it fails or has more than `maximum` bytes."""
     content = BytesIO()
     _receive(address, content, maximum=maximum, seconds=seconds)
     return content.getvalue()
@@ -70,7 +70,7 @@ def download(address: str, *, maximum: int = MAX_BYTES, seconds: float = TIMEOUT
 def download_file(address: str, path: Path, size: int, sha256: str) -> None:
     """Download a file of known size and digest to `path`, or the rest of an interrupted download.
 
-    Raises InputError if that fails, or if the content differs: `path` never has anything but the whole, checked file.
+    Raises InputError if that fails, or if the content differs. Only a complete and checked file is written to `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")

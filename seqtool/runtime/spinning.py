@@ -1,4 +1,4 @@
-"""The time that torch's OpenMP threads spin, which means that they wait actively for work, before they sleep."""
+"""How long torch's OpenMP threads spin, that is, busy-wait for work, before they sleep."""
 
 import os
 import sys

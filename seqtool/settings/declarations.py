@@ -292,8 +292,8 @@ class Machine:
 
 
 @dataclass
-class ReadingMachine(Machine):
-    """The settings of commands in which a trained model reads text but does not write any."""
+class InferenceMachine(Machine):
+    """Where and in which precision a trained model runs, for commands without the settings of `Decode`."""
 
     precision: str
 
@@ -446,7 +446,7 @@ class EvalTexts(Eval):
 
 
 @dataclass
-class Demo(ReadingMachine):
+class Demo(InferenceMachine):
     """The settings of configs/demo.yaml for the server."""
 
     host: Text
@@ -495,7 +495,7 @@ COMMANDS: Mapping[str, Schemas] = {
     "translate": {"": (Checkpoints, Translate, Decode, Machine)},
     "caption": {"": (Checkpoints, Caption, DecodeCaptions, Machine)},
     "generate": {"": (Checkpoints, GenerateFiles, Generate, Machine)},
-    "score": {"": (Checkpoints, Score, ReadingMachine)},
+    "score": {"": (Checkpoints, Score, InferenceMachine)},
     "eval": {"": EVAL, **DATA},
     "inspect": {"": (Inspect,)},
     "report": {"": (*EVAL, Report), **DATA},

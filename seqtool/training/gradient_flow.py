@@ -57,7 +57,7 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
 
 
 def evenly_spaced(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The measurements to draw, the last one included."""
+    """Evenly spaced measurements to draw, the last one included."""
     stride = max(1, len(records) // DRAWN_STEPS)
     return records[::-stride][::-1]
 

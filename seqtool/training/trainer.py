@@ -88,7 +88,7 @@ class Trainer:
         """Train, and return False if a signal ended it. A step that is not finite is skipped and changes nothing."""
         settings, progress, state, device = self.settings, self.progress, self.state, self.machine.device
         optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
-        parallel, parameters = distributed.DataParallel(state.loss.train()), list(self.model.parameters())
+        wrapped_loss, parameters = distributed.DistributedLoss(state.loss.train()), list(self.model.parameters())
         epoch, started, processes = self._epoch(), time.monotonic() - progress.seconds, distributed.size()
         if progress.step == 0:
             self._measure_flow()
@@ -108,7 +108,7 @@ class Trainer:
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
                     oom_message = partial(self._too_large, batch)
-                    with parallel.exchanging(number == len(batches)) as loss_of, out_of_memory(oom_message, device):
+                    with wrapped_loss.exchanging(number == len(batches)) as loss_of, out_of_memory(oom_message, device):
                         with autocast(device, self.machine.precision):
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()

@@ -44,7 +44,7 @@ class Records:
         return self.series[name][1][-1] if name in self.series else float("nan")
 
     @cached_property
-    def steps(self) -> int:
+    def last_step(self) -> int:
         """The last step with a record."""
         return max((steps[-1] for steps, _ in self.series.values()), default=0)
 
@@ -70,7 +70,7 @@ def final_decrease(run: Records) -> float | None:
     """The decrease of the validation loss in the last `FINAL_SHARE` of the steps; None if the last loss is not the
     lowest, or if the model has learnt nothing.
     """
-    earlier = [loss for loss, step in run.losses if step <= (1 - FINAL_SHARE) * run.steps]
+    earlier = [loss for loss, step in run.losses if step <= (1 - FINAL_SHARE) * run.last_step]
     if not earlier or run.losses[-1] != min(run.losses) or run.losses[-1][0] > MAX_LEARNT_LOSS:
         return None
     return earlier[-1] - run.losses[-1][0]
@@ -93,11 +93,11 @@ class Rule(NamedTuple):
 RULES = (
     Rule(
         "the learning rate never rose to its value",
-        figure=lambda run: run.warmup / run.steps if run.steps else None,
+        figure=lambda run: run.warmup / run.last_step if run.last_step else None,
         threshold=1.0,
         form="{:.3g} steps of warm-up for each step of the run",
         advice="The learning rate never rose to optim.lr: the warm-up has {run.warmup:,} steps and the run had "
-        "{run.steps:,}. Set schedule.warmup={fitting:,}, or train longer.",
+        "{run.last_step:,}. Set schedule.warmup={fitting:,}, or train longer.",
     ),
     Rule(
         "the validation loss still falls",
@@ -150,6 +150,6 @@ def verdict(run: Path) -> Iterator[Finding]:
     for rule in RULES:
         figure = rule.figure(records)
         if figure is not None and figure > rule.threshold:
-            advice = rule.advice.format(run=records, fitting=fitting_warmup(records.steps))
+            advice = rule.advice.format(run=records, fitting=fitting_warmup(records.last_step))
             threshold = rule.form.split()[0].format(rule.threshold)
             yield Finding(rule.name, rule.form.format(figure), threshold, advice)

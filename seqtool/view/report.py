@@ -121,7 +121,7 @@ class Details:
 
         source, target: its words
         weights: their attention, target × source, or None
-        predicted: the predictions for each token, in the form of `predictor.expectation_records`, or None
+        predicted: the predictions for each token, in the form of `predictor.prediction_records`, or None
         """
         sentence: dict[str, Any] = {}
         if weights is not None and weights.size:

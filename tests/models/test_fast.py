@@ -26,7 +26,7 @@ from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import LSTM, Cell, Layers, State
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast import additive, cross_entropy_in_pieces
-from seqtool.models.fast.gathering import GatheredLinear, one_pass
+from seqtool.models.fast.deferred_gradients import DeferredGradientLinear, one_pass
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, CrossEntropy, plain_copy
 from seqtool.models.recurrent_decoder import StepOutput
@@ -201,8 +201,8 @@ def state_tensors(tree: Any) -> list[Tensor]:
     return [tensor for branch in branches for tensor in state_tensors(branch)]
 
 
-def test_nothing_is_gathered_without_a_backward_pass() -> None:
-    linear = GatheredLinear(3, 2)
+def test_nothing_is_deferred_without_a_backward_pass() -> None:
+    linear = DeferredGradientLinear(3, 2)
     plain = torch.nn.functional.linear(torch.ones(1, 3), linear.weight, linear.bias)
     for grad in (True, False):
         with torch.set_grad_enabled(grad), one_pass():
@@ -281,7 +281,7 @@ def test_user_defined_classes_keep_their_equations(name: str) -> None:
     fast_loss, actual = loss_and_gradients(fast, batch)
     assert torch.allclose(fast_loss.total, plain_loss.total, rtol=1e-12)
     assert_close_gradients(actual, expected)
-    assert GatheredLinear in {type(module) for module in fast.modules()}
+    assert DeferredGradientLinear in {type(module) for module in fast.modules()}
 
 
 def test_backbones_and_names_of_parameters_do_not_change() -> None:
@@ -291,7 +291,7 @@ def test_backbones_and_names_of_parameters_do_not_change() -> None:
         assert list(fast.state_dict()) == list(model.state_dict())
         kinds = {name: type(module) for name, module in model.backbone.named_modules()}
         assert {name: type(module) for name, module in fast.backbone.named_modules()} == kinds
-        assert type(fast.output) is GatheredLinear
+        assert type(fast.output) is DeferredGradientLinear
 
 
 @pytest.mark.parametrize("name", [*MODELS, *CAPTIONERS])

@@ -14,10 +14,10 @@ Adjective = tuple[str, tuple[str, ...]]  # English, and the Spanish paradigm
 
 
 class Noun(NamedTuple):
-    english: tuple[str, ...]  # singular and plural; only the singular if a person has just one: my father
+    english: tuple[str, ...]  # singular and plural; only the singular if the plural is not used, as of "father"
     spanish: tuple[str, str]  # singular and plural
     gender: int  # 0: masculine, 1: feminine
-    kind: str
+    kind: str  # determines which verbs and adjectives suit the noun
     preposition: str  # "in" the garden, "on" the beach, "at" the market
 
 
@@ -28,7 +28,7 @@ class Verb(NamedTuple):
     english: Mapping[str, tuple[str, ...]]
     infinitive: str
     spanish: Mapping[str, tuple[str, ...]]
-    objects: tuple[str, ...] = ()  # kinds of nouns
+    objects: tuple[str, ...] = ()  # the kinds of nouns that can be its object
     participle: str = ""  # "going" in "be going to"
     stative: bool = False  # whether its past is the imperfect
 

@@ -187,7 +187,7 @@ class CaptionSteps(Steps):
         counts = [len(image.captions) for image in self._used[split]]
         return np.repeat(np.arange(len(counts)), counts)
 
-    def write_others(self, directory: Path, split: str) -> None:
+    def write_other_files(self, directory: Path, split: str) -> None:
         used = self._used[split]
         rows = [self._rows[image.file] for image in used]
         (directory / f"{split}.rows.bin").write_bytes(np.array(rows, OFFSET).tobytes())

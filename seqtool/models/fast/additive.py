@@ -16,7 +16,7 @@ from seqtool.models.attention import Additive
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import GRU, Layers
 from seqtool.models.contract import Memory
-from seqtool.models.fast.gathering import Ledger, once_per_pass
+from seqtool.models.fast.deferred_gradients import Ledger, once_per_pass
 from seqtool.models.fast.private import through_sigmoid, through_softmax
 from seqtool.models.fast.recurrences import add_product, gru_back, gru_step, room_after, weight_and_bias_gradients
 from seqtool.models.parts import at_least_single, product_dtype

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seqtool.models.fast.gathering import GatheredLinear
+from seqtool.models.fast.deferred_gradients import DeferredGradientLinear
 from seqtool.models.fast.packed import PackedLinear
 from seqtool.models.parts import CrossEntropy, cross_entropy, product_dtype, single
 from seqtool.models.tokens import PAD
 
 MAX_ROWS = 512  # the number of rows projected at a time: CPU libraries are slower with more
 MAX_LOGITS = 2**23  # the number of logits held at a time: 32 MB in single precision
-LINEAR_MAPS = (nn.Linear, GatheredLinear, PackedLinear)
+LINEAR_MAPS = (nn.Linear, DeferredGradientLinear, PackedLinear)
 
 
 def cross_entropy_in_pieces(features: Tensor, output: Any, labels: Tensor, smoothing: float) -> CrossEntropy:

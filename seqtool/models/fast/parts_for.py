@@ -11,7 +11,7 @@ from seqtool.models.attention import Additive
 from seqtool.models.fast import recurrences
 from seqtool.models.fast.additive import ExponentialAdditive, attentive_gru
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
-from seqtool.models.fast.gathering import GatheredLinear, gathered_sum, one_pass
+from seqtool.models.fast.deferred_gradients import DeferredGradientLinear, one_pass, weighted_sum_with_deferred_gradient
 from seqtool.models.parts import Parts
 from seqtool.runtime.precision import without_onednn
 
@@ -57,9 +57,9 @@ def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, is
 
 
 ANYWHERE = Parts(
-    linear=GatheredLinear,
+    linear=DeferredGradientLinear,
     versions={Additive: ExponentialAdditive},
-    weighted_sum=gathered_sum,
+    weighted_sum=weighted_sum_with_deferred_gradient,
     cross_entropy=cross_entropy_in_pieces,
     whole_target=attentive_gru,
     around_steps=one_pass,

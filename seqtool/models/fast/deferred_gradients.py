@@ -25,7 +25,7 @@ _pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)  
 
 @contextmanager
 def one_pass() -> Iterator[None]:
-    """Gather gradients within the context, the steps of one recurrence, unless gradients are disabled."""
+    """Defer gradients within the context, which is all steps of one recurrence, unless gradients are disabled."""
     token = _pass.set({} if torch.is_grad_enabled() else None)
     try:
         yield
@@ -64,32 +64,35 @@ class Ledger:
         return self._entries
 
 
-def _gathering_product(operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Callable[[Tensor], Tensor]:
+def _deferring_product(operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Callable[[Tensor], Tensor]:
     """Return the function that multiplies x by an operand, a weight J×K with its bias or a batch of matrices B×K×J, and
-    gathers the operand's gradients in the ledger.
+    records what the operand's gradient needs in the ledger.
     """
     shared, bias = _Shared.apply(operand.t() if operand.dim() == 2 else operand, bias, ledger)
     return lambda x: _Product.apply(x, shared, bias, ledger)
 
 
-class GatheredLinear(nn.Linear):
-    """A linear map that gathers the gradient of its weight if it is used within a pass."""
+class DeferredGradientLinear(nn.Linear):
+    """A linear map whose gradient is computed after the last step if it is used within a pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        product = once_per_pass(self.weight, lambda ledger: _gathering_product(self.weight, self.bias, ledger))
+        product = once_per_pass(self.weight, lambda ledger: _deferring_product(self.weight, self.bias, ledger))
         return super().forward(x) if product is None else product(x)
 
 
-def gathered_sum(weights: Tensor, values: Tensor) -> Tensor:
-    """Compute `parts.weighted_sum`, gathering the gradient of the vectors within a pass."""
-    product = once_per_pass(values, lambda ledger: _gathering_product(values, None, ledger))
+def weighted_sum_with_deferred_gradient(weights: Tensor, values: Tensor) -> Tensor:
+    """Compute `parts.weighted_sum`; within a pass, the gradient of the vectors is computed after the last step."""
+    product = once_per_pass(values, lambda ledger: _deferring_product(values, None, ledger))
     if product is None:
         return weighted_sum(weights, values)
     return product(weights.view(len(values), -1, values.shape[1])).flatten(0, 1)
 
 
 class _Shared(torch.autograd.Function):
-    """The operand and bias that all steps use. The ledger has the gradients of products; autograd adds any others."""
+    """The operand and bias that all steps use.
+
+    The backward pass computes their gradients from the products in the ledger, and adds any gradient from autograd.
+    """
 
     @staticmethod
     def forward(ctx: Any, operand: Tensor, bias: Tensor | None, ledger: Ledger) -> tuple[Tensor, Tensor | None]:
