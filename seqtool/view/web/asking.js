@@ -41,7 +41,7 @@ export function newest(place, work, rescue = () => null) {
       return;
     }
     running = true;
-    const focused = place.contains(document.activeElement);
+    const focused = place.parentElement?.contains(document.activeElement);
     place.setAttribute("aria-busy", "true");
     try {
       await work(...question);

@@ -49,7 +49,9 @@ export function sceneEditor(offered, kept, changed, below) {
         onpointerdown: (event) => drag(event, i),
       }),
     );
+    const held = board.contains(document.activeElement);
     fill(board, s("rect", { width: side, height: side, class: "paper" }), items, view?.elements ?? []);
+    if (held) items[chosen]?.focus();
     const item = scene.items[chosen];
     const focused = document.activeElement?.dataset.tool;
     const pick = (label, options, value, set) =>
@@ -69,7 +71,6 @@ export function sceneEditor(offered, kept, changed, below) {
     if (i === chosen) return;
     chosen = i;
     draw();
-    board.querySelectorAll(".item")[i].focus();
   }
 
   function edit(change) {
@@ -118,7 +119,6 @@ export function sceneEditor(offered, kept, changed, below) {
     if (!(event.key in steps)) return;
     event.preventDefault();
     edit(() => move(scene.items[i], ...steps[event.key]));
-    board.querySelectorAll(".item")[i].focus();
   }
 
   function drag(event, i) {
@@ -134,12 +134,10 @@ export function sceneEditor(offered, kept, changed, below) {
       scene.items[i].box = from.slice();
       edit(() => move(scene.items[i], Math.round((moving.clientX - start[0]) * scale), Math.round((moving.clientY - start[1]) * scale)));
     };
-    const end = () => {
-      window.removeEventListener("pointermove", follow);
-      for (const kind of ["pointerup", "pointercancel"]) window.removeEventListener(kind, end);
-    };
-    window.addEventListener("pointermove", follow);
-    for (const kind of ["pointerup", "pointercancel"]) window.addEventListener(kind, end);
+    const dragging = new AbortController();
+    const { signal } = dragging;
+    window.addEventListener("pointermove", follow, { signal });
+    for (const kind of ["pointerup", "pointercancel"]) window.addEventListener(kind, () => dragging.abort(), { signal });
   }
 
   const pick = h(

@@ -39,7 +39,7 @@ export function wordsView(models, kept) {
     source,
     h("button", { class: "primary" }, "Translate"),
     controls.element,
-    pieces,
+    h("div", { class: "controls" }, "Show", pieces),
   );
   source.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
@@ -107,7 +107,7 @@ function list(nBest, rank, choose) {
   const [best] = nBest;
   const entry = (one, i) => {
     const behind = i ? `, ${fixed(best.score - one.score, 3)} behind the best` : "";
-    return h("li", {}, h("button", { type: "button", class: "hypothesis", "aria-pressed": String(i === rank), onclick: () => choose(i) }, h("bdi", {}, i ? differing(one.text, best.text) : one.text || "(nothing)")), " ", h("span", { class: "status" }, fixed(one.score, 3), behind));
+    return h("li", {}, h("button", { type: "button", class: "hypothesis", "aria-pressed": String(i === rank), onclick: () => choose(i) }, h("bdi", {}, i && i !== rank ? differing(one.text, best.text) : one.text || "(nothing)")), " ", h("span", { class: "status" }, fixed(one.score, 3), behind));
   };
   return h("div", {}, h("h3", {}, "The n best: choose one to see its tokens and its place in the tree"), h("ol", { class: "hypotheses" }, nBest.map(entry)));
 }
