@@ -54,18 +54,13 @@ export function newest(place, work, rescue = () => null) {
     place.classList.toggle("stale", trouble.isConnected);
     place.setAttribute("aria-busy", "false");
     running = false;
-    if (focused && document.activeElement === document.body) first(place)?.focus(); // what had the focus is gone
-    if (waiting) {
-      const next = waiting;
-      waiting = null;
-      run(...next);
-    }
+    const next = place.querySelector(".force") ?? place.querySelector(".predicted button") ?? place.querySelector("button");
+    if (focused && document.activeElement === document.body) next?.focus(); // what had the focus is gone
+    const newer = waiting;
+    waiting = null;
+    if (newer) run(...newer);
   }
   return run;
-}
-
-function first(place) {
-  return place.querySelector(".force") ?? place.querySelector(".predicted button") ?? place.querySelector("button");
 }
 
 /** Whether a value is a text, or a list of tokens. */

@@ -34,6 +34,10 @@ export function sceneEditor(offered, kept, changed, below) {
     return `${size} ${item.colour} ${item.shape}`;
   }
 
+  function pick(label, options, value, set) {
+    return h("label", { class: "setting" }, label, h("select", { "data-tool": label, onchange: (event) => edit(() => set(event.target.value)) }, options.map((one) => h("option", { value: one, selected: one === value }, one))));
+  }
+
   function draw() {
     const items = scene.items.map((item, i) =>
       s("polygon", {
@@ -54,8 +58,6 @@ export function sceneEditor(offered, kept, changed, below) {
     if (held) items[chosen]?.focus();
     const item = scene.items[chosen];
     const focused = document.activeElement?.dataset.tool;
-    const pick = (label, options, value, set) =>
-      h("label", { class: "setting" }, label, h("select", { "data-tool": label, onchange: (event) => edit(() => set(event.target.value)) }, options.map((one) => h("option", { value: one, selected: one === value }, one))));
     fill(
       tools,
       item ? pick("Colour", Object.keys(offered.colours), item.colour, (value) => (item.colour = value)) : null,
@@ -140,14 +142,13 @@ export function sceneEditor(offered, kept, changed, below) {
     for (const kind of ["pointerup", "pointercancel"]) window.addEventListener(kind, () => dragging.abort(), { signal });
   }
 
-  const pick = h(
-    "label",
-    { class: "setting" },
-    "Scene",
-    h("select", { onchange: (event) => edit(() => { scene = structuredClone(offered.scenes[Number(event.target.value)]); chosen = 0; }) }, offered.scenes.map((_, i) => h("option", { value: i }, `number ${i + 1}`))),
-  );
+  const names = offered.scenes.map((_, i) => `number ${i + 1}`);
+  const scenes = pick("Scene", names, names[0], (name) => {
+    scene = structuredClone(offered.scenes[names.indexOf(name)]);
+    chosen = 0;
+  });
   draw();
-  return { element: h("div", { class: "editor" }, h("div", { class: "controls" }, pick), board, below, tools), scene: () => scene, look };
+  return { element: h("div", { class: "editor" }, h("div", { class: "controls" }, scenes), board, below, tools), scene: () => scene, look };
 }
 
 /** Whether a scene from an address can be drawn. */

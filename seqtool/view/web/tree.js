@@ -92,5 +92,5 @@ function drawing({ shown, across, score, chosen, reading }) {
 
 function cutToken(token, letters) {
   const text = label(token);
-  return text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
+  return text.length > letters ? `${text.slice(0, letters - 2)}…` : text;
 }

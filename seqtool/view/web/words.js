@@ -21,26 +21,18 @@ export function wordsView(models, kept) {
     return others.sample && temperature !== undefined ? { ...others, temperature } : others;
   };
   const all = () => columns.forEach((column) => column.ask(source.value, chosen()));
-  const pieces = choice("Alignment and tokens", [["pieces", "Pieces"], ["words", "Words"]], kept.get("unit", "pieces"), (unit) => {
+  const units = choice("Alignment and tokens", [["pieces", "Pieces"], ["words", "Words"]], kept.get("unit", "pieces"), (unit) => {
     kept.set("unit", unit === "pieces" ? null : unit);
     columns.forEach((column) => column.redraw());
   });
-  const form = h(
-    "form",
-    {
-      class: "asking",
-      onsubmit: (event) => {
-        event.preventDefault();
-        clearTimeout(timer);
-        columns.forEach((column) => column.forget());
-        all();
-      },
-    },
-    source,
-    h("button", { class: "primary" }, "Translate"),
-    controls.element,
-    h("div", { class: "controls" }, "Show", pieces),
-  );
+  const submit = (event) => {
+    event.preventDefault();
+    clearTimeout(timer);
+    columns.forEach((column) => column.forget());
+    all();
+  };
+  const button = h("button", { class: "primary" }, "Translate");
+  const form = h("form", { class: "asking", onsubmit: submit }, source, button, controls.element, h("div", { class: "controls" }, "Show", units));
   source.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
