@@ -18,7 +18,7 @@ export async function get(path) {
 /** The server's answer. An error is `offline` if there was none; settings have the names that the page shows. */
 async function answered(path, request) {
   const response = await fetch(path, request).catch(() => {
-    throw Object.assign(new Error("The server does not answer. If it was stopped, start seqtool demo again with the same port: this page then goes on by itself."), { offline: true });
+    throw Object.assign(new Error("The server does not answer. If it was stopped, start seqtool demo again with the same port: this page then continues."), { offline: true });
   });
   if (response.ok) return response.json();
   const text = (await response.text()).trim() || `The server answered ${response.status}.`;

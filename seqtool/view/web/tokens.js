@@ -123,16 +123,16 @@ function probabilities(one) {
 
 /** Says how many tokens of a text were not read, and which pieces the model does not know. */
 export function notes(cut, unknown) {
-  const pieces = [...new Set(unknown)].map((one) => `“${label(one)}”`);
+  const pieces = [...new Set(unknown)];
   const more = pieces.length > NAMED ? ` and ${counted(pieces.length - NAMED)} more` : "";
   return [
     cut ? note(`The text is too long: its last ${counted(cut)} tokens were not read.`) : null,
-    pieces.length ? note(`The model does not know ${pieces.slice(0, NAMED).join(", ")}${more}.`) : null,
+    pieces.length ? note("The model does not know ", pieces.slice(0, NAMED).flatMap((one, i) => [i ? ", “" : "“", h("bdi", {}, label(one)), "”"]), more, ".") : null,
   ];
 }
 
-function note(text) {
-  return h("p", { class: "note", dir: "auto" }, text);
+function note(...text) {
+  return h("p", { class: "note" }, ...text);
 }
 
 function percent(probability) {
