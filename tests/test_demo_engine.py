@@ -45,7 +45,7 @@ def ask_at_once(models: Sequence[Any], *items: WorkItem) -> list[Any]:
     results: list[Any] = []
 
     async def ask() -> None:
-        engine, release = Engine(lambda: models), threading.Event()
+        engine, release = Engine([lambda model=model: model for model in models]), threading.Event()
         engine.start()
         first = asyncio.ensure_future(engine.ask(item_waiting_for(release)))
         await asyncio.sleep(0.1)
@@ -62,11 +62,11 @@ def ask_at_once(models: Sequence[Any], *items: WorkItem) -> list[Any]:
 def test_requests_are_refused_if_the_model_cannot_be_loaded() -> None:
     """The message gives the reason for the failure."""
 
-    def load() -> list[Any]:
+    def load() -> Any:
         raise RuntimeError("no memory is left")
 
     async def ask() -> None:
-        engine = Engine(load)
+        engine = Engine([load])
         engine.start()
         with pytest.raises(InputError, match="no memory is left"):
             await engine.ask(Item(list))
@@ -83,7 +83,7 @@ def test_the_queue_is_bounded_and_skips_cancelled_requests() -> None:
         return Item(lambda values: [answered.append(value) for value in values], i)
 
     async def ask() -> None:
-        engine = Engine(lambda: [1])
+        engine = Engine([lambda: 1])
         engine.start()
         first = asyncio.ensure_future(engine.ask(item_waiting_for(release)))
         await asyncio.sleep(0.2)
@@ -114,7 +114,7 @@ def test_requests_of_one_kind_are_answered_together() -> None:
     kinds = [(1, "a", 4), (2, None, 1), (3, "a", 4), (4, "b", 1), (5, "a", 1), (6, None, 1), (7, "b", 2)]
     kinds += [(8, "a", 20), (9, "c", 1), (10, "c", 1)]
     items = [Item(work, number, kind, size, 0 if kind == "c" else 8) for number, kind, size in kinds]
-    assert ask_at_once([], *items) == [-10 * number for number, *_ in kinds]
+    assert ask_at_once([None], *items) == [-10 * number for number, *_ in kinds]
     assert groups == [[1, 3], [2], [4, 7], [5], [6], [8], [9], [10]]
 
 
@@ -131,7 +131,7 @@ def test_a_cancelled_request_does_not_disturb_its_group() -> None:
         return values
 
     async def ask(numbers: Sequence[int], cancelled_index: int, *, stop: bool) -> list[Any]:
-        engine = Engine(lambda: [1])
+        engine = Engine([lambda: 1])
         waiting = [asyncio.ensure_future(engine.ask(Item(work, i, "kind", 1, 3))) for i in numbers]
         await asyncio.sleep(0)
         engine.start()
@@ -168,7 +168,7 @@ def test_only_failing_requests_of_a_group_are_refused(caplog: pytest.LogCaptureF
         return names
 
     names = ["good", "MemoryError", "better", "InputError"]
-    results = ask_at_once([], *(Item(work, name, "kind", 1, 9) for name in names))
+    results = ask_at_once([None], *(Item(work, name, "kind", 1, 9) for name in names))
     assert [results[0], results[2]] == ["good", "better"]
     errors = [(type(error), str(error)) for error in results[1::2]]
     assert errors == [(MemoryError, "not this one"), (InputError, "not this one")]

@@ -42,7 +42,7 @@ def ports(models: dict[str, Any]) -> Iterator[dict[str, int]]:
     with ExitStack() as stack:
 
         def serve(run: str, **settings: Any) -> int:
-            engine = Engine(lambda: [models[run]])
+            engine = Engine([lambda: models[run]])
             return stack.enter_context(serving(lambda port: make_app(engine, port=port, **settings)))
 
         yield {

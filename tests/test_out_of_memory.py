@@ -196,7 +196,7 @@ def test_the_other_jobs_of_a_sweep_continue(
 @pytest.mark.parametrize("error", [ERRORS["cudnn"], ERRORS["python"], OutOfMemoryError("from decoding")])
 def test_the_demo_answers_with_a_message(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers.Translate, "answer", raiser(error))
-    engine = Engine(lambda: [None])
+    engine = Engine([lambda: None])
     engine.start()
     app, responses = make_app(engine, host="127.0.0.1", port=80, token=None), []
     headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
@@ -34,7 +35,7 @@ def demo(config: DictConfig) -> None:
 
     settings = typed(declarations.Demo, {name: config[name] for name in declarations.declared(declarations.Demo)})
     check_address(settings.host, settings.port, settings.token)
-    from seqtool.training.checkpoint import find  # imports torch
+    from seqtool.training.checkpoint import Checkpoint, find  # imports torch
 
     checkpoints = [find(path, trust=modules(config.trust)) for path in names(config.checkpoint)]
     if not checkpoints:
@@ -46,17 +47,17 @@ def demo(config: DictConfig) -> None:
     query = "" if token is None else f"?token={token}"
     print(f"Open http://{host}:{port}/{query}  (Ctrl-C ends it)", flush=True)
 
-    def load() -> list[Any]:
-        """Load the model of each checkpoint, as a translator, captioner or generator."""
+    def load(checkpoint: Checkpoint) -> Any:
+        """Load the checkpoint's model as a translator, captioner or generator."""
         from seqtool import tasks
         from seqtool.runtime.devices import keep_memory, set_threads
 
         keep_memory()
         set_threads(settings.threads)
         machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-        return [tasks.task_of_checkpoint(checkpoint).load([checkpoint], **machine) for checkpoint in checkpoints]
+        return tasks.task_of_checkpoint(checkpoint).load([checkpoint], **machine)
 
-    engine = Engine(load)
+    engine = Engine([partial(load, checkpoint) for checkpoint in checkpoints])
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application logs its errors itself
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # as does the answer to a malformed form
     server = uvicorn.Server(

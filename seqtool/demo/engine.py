@@ -48,17 +48,20 @@ class Engine:
     """The thread that answers requests, and their queue.
 
     state: `loading`, `ready` or `failed`
-    problem: the reason if loading has failed
-    models: the models, once they are loaded
+    problem: the reasons for which models could not be loaded
+    models: the models that are loaded
     """
 
-    def __init__(self, load: Callable[[], Sequence[Any]]) -> None:
-        """`load` returns the models; it is called in the engine's thread."""
-        self._load = load
+    def __init__(self, loaders: Sequence[Callable[[], Any]]) -> None:
+        """Each loader returns a model; they are called in the engine's thread.
+
+        A model that cannot be loaded is left out. If none can be loaded, the state is `failed`.
+        """
+        self._loaders = loaders
         self._waiting: deque[Waiting] = deque()
         self._changed = threading.Condition()
         self._stopped = False
-        self.models: Sequence[Any] = ()
+        self.models: list[Any] = []
         self.state, self.problem = "loading", ""
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -91,12 +94,15 @@ class Engine:
         return await asyncio.wrap_future(future)
 
     def _run(self) -> None:
-        try:
-            self.models = self._load()
-            self.state = "ready"
-        except Exception as error:  # too little memory, for example
-            self.state, self.problem = "failed", str(error) or type(error).__name__
-            log.error("The model cannot be loaded: %s", self.problem)
+        problems = []
+        for load in self._loaders:
+            try:
+                self.models.append(load())
+            except Exception as error:  # too little memory, for example
+                problems.append(str(error) or type(error).__name__)
+                log.error("A model cannot be loaded: %s", problems[-1])
+        self.problem = " ".join(problems)
+        self.state = "ready" if self.models else "failed"
         while batch := self._next_batch():
             self._answer(batch)
 

@@ -1,11 +1,16 @@
 """Tests of the demo in a browser: each view is used as a person would use it, with pointer and keys."""
 
+import json
 import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from math import prod
 from pathlib import Path
+from shutil import copytree
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from chromium import Visit
@@ -15,7 +20,9 @@ from test_demo import Server, directory, serving, strange_sentences  # noqa: F40
 import seqtool
 from seqtool.demo.app import make_app
 from seqtool.demo.engine import Engine
+from seqtool.errors import InputError
 
+SVG = "{http://www.w3.org/2000/svg}"
 SENTENCE = "I have a big cat but a small house."
 
 
@@ -31,6 +38,30 @@ def caption_demo(directory: Path) -> Iterator[Server]:  # noqa: F811
     server = Server(directory, "checkpoint=runs/scenes").ready()
     yield server
     assert "Traceback" not in server.end()
+
+
+@pytest.fixture(scope="module")
+def mixed_demo(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:  # noqa: F811
+    """The port of a demo with a model of each task, a second captioner that passes for one with hard attention, and
+    one that cannot be loaded.
+    """
+
+    def load(run: Path) -> Any:
+        return seqtool.load(run, device="cpu", threads=1)
+
+    def load_hard() -> Any:
+        captioner = load(copytree(directory / "runs/scenes", tmp_path_factory.mktemp("runs") / "hard"))
+        captioner.models[0].hard = True
+        return captioner
+
+    def fail() -> Any:
+        raise InputError("runs/lost has no weights.")
+
+    engine = Engine(
+        [fail, *(partial(load, directory / "runs" / run) for run in ("attend", "scenes", "text")), load_hard]
+    )
+    with serving(lambda port: make_app(engine, host="127.0.0.1", port=port, token=None)) as port:
+        yield port
 
 
 @pytest.fixture(scope="module")
@@ -285,11 +316,11 @@ def test_the_page_says_that_the_model_is_loading(visit: Visit, directory: Path) 
     """The message stays until the model is loaded, and the token of the address is kept in a cookie."""
     may_load, token = threading.Event(), "a-token-of-twenty-one"
 
-    def load() -> list[Any]:
+    def load() -> Any:
         may_load.wait(20)
-        return [seqtool.load(directory / "runs/attend", device="cpu", threads=1)]
+        return seqtool.load(directory / "runs/attend", device="cpu", threads=1)
 
-    engine = Engine(load)
+    engine = Engine([load])
     with serving(lambda port: make_app(engine, host="0.0.0.0", port=port, token=token)) as port:
         visit.page.goto(f"http://127.0.0.1:{port}/?token={token}")
         visit.page.get_by_text("Loading the models…").wait_for()
@@ -320,15 +351,19 @@ def test_a_link_keeps_what_is_shown(visit: Visit, translation_demo: Server) -> N
     column.get_by_label("Hide pruned branches").check()
     assert column.locator(".node.pruned").count() == 0 < column.locator(".node").count()
     prefix = column.locator(".prefix").text_content()
-    page.wait_for_timeout(300)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_text("Copied.").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
     page.reload()
     column.locator("svg.tree").wait_for()
     wait_for_answers(page)
     assert page.get_by_label("Text to translate").input_value() == "the old dog"
     assert page.get_by_label("n best").input_value() == "2" and column.locator(".prefix").text_content() == prefix
     assert column.locator("svg.heat").count() == 1 and column.locator(".node.pruned").count() == 0
-    column.get_by_role("button", name="Take back grande").click()
+    column.get_by_role("button", name="Take back grande").press("Enter")
     column.get_by_role("button", name="Take back grande").wait_for(state="detached")
+    wait_until(page, lambda: page.evaluate("document.activeElement.tagName") == "BUTTON")
     assert column.get_by_role("button", name="Take back casa").count() == 1
     column.locator(".hypothesis").nth(1).click()
     assert column.locator(".hypothesis").nth(1).get_attribute("aria-pressed") == "true"
@@ -344,6 +379,7 @@ def test_an_error_keeps_the_answer(visit: Visit, translation_demo: Server) -> No
     page.get_by_role("alert").first.wait_for()
     assert "“n best” (9) cannot be more than beam (5)" in page.get_by_role("alert").first.text_content()
     assert page.locator(".translation").count() == 2
+    visit.assert_accessible()
     page.route("**/api/translate", lambda route: route.abort())
     page.get_by_label("n best").fill("2")
     page.get_by_label("n best").press("Tab")
@@ -353,25 +389,119 @@ def test_an_error_keeps_the_answer(visit: Visit, translation_demo: Server) -> No
     visit.problems.clear()
 
 
-def test_tasks_are_switched(visit: Visit, directory: Path) -> None:  # noqa: F811
-    runs = ["runs/attend", "runs/scenes", "runs/text"]
-    engine = Engine(lambda: [seqtool.load(directory / run, device="cpu", threads=1) for run in runs])
-    with serving(lambda port: make_app(engine, host="127.0.0.1", port=port, token=None)) as port:
-        page = visit.page
-        page.goto(f"http://127.0.0.1:{port}/")
-        page.locator(".translation").wait_for()
-        page.get_by_role("button", name="Texts").click()
-        page.locator(".likeliest").first.wait_for()
-        page.get_by_role("button", name="Pictures").click()
-        page.locator(".looking .token").nth(0).click()
-        page.locator("h1").hover()
-        assert page.locator(".board .veil rect").count() > 1  # the gaze is held
-        page.keyboard.press("Escape")
-        assert page.locator(".board .veil rect").count() == 0
-        page.get_by_label("Go through the words").focus()
-        page.keyboard.press("ArrowRight")
-        assert page.locator(".board .veil rect").count() > 1
-        visit.assert_accessible()
-        page.get_by_role("button", name="Words").first.click()
-        assert page.locator(".translation").count() == 1
-        page.goto("about:blank")
+def test_tasks_are_switched(visit: Visit, mixed_demo: int) -> None:
+    page = visit.page
+    page.goto(f"http://127.0.0.1:{mixed_demo}/")
+    page.locator(".translation").wait_for()
+    assert "Left out, since it cannot be loaded: runs/lost has no weights." in page.get_by_role("alert").text_content()
+    page.get_by_role("button", name="Texts").click()
+    page.locator(".likeliest").first.wait_for()
+    page.get_by_role("button", name="Pictures").click()
+    page.locator(".looking .token").nth(0).click()
+    page.locator("h1").hover()
+    assert page.locator(".board .veil rect").count() > 1  # the gaze is held
+    page.keyboard.press("Escape")
+    assert page.locator(".board .veil rect").count() == 0
+    page.get_by_label("Go through the words").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".board .veil rect").count() > 1
+    wait_for_answers(page)
+    visit.assert_accessible()
+    requests: list[Any] = []
+    page.on("request", lambda request: requests.append(json.loads(request.post_data)))
+    page.get_by_label("Hard attention").select_option("argmax")
+    wait_until(page, lambda: len(requests) == 2)
+    wait_for_answers(page)
+    assert [request["settings"] for request in requests] == [{}, {"hard_attention": "argmax"}]  # soft, hard
+    page.get_by_role("region", name="hard").locator(".looking .token").first.click()
+    assert page.locator(".board .frame").get_attribute("visibility") == "visible"  # the location that was chosen
+    page.get_by_role("button", name="Words").first.click()
+    assert page.locator(".translation").count() == 1
+
+
+def test_the_page_is_enlarged_for_a_projector(visit: Visit, translation_demo: Server) -> None:
+    visit.page.set_viewport_size({"width": 1920, "height": 1080})
+    page = open_demo(visit, translation_demo)
+    wait_for_answers(page)
+    body, word = page.locator("body"), page.locator("svg.links .word").first
+    width, height = body.bounding_box()["width"], word.bounding_box()["height"]
+    page.get_by_role("button", name="Large type").click()
+    assert body.bounding_box()["width"] == 1920 > width
+    assert word.bounding_box()["height"] == pytest.approx(1.5 * height, rel=0.1)
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+
+
+def test_pieces_are_joined_to_words(visit: Visit, translation_demo: Server) -> None:
+    """A word has the product of its pieces' probabilities, and the mean of their attention."""
+    request = {"sentences": [SENTENCE], "weights": True, "likeliest": 1}
+    best = translation_demo.post("/api/translate", request).json["translations"][0]
+    source, best = best["translations"][0]["source_tokens"], best["translations"][0]
+    page = open_demo(visit, translation_demo)
+    wait_for_answers(page)
+    column = page.get_by_role("region", name="attend")
+    assert column.locator(".tokens button").count() == len(best["predicted"])
+    page.get_by_role("button", name="Words").click()
+
+    def groups(pieces: list[str]) -> list[list[int]]:
+        starts = [i for i, piece in enumerate(pieces) if i == 0 or piece.startswith("▁") or piece == "<end>"]
+        return [list(range(*ends)) for ends in zip(starts, [*starts[1:], len(pieces)], strict=True)]
+
+    words = groups([one["token"] for one in best["predicted"]])
+    assert len(words) < len(best["predicted"])
+    titles = column.locator(".tokens button").evaluate_all("words => words.map((word) => word.title)")
+    shown = [float(title.split()[-2]) for title in titles]
+    expected = [100 * prod(best["predicted"][i]["probability"] for i in word) for word in words]
+    assert shown == pytest.approx(expected, rel=0.05, abs=0.5)
+    means = [
+        sum(best["attention"][t][i] for t in word for i in columns) / len(word)
+        for word in words
+        for columns in groups(source)
+    ]
+    column.get_by_role("button", name="Heat map").click()
+    opacities = column.locator(".heat .cell").evaluate_all(
+        "cells => cells.map((cell) => Number(cell.getAttribute('fill-opacity')))"
+    )
+    assert opacities == pytest.approx(means, abs=6e-4)
+
+
+def test_drawings_are_saved(visit: Visit, translation_demo: Server, caption_demo: Server) -> None:
+    """The file shows what the page shows, with its colours, without the page's style."""
+    page = open_demo(visit, translation_demo)
+    wait_for_answers(page)
+    column = page.get_by_role("region", name="attend")
+
+    def saved(name: str, region: Any) -> Any:
+        with page.expect_download() as download:
+            region.get_by_role("button", name="Save as SVG").click()
+        assert download.value.suggested_filename == name
+        return ElementTree.parse(download.value.path()).getroot()
+
+    lines = saved("alignment.svg", column.locator(".alignment"))
+    assert "".join(lines.itertext()) == "".join(column.locator("svg.links text").all_text_contents())
+    assert {line.get("stroke") for line in lines.iter(f"{SVG}line")} == {"rgb(0, 114, 178)"}
+    column.get_by_text("The search").click()
+    column.locator("svg.tree").wait_for()
+    tree = saved("search.svg", column.locator(".search"))
+    assert len(list(tree.iter(f"{SVG}path"))) == column.locator(".node").count()
+    assert {path.get("fill") for path in tree.iter(f"{SVG}path")} == {"none"}
+    page = open_demo(visit, caption_demo)
+    wait_for_answers(page)
+    assert next(saved("caption.svg", page).iter(f"{SVG}image")).get("href").startswith("data:image/")
+
+
+def test_hovering_does_not_move_the_page(visit: Visit, translation_demo: Server) -> None:
+    visit.page.set_viewport_size({"width": 1000, "height": 500})
+    page = open_demo(visit, translation_demo)
+    wait_for_answers(page)
+    column = page.get_by_role("region", name="attend")
+    column.locator("svg.links").scroll_into_view_if_needed()
+    words, tokens = column.locator("svg.links .word[data-target]"), column.locator(".tokens button")
+    last = column.locator(".beside form")
+    before = page.evaluate("scrollY"), last.bounding_box()
+    for one in (words.nth(1), tokens.nth(0), tokens.nth(2), words.nth(0)):
+        one.hover(force=True)
+        assert (page.evaluate("scrollY"), last.bounding_box()) == before
+    assert column.locator(".link.off").count() > 0
+    page.locator("h2").first.hover()
+    assert column.locator(".link.off").count() == 0  # all are shown again

@@ -42,7 +42,7 @@ def assert_marks_are_escaped(page: Any) -> None:
 
 @contextmanager
 def open_demo(visit: Visit, run: Path, **settings: Any) -> Iterator[Any]:
-    engine = Engine(lambda: [seqtool.load(run, device="cpu", threads=1)])
+    engine = Engine([lambda: seqtool.load(run, device="cpu", threads=1)])
     options = {"host": "127.0.0.1", "token": None, **settings}
     query = "" if options["token"] is None else f"?token={options['token']}"
     with serving(lambda port: make_app(engine, port=port, **options)) as port:

@@ -75,7 +75,7 @@ function links({ source, target, weights, onword }) {
     {
       onpointerleave: () => look(-1),
       onkeyup: (event) => event.key === "Escape" && look(-1, true),
-      ...{ class: `links ${onword ? "choosing" : ""} ${below.leftwards ? "leftwards" : ""}`, width, height, count: target.length, show, enter: onword },
+      ...{ class: `links ${onword ? "choosing" : ""}`, direction: below.leftwards ? "rtl" : null, width, height, count: target.length, show, enter: onword },
       "aria-label": `Alignment of “${source.map(shown).join(" ")}” and “${target.map(shown).join(" ")}”: the arrow keys move through its words${onword ? ", Enter chooses one" : ""}`,
     },
     lines.filter(Boolean),

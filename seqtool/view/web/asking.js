@@ -18,7 +18,7 @@ export async function get(path) {
 /** The server's answer. An error is `offline` if there was none; settings have the names that the page shows. */
 async function answered(path, request) {
   const response = await fetch(path, request).catch(() => {
-    throw Object.assign(new Error("The server does not answer. If it was stopped, start seqtool demo again with the same port: this page then goes on by itself."), { offline: true });
+    throw Object.assign(new Error("The server does not answer. If it was stopped, start seqtool demo again with the same port: this page then continues."), { offline: true });
   });
   if (response.ok) return response.json();
   const text = (await response.text()).trim() || `The server answered ${response.status}.`;
@@ -41,7 +41,7 @@ export function newest(place, work, rescue = () => null) {
       return;
     }
     running = true;
-    const focused = place.contains(document.activeElement);
+    const focused = place.parentElement?.contains(document.activeElement);
     place.setAttribute("aria-busy", "true");
     try {
       await work(...question);
@@ -54,18 +54,13 @@ export function newest(place, work, rescue = () => null) {
     place.classList.toggle("stale", trouble.isConnected);
     place.setAttribute("aria-busy", "false");
     running = false;
-    if (focused && document.activeElement === document.body) first(place)?.focus(); // what had the focus is gone
-    if (waiting) {
-      const next = waiting;
-      waiting = null;
-      run(...next);
-    }
+    const next = place.querySelector(".force") ?? place.querySelector(".predicted button") ?? place.querySelector("button");
+    if (focused && document.activeElement === document.body) next?.focus(); // what had the focus is gone
+    const newer = waiting;
+    waiting = null;
+    if (newer) run(...newer);
   }
   return run;
-}
-
-function first(place) {
-  return place.querySelector(".force") ?? place.querySelector(".predicted button") ?? place.querySelector("button");
 }
 
 /** Whether a value is a text, or a list of tokens. */

@@ -11,17 +11,12 @@ export async function captionsView(models, kept) {
   let picture = null; // a File, or null for the scene
   const status = h("p", { class: "status", "aria-live": "polite" });
   const lines = models.map((model) => [h("dt", {}, model.name), h("dd", {}, "…")]);
-  const captions = h("dl", { class: "captions" }, lines.map((line) => h("div", {}, line)));
-  const editor = sceneEditor(
-    await get("/api/scenes"),
-    kept,
-    () => {
-      picture = null;
-      status.textContent = "";
-      anew();
-    },
-    captions,
-  );
+  const edited = () => {
+    picture = null;
+    fill(status);
+    anew();
+  };
+  const editor = sceneEditor(await get("/api/scenes"), kept, edited, h("dl", { class: "captions" }, lines.flat()));
   const columns = models.map((model, i) => column(model, kept, { said: (text) => fill(lines[i][1], text || "(nothing)"), look: (...seen) => picture || editor.look(...seen) }));
   const hard = models.find((model) => model.hard);
   const names = ["beam", "length_penalty", ...(hard ? ["hard_attention", "seed"] : [])];
@@ -46,20 +41,8 @@ export async function captionsView(models, kept) {
     input.value = ""; // so that the same file can be chosen again
   };
   const input = h("input", { type: "file", accept: "image/*", onchange: choose });
-  const drop = h(
-    "label",
-    {
-      class: "drop",
-      ondragover: (event) => event.preventDefault(),
-      ondrop: (event) => {
-        event.preventDefault();
-        take(event.dataTransfer.files);
-      },
-    },
-    "Or drop a picture here, or choose one: ",
-    input,
-  );
-  for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault()); // elsewhere
+  const drop = h("label", { class: "drop", ondrop: (event) => take(event.dataTransfer.files) }, "Or drop a picture here, or choose one: ", input);
+  for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault()); // allows a drop, and opens no file
   all();
   return h("div", {}, h("div", { class: "columns pictures" }, h("section", { class: "column scene", "aria-label": "Picture" }, h("h2", {}, "Picture"), editor.element, drop, status, controls.element), columns.map(({ element }) => element)));
 }

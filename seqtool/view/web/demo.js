@@ -43,7 +43,8 @@ async function begin() {
   const tasks = choice("Task", commands.map((command) => [command, VIEWS[command].title]), task, (command) => show(command).catch(problem));
   fill(document.getElementById("switches"), commands.length > 1 ? tasks : null, largeType(), copyLink());
   await show(task);
-  fill(document.getElementById("view"), view, interfaces(served));
+  const missing = served.problem ? h("p", { class: "error", role: "alert" }, `Left out, since it cannot be loaded: ${served.problem}`) : null;
+  fill(document.getElementById("view"), missing, view, interfaces(served));
 }
 
 /** A switch to the full width and large type, for a projector. */

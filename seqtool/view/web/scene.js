@@ -34,6 +34,10 @@ export function sceneEditor(offered, kept, changed, below) {
     return `${size} ${item.colour} ${item.shape}`;
   }
 
+  function pick(label, options, value, set) {
+    return h("label", { class: "setting" }, label, h("select", { "data-tool": label, onchange: (event) => edit(() => set(event.target.value)) }, options.map((one) => h("option", { value: one, selected: one === value }, one))));
+  }
+
   function draw() {
     const items = scene.items.map((item, i) =>
       s("polygon", {
@@ -49,11 +53,11 @@ export function sceneEditor(offered, kept, changed, below) {
         onpointerdown: (event) => drag(event, i),
       }),
     );
+    const held = board.contains(document.activeElement);
     fill(board, s("rect", { width: side, height: side, class: "paper" }), items, view?.elements ?? []);
+    if (held) items[chosen]?.focus();
     const item = scene.items[chosen];
     const focused = document.activeElement?.dataset.tool;
-    const pick = (label, options, value, set) =>
-      h("label", { class: "setting" }, label, h("select", { "data-tool": label, onchange: (event) => edit(() => set(event.target.value)) }, options.map((one) => h("option", { value: one, selected: one === value }, one))));
     fill(
       tools,
       item ? pick("Colour", Object.keys(offered.colours), item.colour, (value) => (item.colour = value)) : null,
@@ -69,7 +73,6 @@ export function sceneEditor(offered, kept, changed, below) {
     if (i === chosen) return;
     chosen = i;
     draw();
-    board.querySelectorAll(".item")[i].focus();
   }
 
   function edit(change) {
@@ -118,7 +121,6 @@ export function sceneEditor(offered, kept, changed, below) {
     if (!(event.key in steps)) return;
     event.preventDefault();
     edit(() => move(scene.items[i], ...steps[event.key]));
-    board.querySelectorAll(".item")[i].focus();
   }
 
   function drag(event, i) {
@@ -134,22 +136,19 @@ export function sceneEditor(offered, kept, changed, below) {
       scene.items[i].box = from.slice();
       edit(() => move(scene.items[i], Math.round((moving.clientX - start[0]) * scale), Math.round((moving.clientY - start[1]) * scale)));
     };
-    const end = () => {
-      window.removeEventListener("pointermove", follow);
-      for (const kind of ["pointerup", "pointercancel"]) window.removeEventListener(kind, end);
-    };
-    window.addEventListener("pointermove", follow);
-    for (const kind of ["pointerup", "pointercancel"]) window.addEventListener(kind, end);
+    const dragging = new AbortController();
+    const { signal } = dragging;
+    window.addEventListener("pointermove", follow, { signal });
+    for (const kind of ["pointerup", "pointercancel"]) window.addEventListener(kind, () => dragging.abort(), { signal });
   }
 
-  const pick = h(
-    "label",
-    { class: "setting" },
-    "Scene",
-    h("select", { onchange: (event) => edit(() => { scene = structuredClone(offered.scenes[Number(event.target.value)]); chosen = 0; }) }, offered.scenes.map((_, i) => h("option", { value: i }, `number ${i + 1}`))),
-  );
+  const names = offered.scenes.map((_, i) => `number ${i + 1}`);
+  const scenes = pick("Scene", names, names[0], (name) => {
+    scene = structuredClone(offered.scenes[names.indexOf(name)]);
+    chosen = 0;
+  });
   draw();
-  return { element: h("div", { class: "editor" }, h("div", { class: "controls" }, pick), board, below, tools), scene: () => scene, look };
+  return { element: h("div", { class: "editor" }, h("div", { class: "controls" }, scenes), board, below, tools), scene: () => scene, look };
 }
 
 /** Whether a scene from an address can be drawn. */

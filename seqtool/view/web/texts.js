@@ -1,8 +1,8 @@
 // A language model: what may come next as one types, and text that is drawn.
 
 import { newest, post, settings } from "./asking.js";
-import { fill, fixed, h, label } from "./elements.js";
-import { notes, percent, tokens } from "./tokens.js";
+import { fill, fixed, h } from "./elements.js";
+import { likeliest, notes, tokens } from "./tokens.js";
 
 const READ = 400; // of the text, the last characters, which the model reads
 const PAUSE = 200; // milliseconds without a key before the model is asked
@@ -33,19 +33,14 @@ function column(model, text) {
 
   const look = newest(expected, async () => {
     const answer = await post("/api/next", { text: Array.from(text.value).slice(-READ).join(""), likeliest: 10, model: model.place });
-    const rows = answer.likeliest.map(([token, probability]) => {
-      const name = label(token);
-      const add = () => {
-        text.value += token.replaceAll("▁", " ");
-        text.dispatchEvent(new Event("input"));
-      };
-      const bar = h("meter", { min: 0, max: 1, value: probability, "aria-label": `${name}: ${percent(probability)}` });
-      return h("tr", {}, h("th", { scope: "row" }, h("button", { type: "button", class: "force", onclick: add }, name)), h("td", {}, bar), h("td", { class: "number" }, percent(probability)));
-    });
+    const add = (token) => {
+      text.value += token.replaceAll("▁", " ");
+      text.dispatchEvent(new Event("input"));
+    };
     fill(
       expected,
       h("h3", {}, `What may come next (entropy ${fixed(answer.entropy)} nats)`),
-      h("table", { class: "likeliest" }, h("tbody", {}, rows)),
+      likeliest(answer.likeliest, add),
       h("h3", {}, text.value.length > READ ? `How expected each token was, of the last ${READ} characters` : "How expected each token was"),
       tokens(answer.predicted).element,
     );

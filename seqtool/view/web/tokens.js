@@ -35,7 +35,7 @@ export function tokens(predicted, { groups = singly(predicted), onforce = null, 
     mark(buttons, place);
     buttons[place].focus({ preventScroll: true });
     onchosen?.(place);
-    fill(detail, groups[place].map((i) => h("div", {}, expected(predicted[i], onforce && ((token) => onforce(i, token))))));
+    fill(detail, groups[place].map((i) => expected(predicted[i], onforce && ((token) => onforce(i, token)))));
   }
   const list = buttonRow({ move: choose, "aria-label": "Tokens: the arrow keys move through them", onpointerleave: () => onlook?.(-1) }, buttons);
   return { element: h("div", { class: "predicted" }, list, legend(), detail), choose };
@@ -60,16 +60,18 @@ function legend() {
 }
 
 function expected(one, onforce) {
-  const others = one.likeliest.map(([token, probability]) => {
+  return h("div", {}, h("p", {}, "“", h("bdi", {}, label(one.token)), `” ${percent(one.probability)}, entropy ${fixed(one.entropy)} nats. Expected here:`), likeliest(one.likeliest, onforce));
+}
+
+/** A table of tokens and their probabilities; `choose`, if given, is called with a token that is chosen. */
+export function likeliest(pairs, choose) {
+  const row = ([token, probability]) => {
     const name = label(token);
     const bar = h("meter", { min: 0, max: 1, value: probability, "aria-label": `${name}: ${percent(probability)}` });
-    const choosable = onforce && token !== END ? h("button", { type: "button", class: "force", onclick: () => onforce(token) }, name) : name;
+    const choosable = choose && token !== END ? h("button", { type: "button", class: "force", onclick: () => choose(token) }, name) : name;
     return h("tr", {}, h("th", { scope: "row" }, choosable), h("td", {}, bar), h("td", { class: "number" }, percent(probability)));
-  });
-  return [
-    h("p", {}, "“", h("bdi", {}, shown(one.token)), `” ${percent(one.probability)}, entropy ${fixed(one.entropy)} nats. Expected here:`),
-    h("table", { class: "likeliest" }, h("tbody", {}, others)),
-  ];
+  };
+  return h("table", { class: "likeliest" }, h("tbody", {}, pairs.map(row)));
 }
 
 /** A beginning, tokens or text, as text. */
@@ -121,19 +123,19 @@ function probabilities(one) {
 
 /** Says how many tokens of a text were not read, and which pieces the model does not know. */
 export function notes(cut, unknown) {
-  const pieces = [...new Set(unknown)].map((one) => `“${label(one)}”`);
+  const pieces = [...new Set(unknown)];
   const more = pieces.length > NAMED ? ` and ${counted(pieces.length - NAMED)} more` : "";
   return [
     cut ? note(`The text is too long: its last ${counted(cut)} tokens were not read.`) : null,
-    pieces.length ? note(`The model does not know ${pieces.slice(0, NAMED).join(", ")}${more}.`) : null,
+    pieces.length ? note("The model does not know ", pieces.slice(0, NAMED).flatMap((one, i) => [i ? ", “" : "“", h("bdi", {}, label(one)), "”"]), more, ".") : null,
   ];
 }
 
-function note(text) {
-  return h("p", { class: "note", dir: "auto" }, text);
+function note(...text) {
+  return h("p", { class: "note" }, ...text);
 }
 
-export function percent(probability) {
+function percent(probability) {
   const value = 100 * probability;
   if (value > 0 && value < 1e-4) return "under 0.0001 %";
   return `${value >= 10 || value === 0 ? value.toFixed(0) : value.toPrecision(2).replace(/e.*/, "")} %`;

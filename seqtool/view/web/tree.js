@@ -3,7 +3,7 @@
 import { choice, explorable, fill, fixed, h, label, s } from "./elements.js";
 import { saveButton } from "./saving.js";
 
-const ACROSS = [56, 150]; // the least and the most pixels from step to step
+const ACROSS = [62, 150]; // the least and the most pixels from step to step
 const DOWN = 40;
 const GAP = 16; // pixels between the boxes of two steps
 const LETTER_WIDTH = 8;
@@ -92,5 +92,5 @@ function drawing({ shown, across, score, chosen, reading }) {
 
 function cutToken(token, letters) {
   const text = label(token);
-  return text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
+  return text.length > letters ? `${text.slice(0, letters - 2)}…` : text;
 }

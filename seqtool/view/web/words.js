@@ -21,26 +21,18 @@ export function wordsView(models, kept) {
     return others.sample && temperature !== undefined ? { ...others, temperature } : others;
   };
   const all = () => columns.forEach((column) => column.ask(source.value, chosen()));
-  const pieces = choice("Alignment and tokens", [["pieces", "Pieces"], ["words", "Words"]], kept.get("unit", "pieces"), (unit) => {
+  const units = choice("Alignment and tokens", [["pieces", "Pieces"], ["words", "Words"]], kept.get("unit", "pieces"), (unit) => {
     kept.set("unit", unit === "pieces" ? null : unit);
     columns.forEach((column) => column.redraw());
   });
-  const form = h(
-    "form",
-    {
-      class: "asking",
-      onsubmit: (event) => {
-        event.preventDefault();
-        clearTimeout(timer);
-        columns.forEach((column) => column.forget());
-        all();
-      },
-    },
-    source,
-    h("button", { class: "primary" }, "Translate"),
-    controls.element,
-    pieces,
-  );
+  const submit = (event) => {
+    event.preventDefault();
+    clearTimeout(timer);
+    columns.forEach((column) => column.forget());
+    all();
+  };
+  const button = h("button", { class: "primary" }, "Translate");
+  const form = h("form", { class: "asking", onsubmit: submit }, source, button, controls.element, h("div", { class: "controls" }, "Show", units));
   source.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
@@ -107,7 +99,7 @@ function list(nBest, rank, choose) {
   const [best] = nBest;
   const entry = (one, i) => {
     const behind = i ? `, ${fixed(best.score - one.score, 3)} behind the best` : "";
-    return h("li", {}, h("button", { type: "button", class: "hypothesis", "aria-pressed": String(i === rank), onclick: () => choose(i) }, h("bdi", {}, i ? differing(one.text, best.text) : one.text || "(nothing)")), " ", h("span", { class: "status" }, fixed(one.score, 3), behind));
+    return h("li", {}, h("button", { type: "button", class: "hypothesis", "aria-pressed": String(i === rank), onclick: () => choose(i) }, h("bdi", {}, i && i !== rank ? differing(one.text, best.text) : one.text || "(nothing)")), " ", h("span", { class: "status" }, fixed(one.score, 3), behind));
   };
   return h("div", {}, h("h3", {}, "The n best: choose one to see its tokens and its place in the tree"), h("ol", { class: "hypotheses" }, nBest.map(entry)));
 }
