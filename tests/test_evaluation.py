@@ -120,6 +120,17 @@ def test_captions_have_a_brevity_penalty(tmp_path: Path, capsys: Capture) -> Non
     assert "brevity penalty 0.607, length ratio 0.667" in capsys.readouterr().out
 
 
+def test_counts_of_one_are_singular(tmp_path: Path, capsys: Capture) -> None:
+    hypotheses, references = tmp_path / "h.json", tmp_path / "r.json"
+    hypotheses.write_text(json.dumps({"1": "a dog"}))
+    references.write_text(json.dumps({"1": ["a dog runs"]}))
+    assert run("eval", "task=captioning", f"hypotheses={hypotheses}", f"references={references}") == 0
+    assert re.search(r"\b1 image\b", capsys.readouterr().out)
+    (tmp_path / "line").write_text("a dog\n")
+    assert run("eval", f"hypotheses={tmp_path / 'line'}", f"references={tmp_path / 'line'}") == 0
+    assert re.search(r"\b1 sentence\b", capsys.readouterr().out)
+
+
 def test_tokenised_text_is_warned_of(files: Path, capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
     """The warning names the file, and the setting to change."""
     tokenised = ["hypotheses=reference.txt", *FILES[1:]]

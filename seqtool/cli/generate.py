@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig, open_dict
 
 from seqtool.data.text.vocabulary import unknown_sentence
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 from seqtool.predict.generator import Generator
 from seqtool.predict.predictor import encode
 from seqtool.runtime import distributed
@@ -44,7 +44,7 @@ def generate(config: DictConfig) -> None:
 def _continue_prompts(settings: GenerateFiles, generator: Generator) -> None:
     """Write the continuations of each prompt. Text is printed while it is generated; a file gets only whole texts."""
     count, output = 0, settings.output
-    with nullcontext(sys.stdout) if output is None else keeping(Path(output), lambda: f"{count:,} texts") as out:
+    with nullcontext(sys.stdout) if output is None else keeping(Path(output), lambda: counted(count, "text")) as out:
 
         def write(text: str) -> None:
             out.write(text)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 import seqtool
 from seqtool.data.text.vocabulary import unknown_sentence
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 from seqtool.predict.reading import count_lines, windows
 from seqtool.predict.writing import OutputSettings, ScoreWriter
 from seqtool.runtime import distributed
@@ -85,8 +85,8 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
         raise InputError(f"references={settings.references} has only empty lines: there is nothing to score.")
     loss = nats / tokens
     perplexity = math.exp(min(loss, 700))  # the exponential of more than 709 overflows
-    summary = f"{writer.count:,} lines, {tokens:,} tokens: {loss:.4f} nats a token, perplexity {perplexity:.2f}"
-    print(summary, file=sys.stderr)
+    size = f"{counted(writer.count, 'line')}, {counted(tokens, 'token')}"
+    print(f"{size}: {loss:.4f} nats a token, perplexity {perplexity:.2f}", file=sys.stderr)
     for side, counts in unknown.items():
         if counts:
             message = f"The model does not know {counts.total():,} words or pieces of the {side}."

@@ -23,7 +23,7 @@ from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, max_tokens
 from seqtool.decoding.beam_search import Candidate, Lattice, LengthPenalty, length_penalty
 from seqtool.demo.requests import Prefix, Request, check_work, draw_scene
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 from seqtool.evaluation.captions import data_url
 from seqtool.models.tokens import EOS
 from seqtool.predict.captioner import Captioner
@@ -118,8 +118,8 @@ class Score(Request):
 
     def __post_init__(self) -> None:
         if self.sources is not None and len(self.sources) != len(self.references):
-            count = len(self.references)
-            raise InputError(f"'sources' must have {count:,} strings, one per reference, not {len(self.sources):,}.")
+            expected = counted(len(self.references), "string")
+            raise InputError(f"'sources' must have {expected}, one for each reference, not {len(self.sources):,}.")
 
     def answer(self, models: Sequence[Any]) -> Answer:
         predictor = self.predictor(models, Translator, Generator)

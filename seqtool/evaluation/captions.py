@@ -22,7 +22,7 @@ from seqtool.data.corpora.caption_files import Captions, check_captions, read_ca
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.data.images.finding import ImageNames, image_id
 from seqtool.data.images.image_decoding import fit, read_image
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 from seqtool.evaluation import Evaluation, EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, find_flags
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, too_few
 from seqtool.metrics.captions import TOKENIZERS, DocumentFrequencies, brevity, fitting_tokeniser, tokenize_captions
@@ -127,7 +127,7 @@ class CaptionEvaluation(SystemsEvaluation):
         estimates = [(score(name), estimate) for name, estimate in self.system.estimates.items()]
         rows = {info.label: estimate.text(info.digits) for info, estimate in estimates}
         rows |= {name: f"{value:.4f}" for name, value in self.meteor_and_spice[0].items()}
-        lines = columns([("score", f"{len(self.segments):,} images"), *rows.items()])
+        lines = columns([("score", counted(len(self.segments), "image")), *rows.items()])
         lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
         lines += ["", signature, *(f"{label}: {other}" for label, other in signatures.items())]
         if self.likelihood is not None:
@@ -160,7 +160,7 @@ class CaptionEvaluation(SystemsEvaluation):
             pictures(self, self.outputs),
             self.segment_table("Captions"),
         ]
-        return f"Captions of {self.title}", f"{len(self.segments):,} images", sections
+        return f"Captions of {self.title}", counted(len(self.segments), "image"), sections
 
 
 @dataclass
@@ -176,7 +176,7 @@ class SavedFrequencies(Evaluation):
 
     def text(self) -> str:
         ngrams, images = len(self.frequencies.counts), self.frequencies.images
-        return f"{self.file}: {ngrams:,} n-grams in the references of {images:,} images"
+        return f"{self.file}: {counted(ngrams, 'n-gram')} in the references of {counted(images, 'image')}"
 
 
 class CaptionEvaluator(Evaluator):

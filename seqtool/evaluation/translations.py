@@ -16,7 +16,7 @@ import sacrebleu
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.text.alignment import Link, parse_pharaoh
 from seqtool.data.text.words import SPLITS
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 from seqtool.evaluation import EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, find_flags
 from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores, Gold
@@ -125,7 +125,7 @@ class TranslationEvaluation(SystemsEvaluation):
         record, values = self.record()["system"], self.system.values
         rows = [(score(name).label, f"{value:.{score(name).digits}f}") for name, value in values.items()]
         rows[0] = (rows[0][0], self.system.estimates["bleu"].text())
-        lines = table(("score", f"{len(self.segments):,} sentences"), rows)
+        lines = table(("score", counted(len(self.segments), "sentence")), rows)
         if self.unit is not None:
             cells = [
                 (length.label, f"{length.sentences:,}", "-" if length.bleu is None else length.bleu.text())
@@ -157,7 +157,7 @@ class TranslationEvaluation(SystemsEvaluation):
             if notes := self.alignment.notes():
                 sections.append(report.text("Swapped neighbours", notes))
         sections.append(self.segment_table("Sentences"))
-        return f"Translations of {self.title}", f"{len(self.segments):,} sentences", sections
+        return f"Translations of {self.title}", counted(len(self.segments), "sentence"), sections
 
 
 class TranslationEvaluator(Evaluator):
@@ -328,7 +328,7 @@ class TranslationEvaluator(Evaluator):
         output = Output(translator.name, details=details)
 
         def finished_lines() -> str:
-            return f"{len(output.hypotheses):,} lines"
+            return counted(len(output.hypotheses), "line")
 
         out = nullcontext() if settings.output is None else keeping(Path(settings.output), finished_lines)
         samples = self._samples(sources, translator.settings.seed)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from seqtool.data.batches import make_target
+from seqtool.errors import counted
 from seqtool.metrics.bootstrap import bootstrap
 from seqtool.models.hard_attention import Rows
 from seqtool.models.inputs import Annotations
@@ -53,7 +54,7 @@ class Likelihood:
     def lines(self) -> list[str]:
         """A table of nats per caption, with an interval from resampling images, and nats per token."""
         draws = "" if self.samples is None else f", {self.samples} draws each"
-        lines = [f"{'nats per caption':<22}  {len(self.tokens):,} captions{draws}"]
+        lines = [f"{'nats per caption':<22}  {counted(len(self.tokens), 'caption')}{draws}"]
         counts = np.bincount(self.images)
         for name, nats in self.values.items():
             sums = np.bincount(self.images, nats).astype(np.float64)

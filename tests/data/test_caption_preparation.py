@@ -4,6 +4,7 @@ import copy
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -230,6 +231,18 @@ def test_bad_images_are_reported_and_harm_nothing_else(
     assert cache.target_vocabulary.fingerprint == clean.target_vocabulary.fingerprint
     Image.new("RGB", (9, 9)).save(pictures / "missing.png")
     assert len(prepare(config).split("train")) == 32
+
+
+def test_the_reason_of_a_refusal_is_no_part_of_the_name(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache keeps its name if the sentence for a refused image is worded differently."""
+    write_album(tmp_path / "pictures", train={**TRAIN_CAPTIONS, "missing.png": ["One"]}, valid=VALID_CAPTIONS)
+    first = prepare(config).directory
+    monkeypatch.setattr(image_store, "unreadable_reason", lambda file: f"{file} is away.")
+    shutil.rmtree(first)
+    again = prepare(config).directory
+    assert again.name == first.name and "is away." in (again / "refused.txt").read_text()
 
 
 def test_an_unusual_refused_name_takes_one_line(config: Config, tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ class Photos(CaptionFiles):
         entries = read_captions(file)
         check_captions(entry for image_entries in entries.values() for entry in image_entries)
         if without_captions := [image for image, captions in entries.items() if not captions]:
-            text = "%s has no captions of %s images, such as %s: they are left out."
-            log.warning(text, file, f"{len(without_captions):,}", without_captions[0])
+            text = "%s has no captions of %s, such as %s: they are left out."
+            log.warning(text, file, counted(len(without_captions), "image"), without_captions[0])
         for image in without_captions:
             del entries[image]
         return entries, in_folder(

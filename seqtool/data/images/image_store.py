@@ -37,7 +37,7 @@ from seqtool.data.directories import SUMMARY, Digests, Unfinished, directory_pat
 from seqtool.data.images.finding import images_in
 from seqtool.data.images.image_decoding import ImageError, load, open_image
 from seqtool.data.preparation import CacheSettings, Steps, Texts, prepare
-from seqtool.errors import InputError, UnfinishedError, out_of_memory
+from seqtool.errors import InputError, UnfinishedError, counted, out_of_memory
 from seqtool.models.backbone import EncoderSettings, backbone_fingerprint, check_default_weights, make_backbone
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.runtime.devices import MODEL_TOO_LARGE
@@ -106,7 +106,7 @@ class ImageStore:
     def describe(self) -> str:
         """A line with the kind of the stored rows, their shape, backbone, number and size."""
         summary, shape = self.summary, self._values.shape
-        size = f"{shape[0]:,} images, {size_text(self._values.nbytes)}"
+        size = f"{counted(shape[0], 'image')}, {size_text(self._values.nbytes)}"
         if self.locations is None:
             return f"pixels {shape[2]}×{shape[3]} ({summary['fit']}): {size}"
         layer = f", layer {summary['layer']}" if summary["layer"] is not None else ""
@@ -175,7 +175,7 @@ class CaptionSteps(Steps):
                 reason = f"; {self._reasons[images[0].file]}" if images else "."
                 raise InputError(f"None of the {len(images):,} images of the split '{split}' can be used{reason}")
             used = [[str(image.file), image.identifier, digests[image.file]] for image in self._used[split]]
-            refused = [self._reasons[image.file] for image in self._refused[split]]
+            refused = [[str(image.file), digests[image.file]] for image in self._refused[split]]
             content.update(json.dumps([split, used, refused]).encode())
         super().__init__(corpus, settings, corpus.name, {"images": content.hexdigest()})
 
@@ -204,7 +204,7 @@ class CaptionSteps(Steps):
         write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
         if self.store.refused:
             file = directory.with_suffix("") / REFUSED  # its path once the cache is complete
-            log.warning("%s images cannot be used: %s has the reasons", f"{len(self.store.refused):,}", file)
+            log.warning("%s cannot be used: %s has the reasons", counted(len(self.store.refused), "image"), file)
         return {}
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,10 +287,10 @@ def _fill(
         return int(progress["done"] - len(progress["refused"])) * row_bytes
 
     if done:
-        log.info("Resuming after %s images of an interrupted preparation.", f"{done:,}")
+        log.info("Resuming after %s of an interrupted preparation.", counted(done, "image"))
     total, free = len(images) * row_bytes, shutil.disk_usage(directory).free
-    count = f"{len(images):,}"
-    log.info("%s: %s bytes (%s) for %s images", directory.with_suffix(""), f"{total:,}", size_text(total), count)
+    count = counted(len(images), "image")
+    log.info("%s: %s bytes (%s) for %s", directory.with_suffix(""), f"{total:,}", size_text(total), count)
     needed = total - written_bytes(progress)
     if needed > free:
         raise UnfinishedError(
