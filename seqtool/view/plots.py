@@ -400,7 +400,7 @@ def _scale_logarithmically(axes: "Axes") -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     if high < 100 * low:
-        locator = ticker.LogLocator(subs=(1, 2, 5)) if high > 5 * low else ticker.MaxNLocator(5)
+        locator = ticker.LogLocator(subs=(1, 2, 5))  # or even steps, if fewer than two of these fit
         axes.yaxis.set(major_locator=locator, major_formatter="{x:g}", minor_formatter=ticker.NullFormatter())
 
 
