@@ -179,7 +179,10 @@ def test_a_report_of_runs_shows_settings_and_curves(workspace: Path, capsys: pyt
     report = sections(Path("runs/attend/report.html"))
     assert dict(report["Run attend"]["rows"])["trained"].startswith("4 steps")
     panels = {panel["title"]: panel["series"] for panel in report["Learning curves"]["panels"]}
-    assert [line["name"] for line in panels["nats per token"]] == ["validation loss", "training loss"]
+    assert [line["name"] for line in panels["loss in nats per token\n(lower is better)"]] == [
+        "validation loss",
+        "training loss",
+    ]
     flow = report["Gradients through time"]["panels"]
     assert any("encoder.back" in panel["title"] for panel in flow) and all(panel["log"] for panel in flow)
     assert [len(step["samples"]) for step in report["Samples of attend"]["steps"]] == [2, 2]

@@ -47,8 +47,10 @@ def evaluate(config: DictConfig) -> None:
             evaluation = evaluator.evaluate_files()
         settings = evaluator.settings
         paths = [str(checkpoint.path) for checkpoint in checkpoints]
+        unused = declarations.SEARCH if decoding.get("sample") else declarations.SAMPLING
+        used = {name: value for name, value in decoding.items() if DECLARED[name].method != unused.method}
         if settings.report is not None and os.environ.get("RANK", "0") == "0":
-            origin = {"checkpoints": ", ".join(paths), "decoding": _as_arguments(decoding)} if paths else {}
+            origin = {"checkpoints": ", ".join(paths), "decoding": _as_arguments(used)} if paths else {}
             page = evaluation.report({**origin, **settings.origin()})
             report.write(Path(settings.report), page, evaluation.details())
             print(f"Report: {settings.report}", file=sys.stderr)
@@ -60,8 +62,6 @@ def evaluate(config: DictConfig) -> None:
             record = {"checkpoints": paths, "decoding": decoding} if paths else {}
             print(finite_json({**record, **evaluation.record()}, indent=1))
         else:
-            unused = declarations.SEARCH if decoding.get("sample") else declarations.SAMPLING
-            used = {name: value for name, value in decoding.items() if DECLARED[name].method != unused.method}
             heading = f"Checkpoint: {', '.join(paths)}\nDecoding: {_as_arguments(used)}\n\n" if paths else ""
             print(heading + evaluation.text())
 

@@ -159,7 +159,7 @@ def facts(opened: checkpoint.Checkpoint) -> dict[str, str]:
         "data": _settings(config.get("data", {})),
         "trained": f"{_counted(progress['step'], 'step')}, {_counted(progress.get('epoch', 0), 'epoch')}{duration}",
         "optimiser": _settings(config.get("optim", {})) + "; schedule " + _settings(config.get("schedule", {})),
-        "this one": _scores(progress.get("last", {})),
+        "scores": _scores(progress.get("last", {})),
         "best of run": _scores(progress.get("best", {})),
         "versions": ", ".join(f"{name} {version}" for name, version in opened.versions.items()),
     }
@@ -185,10 +185,14 @@ def _vocabularies(opened: checkpoint.Checkpoint) -> str:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    """The settings of a group that are set, on one line, after the name of its class."""
-    arguments = {key: value for key, value in leaves(settings) if key not in ("_target_", "name") and value is not None}
-    texts = (f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in arguments.items())
-    return f"{_class_name(settings)}: {', '.join(texts)}"
+    """The settings of a group that are set, after the name of its class, and those of each group within it."""
+    groups: dict[str, list[str]] = {"": []}
+    for key, value in leaves(settings):
+        group, _, name = key.rpartition(".")
+        if key not in ("_target_", "name", "cache", "processes") and value is not None:
+            text = value if isinstance(value, str) else json.dumps(value)
+            groups.setdefault(group, []).append(f"{name.replace('_', ' ')} {text}")
+    return "; ".join(f"{group or _class_name(settings)}: {', '.join(texts)}" for group, texts in groups.items())
 
 
 def _class_name(settings: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from seqtool.training.recording import FLOW, METRICS, SAMPLES
 from seqtool.training.validation import format_scores
 from seqtool.training.verdict import verdict
 from seqtool.view import report
-from seqtool.view.plots import NORM, SINGULAR, curve_panels, gradient_panels, read_metrics
+from seqtool.view.plots import NORM, SINGULAR, curve_panels, gradient_panels, opacities, read_metrics
 
 VERDICT_COLUMNS = "finding", "figure", "limit", "what it means, and what to do"
 GRADIENTS_CAPTION = (
@@ -65,7 +65,7 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
     settings = _settings(runs)  # raises InputError if a config.yaml is damaged
     verdicts = {name: list(verdict(run)) for name, run in runs.items()}
     sections: list[report.Section | None] = [
-        *(report.facts(f"Run {name}", facts(best)) for name, best in checkpoints.items()),
+        *(report.facts(f"Run {name}", _facts_on_lines(best)) for name, best in checkpoints.items()),
         *(report.table(f"Verdict on {name}", VERDICT_COLUMNS, rows) for name, rows in verdicts.items() if rows),
         report.curves("Learning curves", _learning_curves(runs)),
         report.curves("Gradients through time", _gradients(runs), GRADIENTS_CAPTION),
@@ -76,6 +76,11 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
     steps = [f"{name}: {best.progress['step']:,} steps" for name, best in checkpoints.items()]
     report.write(file, report.page(", ".join(runs), "; ".join(steps), sections))
     print(f"Report: {file}")
+
+
+def _facts_on_lines(best: checkpoint.Checkpoint) -> dict[str, str]:
+    """The facts about a checkpoint, with a line for each group of settings."""
+    return {name: text.replace("; ", "\n") for name, text in facts(best).items()}
 
 
 def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
@@ -89,7 +94,8 @@ def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
             labelled[name] = line
             looks[name] = {"colour": places[run], "dash": curve} if len(runs) > 1 else {"colour": curve}
         title = titles[0] if len(titles) == 1 else label
-        panels.append(report.panel(title, "updates", label, labelled, log=label == NORM, looks=looks))
+        y_label = label.partition("\n")[0]
+        panels.append(report.panel(title, "updates", y_label, labelled, log=label == NORM, looks=looks))
     return panels
 
 
@@ -99,16 +105,13 @@ def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     It shows several measurements if there is one run, otherwise the last measurement of each run.
     """
     measurements: dict[str, dict[str, Any]] = {}
-    looks: dict[str, dict[str, int]] = {}
+    looks: dict[str, dict[str, float]] = {}
     for place, (name, run) in enumerate(runs.items()):
         flows = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
-        if len(runs) > 1:
-            shown = {f"{name}, step {flow['step']:,}": flow for flow in flows[-1:]}
-            looks |= {label: {"colour": place} for label in shown}
-        else:
-            shown = {f"step {flow['step']:,}": flow for flow in gradient_flow.evenly_spaced(flows)}
-            looks = {label: {"colour": index} for index, label in enumerate(shown)}
-        measurements |= shown
+        shown = flows[-1:] if len(runs) > 1 else gradient_flow.evenly_spaced(flows)
+        for flow, opacity in zip(shown, opacities(len(shown)), strict=True):
+            label = f"{name}, step {flow['step']:,}" if len(runs) > 1 else f"step {flow['step']:,}"
+            measurements[label], looks[label] = flow, {"colour": place, "opacity": opacity}
     panels = []
     for (kind, stack), norms in gradient_panels(measurements).items():
         lines = {label: (range(1, len(values) + 1), values) for label, values in norms.items() if any(values)}

@@ -458,7 +458,7 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
     """The section of a report with pictures and the captions of each system. Images without pictures are left out."""
     data_urls = ChainMap(*(output.pictures for output in outputs))
     labels, values = evaluation.scores_by_segment
-    column = next((j for j, name in enumerate(evaluation.system.values) if name == "cider_d"), 0)
+    column = next((j for j, name in enumerate(evaluation.system.values) if name == "cider_d"), 0)  # orders the pictures
     segments = [(i, segment) for i, segment in enumerate(evaluation.segments) if segment.name in data_urls]
     scores = [values[0][column][i] or 0.0 for i, _ in segments]
     ranked = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
@@ -479,7 +479,7 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
                 "picture": data_urls[image],
                 "captions": captions,
                 "references": list(segment.references),
-                "values": [[score_values[i] for score_values in system_values] for system_values in values],
+                "values": [[system_values[column][i]] for system_values in values],
             }
         )
     card_by_index = {index: card for card, index in enumerate(card_indices)}
@@ -491,7 +491,7 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
         "systems": list(evaluation.systems),
         "pictures": cards,
         "orders": {name: [card_by_index[index] for index in order] for name, order in orders.items()},
-        "scores": labels,
+        "scores": [labels[column]],
     }
 
 

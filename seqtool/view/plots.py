@@ -43,7 +43,6 @@ CELL_INCHES = 0.24  # the size of a word in a heat map, so that 40 × 40 words a
 MAX_INCHES = 60.0  # the size of a heat map: with more words the cells and letters shrink
 BAR_INCHES = 0.12, 1.2, 3.0  # the width of a colour bar, and its least and its greatest height
 PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over an image, and the size of each
-SHADES = ("#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08519c", "#08306b")  # for the steps of one run, light to dark
 LEARNING_RATE = "learning rate"
 NORM = "‖gradient‖"
 SINGULAR = "singular values"
@@ -217,7 +216,7 @@ def attention_over_image(
                 row, column = divmod(chosen[t], columns)
                 height, width = side / rows, side / columns
                 corner = (column * width, row * height)
-                axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=COLOURS[1], linewidth=1.5))
+                axes.add_patch(Rectangle(corner, width, height, fill=False, ec=COLOURS[1], lw=1.5, clip_on=False))
         figure.tight_layout(pad=0.3)
     return figure
 
@@ -248,7 +247,7 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *
         limits = {"xlim": (-0.5, len(bins) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
         style_axes(axes, xlabel=f"{unit} in the source sentence, and the number of sentences", ylabel="BLEU", **limits)
         if len(systems) > 1:
-            draw_legend(axes)
+            draw_legend(axes, above=1.0)
 
 
 def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
@@ -257,7 +256,7 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
     user_scores = [name.removeprefix("valid_") for name in recorded if "." in name]  # dotted names of users' classes
     scores = [score(name) for name in (*SCORES, *user_scores) if name != "loss"]
     panel_lines: list[tuple[str, dict[str, str]]] = [
-        ("nats per token", {"valid_loss": "validation loss", "loss": "training loss"}),
+        ("loss in nats per token\n(lower is better)", {"valid_loss": "validation loss", "loss": "training loss"}),
         *((metric.directed_heading, {f"valid_{metric.name}": f"validation {metric.label}"}) for metric in scores),
         (LEARNING_RATE, {"learning_rate": LEARNING_RATE}),
         (NORM, {"gradient_norm": "norm of the gradient before clipping"}),
@@ -291,33 +290,31 @@ def learning_curves(metrics: Mapping[str, Path], path: Path | None) -> "Figure":
         files = ", ".join(map(str, metrics.values()))
         raise NothingToDrawError(f"{files} holds no losses, scores or learning rates to draw.")
     several = len(metrics) > 1
-    places = {run: place for place, run in enumerate(metrics)}
     columns = 2 if len(panels) > 2 else 1
     filled = [0] * (len(panels) % columns) + [*range(len(panels))]  # an odd one out: the losses have a whole row
     rows = [filled[start : start + columns] for start in range(0, len(filled), columns)]
     with drawing(path, 1.5 + 5 * columns, 2.4 * len(rows) + 0.4) as figure:
         grid = figure.subplot_mosaic(rows, sharex=True, gridspec_kw={"wspace": 0.25})
-        plots = [grid[index] for index in range(len(panels))]
-        for axes, (label, lines) in zip(plots, panels, strict=True):
+        for axes, (label, lines) in zip(grid.values(), panels, strict=True):
             titles = list(dict.fromkeys(title for _, title in lines))
             for (run, title), (steps, values) in lines.items():
                 index = titles.index(title)
                 axes.plot(
                     steps,
                     values,
-                    **(line_look(places[run], index) if several else line_look(index)),
+                    **(line_look(list(metrics).index(run), index) if several else line_look(index)),
                     marker="." if len(steps) <= 40 else None,
                     clip_on=False,  # a dot on an axis is whole
                     label=drawable(f"{run}: {title}" if several else title),
                 )
             if label == NORM:
-                axes.set_yscale("log")
+                _scale_logarithmically(axes)
             elif not any(value < 0 for _, values in lines.values() for value in values):
                 axes.set_ylim(0, None)
             style_axes(axes, ylabel=label)
-            if len(titles) > 1 or (several and axes is plots[0]):
+            if len(titles) > 1 or (several and axes is grid[0]):
                 draw_legend(axes, above=1.0 if several else None)
-        plots[0].tick_params(labelbottom=True)
+        grid[0].tick_params(labelbottom=True)
         for index in rows[-1]:
             grid[index].set_xlabel("updates")
         figure.align_ylabels()
@@ -345,6 +342,11 @@ def gradient_panels(measurements: Mapping[str, Mapping[str, Any]]) -> dict[tuple
     return panels
 
 
+def opacities(steps: int) -> list[float]:
+    """The opacity of the line of each step of one run: the last step is opaque."""
+    return [round(1 - 0.7 * (steps - step) / max(1, steps - 1), 2) for step in range(1, steps + 1)]
+
+
 def _stack(layer: str) -> str:
     """The name of the stack that a layer belongs to: `decoder` for `decoder.1`."""
     return re.sub(r"\.\d+$", "", layer)
@@ -364,8 +366,7 @@ def gradient_flow(
     panels = gradient_panels(measurements)
     if not any(any(values) for lines in panels.values() for values in lines.values()):
         raise NothingToDrawError("No gradient and no singular value can be drawn.")
-    steps = max(1, len(measurements) - 1)
-    shades = [{"color": SHADES[index * (len(SHADES) - 1) // steps]} for index in range(len(measurements))]
+    shades = [{"color": COLOURS[0], "alpha": opacity} for opacity in opacities(len(measurements))]
     looks = [line_look(runs.index(name)) for name in measurements] if runs else shades
     layers = Counter(map(_stack, {layer for values in measurements.values() for layer in values["gradients"]}))
     kinds = [kind for kind in ("h", "c", SINGULAR) if any(kind == other for other, _ in panels)]
@@ -383,12 +384,24 @@ def gradient_flow(
                 axes.plot(np.arange(1, len(values) + 1), values, **look, linewidth=1.4, label=label)
             layer = f"{stack}, highest layer" if layers[stack] > 1 else stack
             quantity = "∂s$_t$/∂s$_{t-1}$" if kind == SINGULAR else f"‖∂loss/∂{kind}$_t$‖"
-            style_axes(axes, yscale="log", xlabel="rank" if kind == SINGULAR else "time step t")
+            _scale_logarithmically(axes)
+            style_axes(axes, xlabel="rank" if kind == SINGULAR else "time step t")
             axes.set_title(f"{quantity}: {layer}", fontsize="medium", loc="left")
         for axes, kind in zip(grid[:, 0], kinds, strict=True):
             axes.set_ylabel("singular values (gain in a step)" if kind == SINGULAR else f"nats per unit of {kind}")
         figure.tight_layout()
         draw_legend(grid[0, 0], above=1.1)  # over the title
+
+
+def _scale_logarithmically(axes: "Axes") -> None:
+    """Make the y axis logarithmic. Over less than two decades, its labels are plain numbers."""
+    from matplotlib import ticker
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 100 * low:
+        locator = ticker.LogLocator(subs=(1, 2, 5))  # or even steps, if fewer than two of these fit
+        axes.yaxis.set(major_locator=locator, major_formatter="{x:g}", minor_formatter=ticker.NullFormatter())
 
 
 def read_metrics(path: Path) -> dict[str, tuple[list[int], list[float]]]:

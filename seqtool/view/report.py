@@ -64,13 +64,14 @@ def panel(
     series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     *,
     log: bool,
-    looks: Mapping[str, Mapping[str, int]] | None = None,
+    looks: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
     """A chart of lines.
 
     series: the x and y values of each line, by its name
     log: whether the y axis is logarithmic
-    looks: for each line, the number of its `colour` and of its `dash`; None gives each line the next colour
+    looks: for each line, the number of its `colour` and of its `dash`, and its `opacity`; None gives each line the next
+        colour
     """
     lines = [
         {"name": name, "x": list(x), "y": [rounded(value) for value in y], **(looks or {}).get(name, {})}
@@ -198,7 +199,4 @@ def rounded_weights(weights: NDArray[np.floating]) -> list[list[float]]:
 
 
 def _point(estimate: Estimate | None) -> dict[str, float | None] | None:
-    if estimate is None:
-        return None
-    interval = {} if estimate.low is None else {"low": rounded(estimate.low), "high": rounded(estimate.high)}
-    return {"value": rounded(estimate.value), **interval}
+    return None if estimate is None else {name: rounded(getattr(estimate, name)) for name in ("value", "low", "high")}

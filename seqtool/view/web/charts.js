@@ -13,8 +13,8 @@ const BOTTOM = 52;
 const APART = 9; // pixels between the intervals of two series in one bin
 
 /**
- * Lines through points: series are {name, x, y, colour, dash}, x rising; without a colour, by their order. `log`: the y axis is logarithmic, and values that are not
- * above 0 are left out. `digits` of the values that are read.
+ * Lines through points: series are {name, x, y, colour, dash, opacity}, x rising; without a colour, by their order. `log`:
+ * the y axis is logarithmic, and values that are not above 0 are left out. `digits` of the values that are read.
  */
 export function lines({ series, log = false, digits = 3, ...labels }) {
   const shown = (value) => value !== null && (!log || value > 0);
@@ -26,7 +26,7 @@ export function lines({ series, log = false, digits = 3, ...labels }) {
 /** Points with intervals over named bins: series are {name, points}, a point {value, low, high} or null. */
 export function intervals({ series, digits = 1, ...labels }) {
   const points = (one) => one.points.flatMap((point, bin) => (point ? [{ x: bin, ...point }] : []));
-  const text = ({ value, low, high }) => fixed(value, digits) + (low === undefined ? "" : ` [${fixed(low, digits)}, ${fixed(high, digits)}]`);
+  const text = ({ value, low, high }) => fixed(value, digits) + (low === null ? "" : ` [${fixed(low, digits)}, ${fixed(high, digits)}]`);
   return chart({ ...labels, text, series: series.map((one) => ({ name: one.name, points: points(one) })) });
 }
 
@@ -91,8 +91,8 @@ function curve(one, i, xs, ys, shift) {
 }
 
 /** Colour and dashes of the i-th series: its own, or those of its order. */
-function look(i, { colour = i, dash = 0 }) {
-  return { class: `series colour-${colour % COLOURS}`, "stroke-dasharray": DASHES[(dash + 2 * Math.floor(colour / COLOURS)) % DASHES.length] };
+function look(i, { colour = i, dash = 0, opacity = 1 }) {
+  return { class: `series colour-${colour % COLOURS}`, "stroke-opacity": opacity, "stroke-dasharray": DASHES[(dash + 2 * Math.floor(colour / COLOURS)) % DASHES.length] };
 }
 
 /** A value with so many digits after the point, or as many as a small one needs. */
@@ -101,8 +101,10 @@ function precise(value, digits) {
   return small ? Number(value.toPrecision(3)).toString() : fixed(value, digits);
 }
 
-/** A small table of text. */
+/** A small table of text. The bounds of an interval stay on one line, and a signature may be broken after each bar. */
 export function plain(columns, rows) {
+  const parts = (text) => text.replace(/(\[\S+,) /, "$1\u00a0").split(/(?<=\|)/).flatMap((part) => [part, h("wbr")]);
+  const cell = (value, i) => h(i ? "td" : "th", i ? {} : { scope: "row" }, parts(String(value)));
   return h(
     "div",
     { class: "scroll", tabindex: 0, role: "region", "aria-label": columns.join(", ") },
@@ -110,7 +112,7 @@ export function plain(columns, rows) {
       "table",
       {},
       h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, i) => h(i ? "td" : "th", i ? {} : { scope: "row" }, String(cell)))))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell)))),
     ),
   );
 }
@@ -135,35 +137,30 @@ function scale([low, high], from, to, log = false) {
     const value = a + ((place - from) / (to - from)) * (b - a);
     return log ? 10 ** value : value;
   };
-  const powers = log ? powersOfTen(a, b) : [];
+  const powers = log ? multiples(Math.max(1, Math.ceil((b - a) / 6)), a, b).map((power) => 10 ** power) : [];
   const isOneTwoFive = log && powers.length < 3 && b - a > 0.7; // less is evenly divided
   map.ticks = powers.length > 2 ? powers : isOneTwoFive ? oneTwoFive(low, high) : round(low, high === low ? low + 1 : high);
-  const label = (tick) => (map.ticks.at(-1) < 1e-2 || map.ticks[0] >= 1e3 ? tick.toExponential(0) : String(tick));
-  map.label = (tick) => (powers.length > 2 ? tick.toExponential(0) : isOneTwoFive ? label(tick) : tickText(tick, map.ticks));
+  map.label = (tick) => (powers.length > 2 ? tick.toExponential(0) : tickText(tick, map.ticks));
   return map;
 }
 
 function round(a, b) {
   const rough = (b - a) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
-  const ticks = [];
-  for (let i = Math.ceil(a / step); i * step <= b * (1 + 1e-9); i += 1) ticks.push(i * step);
-  return ticks;
+  return multiples([1, 2, 5, 10].map((one) => one * power).find((step) => step >= rough), a, b);
 }
 
-function powersOfTen(a, b) {
-  const every = Math.max(1, Math.ceil((b - a) / 6));
-  const ticks = [];
-  for (let i = Math.ceil(a); i <= b; i += every) ticks.push(10 ** i);
-  return ticks;
+/** The multiples of a step from a to b. */
+function multiples(step, a, b) {
+  const first = Math.ceil(a / step - 1e-9);
+  const last = Math.floor(b / step + 1e-9);
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * step);
 }
 
 /** 1, 2, 5, 10, 20 …: what stands evenly on a logarithmic axis of one or two decades. */
 function oneTwoFive(low, high) {
-  const ticks = [];
-  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += 1) ticks.push(...[1, 2, 5].map((one) => Number(`${one}e${power}`)));
-  return ticks.filter((tick) => tick >= low && tick <= high);
+  const powers = multiples(1, Math.floor(Math.log10(low)), Math.log10(high));
+  return powers.flatMap((power) => [1, 2, 5].map((one) => Number(`${one}e${power}`))).filter((tick) => tick >= low && tick <= high);
 }
 
 function tickText(value, ticks) {
@@ -189,7 +186,7 @@ function axes(xs, ys, { bins, xLabel, label }) {
   return [
     ...grid,
     ...(named?.flat() ?? numbered()),
-    s("text", { class: "label", x: (LEFT + WIDTH) / 2, y: HEIGHT - 6 }, xLabel),
+    s("text", { class: "label", x: (LEFT + WIDTH) / 2, y: HEIGHT - (bins ? 6 : 18) }, xLabel),
     s("text", { class: "label", x: 14, y: middle, transform: `rotate(-90 14 ${middle})` }, label),
   ];
 }

@@ -3,6 +3,7 @@
 import { counted, fill, h, unique } from "./elements.js";
 
 const PAGE = 50; // rows
+const WIDE = 10; // columns that a sheet of paper holds upright
 
 /**
  * columns: {label, note, value(row), cell(row) or null, number, down}: `down` if a click sorts the greatest first;
@@ -13,11 +14,10 @@ export function table({ label, columns, rows, sort: first, search, flags = () =>
   const state = { sort: first, down: Boolean(columns[first].down), text: "", flag: "", page: 0, printing: false };
   const body = h("tbody", {});
   const status = h("p", { class: "status", "aria-live": "polite" });
-  const within = (page, last) => Math.min(Math.max(page, 0), last);
   const turns = [
     ["First", () => 0],
-    ["Previous", (last) => within(state.page - 1, last)],
-    ["Next", (last) => within(state.page + 1, last)],
+    ["Previous", () => Math.max(state.page - 1, 0)],
+    ["Next", (last) => Math.min(state.page + 1, last)],
     ["Last", (last) => last],
   ].map(([text, to]) => ({ to, button: h("button", { type: "button", onclick: () => turn(to) }, text) }));
   const pages = h("div", { class: "pages" }, turns.map((one) => one.button));
@@ -43,7 +43,8 @@ export function table({ label, columns, rows, sort: first, search, flags = () =>
     const values = rows.map(columns[state.sort].value);
     const sign = state.down ? -1 : 1;
     const missing = (i) => Number(values[i] === null || values[i] === undefined); // they stand last, whichever way
-    return kept.sort((a, b) => missing(a) - missing(b) || sign * compare(values[a], values[b]) || a - b);
+    const compared = (a, b) => Number(values[a] > values[b]) - Number(values[a] < values[b]);
+    return kept.sort((a, b) => missing(a) - missing(b) || sign * compared(a, b) || a - b);
   }
 
   const lastPage = (matching) => Math.max(0, Math.ceil(matching.length / PAGE) - 1);
@@ -102,20 +103,15 @@ export function table({ label, columns, rows, sort: first, search, flags = () =>
   for (const [kind, printing] of [["beforeprint", true], ["afterprint", false]])
     window.addEventListener(kind, () => {
       state.printing = printing;
-      if (!printing) for (const [i, [, inside]] of lines) if (inside.hidden) lines.delete(i);
       draw();
     });
 
   draw();
   return h(
     "div",
-    { class: "sentences" },
+    { class: `sentences ${columns.length > WIDE ? "wide" : ""}` },
     h("div", { class: "controls" }, filter, kinds.length ? flag : null, status),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, h("td", {}), heads)), body)),
     pages,
   );
-}
-
-function compare(a, b) {
-  return a < b ? -1 : a > b ? 1 : 0;
 }
