@@ -371,9 +371,9 @@ def test_user_metrics_are_in_every_output_format(
 def test_long_lines_are_cut_with_a_warning(directory: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "lines").write_text("a\n" + "cat " * 20 + "\n")
     files = [f"sources={tmp_path}/lines", f"references={tmp_path}/lines"]
-    assert run("eval", "checkpoint=runs/text", *files, "max_length=5", "device=cpu", "threads=1") == 0
+    assert run("eval", "checkpoint=runs/text", *files, "max_source_length=5", "device=cpu", "threads=1") == 0
     error = capsys.readouterr().err
-    assert re.search(r"Line 2 has \d+ tokens: only the first 4 are translated \(max_length=5\)\.", error)
+    assert re.search(r"Line 2 has \d+ tokens: only the first 4 are translated \(max_source_length=5\)\.", error)
     assert "Line 1 " not in error
 
 
