@@ -136,7 +136,7 @@ def test_byte_order_mark_and_line_ends_change_no_translation(directory: Path, ca
 def test_a_line_that_is_shortened_is_reported(directory: Path, capsys: Capture) -> None:
     (directory / "lines").write_bytes(UNUSUAL_TEXTS["a line of a megabyte"])
     cli.run(TRANSLATE.split(), config_directory())
-    expected = "Line 1 has 262,144 tokens: only the first 7 are translated (max_length=8)."
+    expected = "Line 1 has 262,144 tokens: only the first 199 are translated (max_source_length=200)."
     assert expected in capsys.readouterr().err
 
 

@@ -25,6 +25,7 @@ from seqtool.cli import arguments
 from seqtool.cli import help as help_texts
 from seqtool.cli import main as cli
 from seqtool.cli.arguments import ConfigFiles
+from seqtool.cli.exercises import EXERCISES
 from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain
@@ -865,6 +866,11 @@ def test_completion_offers_commands_settings_and_paths(
     assert help_texts.complete("seqtool translate checkpoint=ru", configs) == ["checkpoint=runs/"]
     assert help_texts.complete("seqtool inspect runs/f", configs) == ["runs/file.txt", "runs/first/"]
     assert help_texts.complete("seqtool nothing x", configs) == []
+    exercises = [f"{name} " for name in sorted(EXERCISES)]
+    assert help_texts.complete("seqtool check ", config_directory()) == exercises
+    additive = help_texts.complete("seqtool check a", config_directory())
+    assert "additive " in additive and additive == [name for name in exercises if name.startswith("a")]
+    assert help_texts.complete("seqtool check additive r", config_directory()) == []
 
 
 def test_completion_works_in_bash(tmp_path: Path) -> None:

@@ -148,6 +148,36 @@ def test_answers_equal_the_output_of_translate(directory: Path, server: Server, 
         assert line["translations"] == json.loads(json.dumps(records))
 
 
+def test_without_arguments_the_built_in_models_are_shown(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: Capture
+) -> None:
+    """A built-in model that cannot be opened is left out with a message; one that the user names is refused."""
+    for name, source in {"words": "attend", "soft": "scenes", "hard": "scenes", "text": "text"}.items():
+        assert run("export", f"runs/{source}", f"output={tmp_path}/builtin/{name}") == 0
+    engines: list[Any] = []
+
+    def serve(_: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        sockets[0].close()
+        engines[-1].start()
+        while engines[-1].state == "loading":
+            time.sleep(0.01)
+        engines[-1].stop()
+
+    monkeypatch.setattr("seqtool.demo.app.make_app", lambda engine, **_: engines.append(engine))
+    monkeypatch.setattr(uvicorn.Server, "run", serve)
+    monkeypatch.chdir(tmp_path)
+    machine = ["device=cpu", "threads=1", "port=0"]
+    assert run("demo", *machine) == 0 and not caplog.messages
+    assert [model["name"] for model in describe(engines[-1].models)] == ["words", "soft", "hard", "text"]
+    Path("builtin/hard/model.safetensors").write_bytes(b"damaged")
+    assert run("demo", *machine) == 0
+    assert [model["name"] for model in describe(engines[-1].models)] == ["words", "soft", "text"]
+    problem = "Checkpoint builtin/hard is damaged: model.safetensors does not match manifest.json; use another one."
+    assert caplog.messages == [f"{problem} It is left out."]
+    assert run("demo", *machine, "checkpoint=builtin/words,builtin/hard") == 2
+    assert problem in capsys.readouterr().err
+
+
 def strange_sentences(count: int) -> list[str]:
     """Return `count` sentences: first hostile, empty, long and right-to-left ones, then some like the training data."""
     generator = random.Random(0)

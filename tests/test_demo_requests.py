@@ -154,14 +154,15 @@ def test_answers_report_truncated_unknown_and_forced_tokens(ports: dict[str, int
         return json.loads(call(ports[REQUESTS[kind][0]], "POST", f"/api/{kind}", json.dumps(body).encode())[1])
 
     sources = ["I have a 🐈.", "a big cat " * 9]
-    translations = answer("translate", sentences=sources, prefixes=["La", ""], likeliest=1, settings={"max_length": 15})
+    settings = {"max_source_length": 15}
+    translations = answer("translate", sentences=sources, prefixes=["La", ""], likeliest=1, settings=settings)
     first, second = translations["translations"]
     assert [token.strip("▁") for token in first["source_unknown"]] == ["🐈"] and first["source_cut"] == 0
     assert second["source_unknown"] == [] and second["source_cut"] > 0
     captions = answer("caption", scene=SCENE, prefix="a 🐈", likeliest=1)["captions"][0]["captions"]
-    for (best, *_), unknown_count in ((first["translations"], 0), (captions, 1)):
+    for (best, *_), unknown in ((first["translations"], []), (captions, ["🐈"])):
         log_p = [math.log(token["probability"]) for token in best["predicted"]]
-        assert best["prefix_unknown"] == unknown_count
+        assert [token.strip("▁") for token in best["prefix_unknown"]] == unknown
         assert best["log_probability"] == pytest.approx(sum(log_p[best["prefix_tokens"] :]), abs=1e-3)
         assert best["log_probability_with_prefix"] == pytest.approx(sum(log_p), abs=1e-3)
         assert best["score_with_prefix"] == pytest.approx(sum(log_p) / len(log_p), abs=1e-3)
@@ -169,7 +170,7 @@ def test_answers_report_truncated_unknown_and_forced_tokens(ports: dict[str, int
     (scored,) = answer("score", sources=["a 🐈"], references=["un 猫"])["scores"]
     assert (len(scored["source_unknown"]), len(scored["unknown"])) == (1, 1)
     assert answer("generate", prompts=["the 猫"])["texts"][0]["unknown"] == ["猫"]
-    truncated = json.dumps({"source": sources[1], "translation": "La", "settings": {"max_length": 15}}).encode()
+    truncated = json.dumps({"source": sources[1], "translation": "La", "settings": settings}).encode()
     status, text = call(ports["attend"], "POST", "/api/why", truncated)
     assert status == 400 and "are not translated: shorten it to compare" in text
 

@@ -93,6 +93,23 @@ def test_the_interval_of_a_system_does_not_depend_on_its_role(files: Path, capsy
     assert evaluate(capsys, *FILES[:3], "bootstrap=20")["system"]["bleu"] != bleu
 
 
+def test_every_score_of_a_single_system_has_an_interval(files: Path, user_scores: None, capsys: Capture) -> None:
+    """The intervals are those beside a baseline; with bootstrap=0 there are none."""
+    settings = [*FILES, "scores=user_scores.Words"]
+    scores = evaluate(capsys, *settings)["system"]["scores"]
+    assert [score["name"] for score in scores] == ["BLEU", "chrF2", "TER", "Words"]
+    compared = evaluate(capsys, *settings, "baseline=baseline.txt")["comparison"]["differences"]
+    for score, difference in zip(scores, compared, strict=True):
+        assert score["low"] < score["value"] < score["high"]
+        assert {name: score[name] for name in ("value", "low", "high")} == difference["system"]
+    assert run("eval", *settings) == 0
+    table = capsys.readouterr().out
+    for score, digits in zip(scores, (2, 2, 2, 4), strict=True):
+        numbers = [f"{score[name]:.{digits}f}" for name in ("value", "low", "high")]
+        assert re.search(rf"\| {score['name']} +\| {numbers[0]} \[{numbers[1]}, {numbers[2]}\] +\|", table)
+    assert all("low" not in score for score in evaluate(capsys, *settings, "bootstrap=0")["system"]["scores"])
+
+
 def test_the_parts_of_bleu_equal_those_of_sacrebleu(files: Path, capsys: Capture) -> None:
     """The score is their product: the mean precision times the brevity penalty."""
     system = evaluate(capsys, *FILES)["system"]
@@ -365,9 +382,9 @@ def test_user_metrics_are_in_every_output_format(
 def test_long_lines_are_cut_with_a_warning(directory: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "lines").write_text("a\n" + "cat " * 20 + "\n")
     files = [f"sources={tmp_path}/lines", f"references={tmp_path}/lines"]
-    assert run("eval", "checkpoint=runs/text", *files, "max_length=5", "device=cpu", "threads=1") == 0
+    assert run("eval", "checkpoint=runs/text", *files, "max_source_length=5", "device=cpu", "threads=1") == 0
     error = capsys.readouterr().err
-    assert re.search(r"Line 2 has \d+ tokens: only the first 4 are translated \(max_length=5\)\.", error)
+    assert re.search(r"Line 2 has \d+ tokens: only the first 4 are translated \(max_source_length=5\)\.", error)
     assert "Line 1 " not in error
 
 

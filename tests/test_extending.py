@@ -122,10 +122,11 @@ def test_a_user_metric_is_reported_like_built_in_scores(cosine_run: Path, capsys
     files = ["eval", "hypotheses=new.es", "references=reference.es", "baseline=reference.es", "scores=exact.Exact"]
     assert run(*files, "format=json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["system"]["scores"][-1] == {"name": "Exact", "value": 50.0, "signature": "metric:exact.Exact"}
+    exact = {"name": "Exact", "value": 50.0, "low": 0.0, "high": 100.0, "signature": "metric:exact.Exact"}
+    assert report["system"]["scores"][-1] == exact
     assert report["comparison"]["differences"][-1]["name"] == "Exact"
     assert run(*files) == 0
-    assert re.search(r"^\| Exact +\| 50\.0000 +\|$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^\| Exact +\| 50\.0000 \[0\.0000, 100\.0000\] +\|$", capsys.readouterr().out, re.MULTILINE)
     assert run(*files, "format=jsonl") == 0
     scores = [json.loads(line)["scores"]["Exact"] for line in capsys.readouterr().out.splitlines()]
     assert scores == [100.0, 0.0]

@@ -13,7 +13,7 @@ from seqtool.cli import main as cli
 from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
 
-LINES = ["a b c d", "b " * 40 + "a", " ".join("abcd" * 15)]
+LINES = ["a b c d", "b " * 40 + "a", " ".join("abcd" * 15), "c " * 220]
 MACHINE = ["device=cpu", "threads=1"]
 SMALL = ["data.processes=1", "train.minutes=null", "train.steps=2", *MACHINE]
 
@@ -32,7 +32,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("text").write_text("".join(f"{i} the {chr(0x4E00 + i)}\n" for i in range(200)))
         data = ["data=parallel", "data.train=train", "data.valid=pairs", "data.vocabulary.kind=word"]
         sizes = [f"model.{size}=8" for size in ("embedding", "encoder_hidden", "decoder_hidden", "alignment", "maxout")]
-        lengths = ["validation.max_length=4", "validation.max_source_length=60", "train.show=3", "run=pairs"]
+        lengths = ["validation.max_length=4", "validation.max_source_length=60", "train.show=4", "run=pairs"]
         assert run("train", *data, *SMALL, *sizes, *lengths) == 0
         positions = ["model.positions=learnt", "model.longest=50", "model.feed_forward=8", "run=positions"]
         layers = ["model=transformer", "model.width=8", "model.heads=1", "model.encoder_layers=1"]
@@ -48,10 +48,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("name", "settings", "limit", "warning"),
     [
-        ("pairs", ["max_length=200"], 200, ""),
-        ("pairs", ["max_length=5"], 5, "only the first 4 are translated (max_length=5). Set max_source_length to"),
+        ("pairs", ["max_length=300"], 300, ""),
+        ("pairs", ["max_length=5"], 200, "only the first 199 are translated (max_source_length=200)."),
         ("pairs", ["max_length=5", "max_source_length=60"], 60, "the first 59 are translated (max_source_length=60)."),
-        ("pairs", ["max_length=5", "max_source_length=100"], 100, ""),
+        ("pairs", ["max_length=5", "max_source_length=100"], 100, "the first 99 are translated (max_source_length="),
         ("pairs", ["max_length=90", "max_source_length=6"], 6, "the first 5 are translated (max_source_length=6)."),
         ("positions", ["max_length=5", "max_source_length=100"], 50, "(the model's 50 learnt positions)."),
         ("positions", ["max_length=100", "max_source_length=9"], 9, "(max_source_length=9)."),

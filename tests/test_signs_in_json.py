@@ -40,7 +40,7 @@ def test_cut_and_unknown_source_tokens_are_in_json_lines(checkpoint: str, capsys
     """`translate` gives the number of tokens left out at the end, and unknown pieces as they are written."""
     files = [f"checkpoint={checkpoint}", f"input={write('long.txt', SOURCES)}", "format=jsonl", "beam=1"]
     long = run_json("translate", *files, "max_length=200", capsys=capsys)
-    short = run_json("translate", *files, "max_length=12", capsys=capsys)
+    short = run_json("translate", *files, "max_source_length=12", capsys=capsys)
     assert [record["source_cut"] for record in long] == [0] * 4
     assert [record["source_cut"] > 0 for record in short] == [False, False, True, False]
     for records in (long, short):
@@ -69,7 +69,7 @@ def test_scores_with_and_without_a_prefix(checkpoint: str, settings: str, capsys
                 continue
             count = translation["prefix_tokens"]
             log_p = [math.log(token["probability"]) for token in details["predicted"]]
-            assert translation["text"].startswith(prefix) and translation["prefix_unknown"] == ("🐈" in prefix)
+            assert translation["text"].startswith(prefix) and len(translation["prefix_unknown"]) == ("🐈" in prefix)
             assert translation["log_probability_with_prefix"] == pytest.approx(sum(log_p), abs=1e-3)
             assert translation["log_probability"] == pytest.approx(sum(log_p[count:]), abs=1e-3)
             score_with_prefix = sum(log_p) / length_divisor(settings, len(log_p))

@@ -1,4 +1,8 @@
-"""Tests of small texts: they are read in fewer streams than `train.batch_size`, each of `train.bptt` tokens or more."""
+"""Tests of small corpora.
+
+Plain text is read in fewer streams than `train.batch_size`, each of `train.bptt` tokens or more. Without a size, the
+vocabulary of a few pairs has as many entries as they allow.
+"""
 
 import json
 import logging
@@ -116,3 +120,25 @@ def test_a_resumed_run_keeps_its_streams(tmp_path: Path, monkeypatch: pytest.Mon
     assert train("run=r", "train.resume=true", *after, "train.steps=4") == 0
     assert timeless_records("r") == timeless_records("whole")
     assert f"fewer_streams: {fewer}\n" in Path("runs/r/config.yaml").read_text()
+
+
+def test_a_few_pairs_need_no_size_of_their_vocabulary(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pairs = [f"the {noun} {verb}\tdie {verb} {noun}\n" for noun in ("cat", "dog") for verb in ("runs", "sees")]
+    for name in ("train", "valid"):
+        Path(f"{name}.tsv").write_text("".join(pairs))
+    settings = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv", "data.vocabulary.kind=bpe"]
+    model = ["model=sutskever", "model.embedding=8", "model.hidden=8", "train.steps=1"]
+    with caplog.at_level(logging.INFO, "seqtool"):
+        assert train(*settings, *model, "run=r") == 0
+    source, target = (len(getattr(seqtool.load("runs/r"), f"{side}_vocabulary")) for side in ("source", "target"))
+    note = "The vocabulary has {} entries, the size nearest to 8,000 that the {} side of the training text allows."
+    assert caplog.messages[:2] == [note.format(source, "source"), note.format(target, "target")]
+    assert train(*settings, *model, "data.vocabulary.size=700", "run=s") == 2
+    problem = f"is more than is possible with the source side of the training text: set it to {source} or less."
+    assert f"data.vocabulary.size=700 {problem}" in capsys.readouterr().err

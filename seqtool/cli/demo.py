@@ -12,8 +12,11 @@ from typing import Any
 from omegaconf import DictConfig
 
 from seqtool.errors import InputError
+from seqtool.runtime.configs import defaults
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
+
+log = logging.getLogger("seqtool")
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
 SHUTDOWN_SECONDS = 2  # requests in progress have this time to finish after Ctrl-C
@@ -37,7 +40,14 @@ def demo(config: DictConfig) -> None:
     check_address(settings.host, settings.port, settings.token)
     from seqtool.training.checkpoint import Checkpoint, find  # imports torch
 
-    checkpoints = [find(path, trust=modules(config.trust)) for path in names(config.checkpoint)]
+    checkpoints, paths = [], names(config.checkpoint)
+    for path in paths:
+        try:
+            checkpoints.append(find(path, trust=modules(config.trust)))
+        except InputError as error:
+            if ",".join(paths) != defaults("demo")["checkpoint"]:
+                raise
+            log.warning("%s It is left out.", error)
     if not checkpoints:
         raise InputError("demo needs checkpoint=PATH, runs or checkpoints, a,b; leave it out for the built-in models.")
     token = settings.token or (None if settings.host in LOCAL_HOSTS else secrets.token_urlsafe(16))

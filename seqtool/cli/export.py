@@ -2,23 +2,27 @@
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
 
 from seqtool import tasks
 from seqtool.cli.inspect import facts
+from seqtool.data.preparation import corpus_settings
 from seqtool.errors import InputError, printable
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
-from seqtool.training import checkpoint
+from seqtool.training import checkpoint, moved_data
 from seqtool.training.checkpoint import BUFFERS, VOCABULARY, Checkpoint
 from seqtool.training.saving import STATE
 
-CARD = "card.md"
-PATH_LABEL = "checkpoint"  # of the fact that the card leaves out: the path on the machine that trained the model
+CARD = "card.md"  # the file, and its template beside this module
+EXAMPLES = {"translation": "I have a cat.", "captioning": "photo.jpg", "language_modelling": "The old"}
+UNITS = ("pairs", "images", "captions", "lines", "characters")
 
 
 def export(config: DictConfig) -> None:
@@ -37,7 +41,7 @@ def export(config: DictConfig) -> None:
         weights = {name: _in_half_precision(name, weight) for name, weight in weights.items()}
     record = {
         "task": original.task,
-        "config": original.config,
+        "config": _without_folders(original.config),
         "progress": {name: value for name, value in original.progress.items() if name not in (*STATE, "seconds")},
         "versions": original.versions,
         "data": original.data,
@@ -73,35 +77,39 @@ def _usage(original: Checkpoint, path: str) -> str:
     return f"{usage} trust={','.join(original.trust)}" if original.trust else usage
 
 
+def _without_folders(value: Any) -> Any:
+    """The value, such as a configuration, with the name of the file in place of each absolute path."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return list(map(_without_folders, value))
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+
 def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str:
-    """The model card, in Markdown: what the model is, how it was trained and how it is used.
+    """The model card: how the model is used, what it is, how it was trained, and how good it is.
 
     original: the checkpoint that is exported
     name: the name of the exported model's directory
     settings: the settings of `export`
     """
-    kind = TASKS[original.task].model
-    rows = {label: text for label, text in facts(original).items() if label != PATH_LABEL}
-    rows["weights"] = settings.precision
-    table = "\n".join(f"| {label} | {_cell(text)} |" for label, text in rows.items())
-    licence = settings.licence or "Not stated: ask whoever trained the model, and see the licences of its data."
-    return f"""\
-# {name}
-
-{kind[0].upper()}{kind[1:]}, trained with seqtool {original.versions.get("seqtool", "")}.
-
-| | |
-|---|---|
-{table}
-
-## Use
-
-    {_usage(original, name)}
-
-## Licence
-
-{licence}
-"""
+    task, config, data = TASKS[original.task], original.config, original.config.get("data", {})
+    described = facts(replace(original, config=_without_folders({**config, "data": corpus_settings(data)})))
+    cache = moved_data.find_cache(original, data)
+    sizes = [
+        f"{split} {', '.join(f'{counts[unit]:,} {unit}' for unit in UNITS if unit in counts)}"
+        for split, counts in ({} if cache is None else cache.summary["splits"]).items()
+    ]
+    machine = [f"{key} {config[key]}" for key in ("device", "threads", "precision") if config.get(key) is not None]
+    fields = {
+        **{label: _cell(text) for label, text in described.items()},
+        **{"name": name, "path": repr(name), "quoted": shlex.quote(name), "usage": _usage(original, name)},
+        **{"kind": task.model[0].upper() + task.model[1:], "command": task.command, "example": EXAMPLES[original.task]},
+        "trust": f", trust={','.join(original.trust)!r}" if original.trust else "",
+        **{"precision": settings.precision, "size": "; ".join(sizes) or "not recorded", "machine": ", ".join(machine)},
+        "licence": settings.licence or "Not stated: ask whoever trained it, and see the licences of its data.",
+    }
+    return Path(__file__).with_name(CARD).read_text("utf-8").format_map(fields)
 
 
 def _cell(text: str) -> str:

@@ -114,6 +114,10 @@ def complete(line: str, configs: Path) -> list[str]:
         settings |= files.choice_settings(group, arguments.get(group, choice))
     branches = {name.rpartition(".")[0] for name in settings}
     names = {name for name in settings - branches if not name.endswith("_target_")} | files.groups.keys()
+    if before[0] == "check":  # its bare words are an exercise, and a class, which cannot be completed
+        exercises = re.findall(r"^(\w+):", Path(__file__).with_name("exercises.yaml").read_text("utf-8"), re.MULTILINE)
+        offered = {*exercises} - {"hints", "changes"} if len(before) == 1 else {}
+        return sorted(f"{name} " for name in offered if name.startswith(word))
     paths = _files(word) if positional(before[0]) else []
     return [*sorted(f"{name}=" for name in names if name.startswith(word)), *paths]
 

@@ -67,6 +67,13 @@ class DecodeSettings(declarations.Decode):
         return np.random.default_rng([self.seed, source_number]).random((self.n_best, self.max_length))
 
 
+def source_length(settings: Any) -> int:
+    """The maximum number of tokens of a source that are read, EOS included: at least the default `max_length`, so that
+    a small `max_length` shortens outputs, not sources. settings: those of decoding or of validation
+    """
+    return int(settings.max_source_length or max(settings.max_length, defaults("decoding")["max_length"]))
+
+
 def out_of_range(schema: type, settings: Mapping[str, Any]) -> list[str]:
     """The problems with the values of decoding settings, which `schema` declares, each as a clause."""
     problems = declarations.out_of_range(schema, settings)

@@ -40,13 +40,11 @@ class Whole(NamedTuple):
     """The numbers of a hypothesis together with the prefix from which it was decoded.
 
     prefix_tokens: the length of the prefix, in tokens
-    prefix_unknown: the number of unknown tokens in the prefix
     log_probability_with_prefix: the log-probability of all tokens, in nats
     score_with_prefix: the score of all tokens
     """
 
     prefix_tokens: int
-    prefix_unknown: int
     log_probability_with_prefix: float
     score_with_prefix: float
 

@@ -103,8 +103,8 @@ class TranslationEvaluation(SystemsEvaluation):
         record: dict[str, Any] = {
             "sentences": len(self.segments),
             "scores": [
-                {"name": score(name).label, "value": value, "signature": system.signature(name)}
-                for name, value in system.values.items()
+                {"name": score(name).label, **record_of(estimate), "signature": system.signature(name)}
+                for name, estimate in system.estimates.items()
             ],
             "bleu": record_of(system.estimates["bleu"]),
             "precisions": list(parts.precisions),
@@ -122,9 +122,8 @@ class TranslationEvaluation(SystemsEvaluation):
         return {"system": record, **{name: value for name, value in optional.items() if value is not None}}
 
     def text(self) -> str:
-        record, values = self.record()["system"], self.system.values
-        rows = [(score(name).label, f"{value:.{score(name).digits}f}") for name, value in values.items()]
-        rows[0] = (rows[0][0], self.system.estimates["bleu"].text())
+        record, estimates = self.record()["system"], self.system.estimates
+        rows = [(score(name).label, estimate.text(score(name).digits)) for name, estimate in estimates.items()]
         lines = table(("score", counted(len(self.segments), "sentence")), rows)
         if self.unit is not None:
             cells = [

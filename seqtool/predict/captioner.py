@@ -225,11 +225,11 @@ class Captioner(Predictor):
             likeliest=likeliest,
             keep_attention=self.attends,
         )
-        return [list(map(self._caption, n_best)) for n_best in n_best_lists]
+        return [[self._caption(hypothesis, prefix) for hypothesis in n_best] for n_best in n_best_lists]
 
-    def _caption(self, hypothesis: Hypothesis) -> Caption:
+    def _caption(self, hypothesis: Hypothesis, prefix: EncodedText | None) -> Caption:
         chosen = None if hypothesis.locations is None else hypothesis.locations[: len(hypothesis.tokens)]
-        return Caption.of(hypothesis, self.target_vocabulary, grid=self.grid, chosen=chosen)
+        return Caption.of(hypothesis, self.target_vocabulary, grid=self.grid, chosen=chosen, prefix=prefix)
 
     def _load(self, images: Sequence[Picture], numbers: Sequence[int]) -> dict[int, NDArray[np.uint8] | InputError]:
         """Return, by number, the pixels that the model sees of these images, or the error for an unreadable image."""

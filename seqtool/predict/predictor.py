@@ -176,7 +176,9 @@ class Prediction:
     def summary(self) -> dict[str, Any]:
         """The fields of every record."""
         record = {"text": self.text, "score": self.score, "log_probability": self.log_probability}
-        return record if self.whole is None else {**record, **self.whole._asdict()}
+        if self.whole is not None:
+            record |= {**self.whole._asdict(), "prefix_unknown": self.prefix_unknown}
+        return record
 
     def columns(self) -> dict[str, Any]:
         """The fields of a record that describe the columns of its attention."""
@@ -454,7 +456,7 @@ class Predictor(ABC):
         all_forced = force_all(self.model, sources, prefixes, settings, device=self.device)
         result = []
         for prefix, forced, n_best in zip(prefixes, all_forced, n_best_lists, strict=True):
-            prefix_length, unknown = len(prefix), prefix.count(UNK)
+            prefix_length = len(prefix)
             prefix_log_p = 0.0 if forced.log_p is None else float(forced.log_p[:prefix_length].double().sum())
             extended = []
             for hypothesis in n_best:
@@ -464,7 +466,7 @@ class Predictor(ABC):
                 if not settings.sample:
                     coverage = hypothesis.score - hypothesis.log_probability / penalty(length - prefix_length)
                     score = log_p / penalty(length) + coverage
-                extended.append(hypothesis._replace(whole=Whole(prefix_length, unknown, log_p, score)))
+                extended.append(hypothesis._replace(whole=Whole(prefix_length, log_p, score)))
             result.append(extended)
         return result
 

@@ -20,7 +20,7 @@ from seqtool.data.text.alignment import (
     word_attention,
 )
 from seqtool.data.text.vocabulary import Vocabulary
-from seqtool.decoding.batching import encoded_sentences, force_all
+from seqtool.decoding.batching import encoded_sentences, force_all, source_length
 from seqtool.decoding.beam_search import Lattice
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
@@ -146,7 +146,7 @@ class Translator(Predictor):
     @property
     def source_length(self) -> int:
         """The maximum number of tokens of a source that are read, EOS included."""
-        limit: int = self.settings.max_source_length or self.settings.max_length
+        limit = source_length(self.settings)
         return limit if self.max_positions is None else min(limit, self.max_positions)
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
@@ -213,16 +213,12 @@ class Translator(Predictor):
 
     def warn_of_cut(self, sources: Sequence[EncodedText], first_line: int) -> None:
         """Warn on standard error of sources that are too long: only their beginnings are translated."""
-        limit, advice = self.source_length, ""
-        if limit == self.max_positions:
-            bound = f"the model's {limit:,} learnt positions"
-        elif self.settings.max_source_length is not None:
-            bound = f"max_source_length={limit}"
-        else:
-            bound, advice = f"max_length={limit}", " Set max_source_length to read more."
+        limit = self.source_length
+        is_learnt = limit == self.max_positions
+        bound = f"the model's {limit:,} learnt positions" if is_learnt else f"max_source_length={limit}"
         for number, source in enumerate(sources, first_line):
             if len(source.ids) >= limit:
-                consequence = f"only the first {limit - 1:,} are translated ({bound}).{advice}"
+                consequence = f"only the first {limit - 1:,} are translated ({bound})."
                 tqdm.write(f"Line {number} has {len(source.ids):,} tokens: {consequence}", file=sys.stderr)
 
     def _prefixes(self, prefixes: Sequence[str | Sequence[str]] | None, count: int) -> list[EncodedText]:

@@ -218,7 +218,7 @@ class Vocabulary:
     """The settings of `data.vocabulary`. `source_size`, `target_size` and `joint` exist only for parallel text."""
 
     kind: Annotated[str, choice("unigram", "bpe", "char", "word")]
-    size: Annotated[int, between(5, 10_000_000)]
+    size: Annotated[int | None, between(5, 10_000_000)]
     minimum_count: Annotated[int, at_least(1)]
     sample: Annotated[int | None, at_least(1)]
     normalization: Annotated[str, choice("none", "nfc", "nfkc")]

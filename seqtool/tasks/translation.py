@@ -55,13 +55,12 @@ class Translation(Task):
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "Validator":
         """Make a validator that does not decode empty sources: their translations are empty."""
-        from seqtool.decoding.batching import encoded_sentences  # imports torch
+        from seqtool.decoding.batching import encoded_sentences, source_length  # imports torch
         from seqtool.training.validation import Validator
 
         split = cache.split("valid")
         references = split.texts("target")[: settings.sentences]
-        max_length = settings.max_source_length or settings.max_length  # with EOS
-        ids = [split.source(i).tolist()[: max_length - 1] for i in range(len(references))]
+        ids = [split.source(i).tolist()[: source_length(settings) - 1] for i in range(len(references))]
         nonempty = [i for i, source in enumerate(ids) if source]
         names, reference_sets = (*self.scores, *settings.scores), [[reference] for reference in references]
         metrics = scorers(names, reference_sets, tokenize=settings.tokenize, lowercase=False)

@@ -354,10 +354,10 @@ def save(
             file.chmod(stat.S_IMODE((temporary / RECORD).stat().st_mode))
         manifest = {file.name: {"bytes": file.stat().st_size, "sha256": sha256(file)} for file in files}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        for file in (*files, temporary / MANIFEST, temporary):
-            _sync(file)
         for file_name, text in (unlisted or {}).items():
             (temporary / file_name).write_text(text, encoding="utf-8")
+        for file in (*temporary.iterdir(), temporary):
+            _sync(file)
         temporary.chmod(0o755)  # temporary directories are private to their owner
         temporary.rename(path)
         _sync(path.parent)

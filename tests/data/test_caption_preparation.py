@@ -326,6 +326,12 @@ def test_a_vocabulary_can_be_reused(config: Config, tmp_path: Path) -> None:
     assert not (tmp_path / "empty").exists()
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
+def test_few_captions_need_no_size_of_their_vocabulary(config: Config, kind: str) -> None:
+    cache = prepare(with_settings(config, vocabulary_kind=kind))
+    assert 8 < len(cache.target_vocabulary) < 200 and cache.summary["splits"]["train"]["unknown"] == 0
+
+
 def test_pieces_may_be_learnt_from_a_sample(config: Config) -> None:
     pieces = {"vocabulary_kind": "char", "vocabulary_size": 100}
     sampled = prepare(with_settings(config, vocabulary_sample=1, **pieces))
@@ -340,7 +346,11 @@ def test_pieces_may_be_learnt_from_a_sample(config: Config) -> None:
             {"limits_minimum": 9},
             "None of the 30 captions of the split 'train' is within data.limits: 30 too short.",
         ),
-        ({"vocabulary_minimum_count": 99}, "No word occurs data.vocabulary.minimum_count=99 times in the training "),
+        (
+            {"vocabulary_minimum_count": 99},
+            "No word occurs data.vocabulary.minimum_count=99 times in the training text: nothing can be learnt from "
+            "it. Lower this number, or add text.",
+        ),
     ],
 )
 def test_unusable_settings_leave_no_cache(config: Config, settings: Config, message: str) -> None:

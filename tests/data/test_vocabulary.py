@@ -154,6 +154,30 @@ def test_the_error_for_a_too_large_size_names_the_largest(kind: str, size: int) 
     assert len(train(lines(), replace(settings, size=largest))) == largest
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_without_a_size_a_small_text_has_the_largest_vocabulary(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The largest size is the one that the error for a size that is set names, and it is noted."""
+    rare = [chr(letter) for letter in range(0x3B1, 0x3C9)]  # a small size leaves out characters, and so pieces
+    for texts in (list(lines()), ["a"], [*rare, *["a b"] * 20_000]):
+        caplog.clear()
+        with caplog.at_level("INFO", "seqtool"):
+            vocabulary = train(texts, replace(SETTINGS, kind=kind, size=None), side="source")
+        size = len(vocabulary)
+        note = (
+            f"The vocabulary has {size:,} entries, the size nearest to 8,000 that the source side of the training text"
+        )
+        assert caplog.messages == [f"{note} allows."]
+        with pytest.raises(InputError, match=f" set it to {size:,} or less"):
+            train(texts, replace(SETTINGS, kind=kind, size=size + 1))
+        assert train(texts, replace(SETTINGS, kind=kind, size=size)).fingerprint == vocabulary.fingerprint
+
+
+def test_without_a_size_plain_text_with_many_characters_has_room_for_them() -> None:
+    text = [f"{chr(letter)}\n" for letter in range(0x4E00, 0x4E00 + 1200)]
+    assert len(train(text, replace(SETTINGS, size=None), verbatim=True)) > 1200
+    assert len(train(text, replace(SETTINGS, size=None, kind="char"), verbatim=True)) == 1000
+
+
 def test_the_setting_of_a_side_is_named() -> None:
     settings = replace(SETTINGS, source_size=5000)
     with pytest.raises(InputError, match=r"^data\.vocabulary\.source_size=5,000 .* the source side of"):

@@ -10,6 +10,7 @@ except for unknown pieces, and for ▁ itself, which is read as a space.
 import hashlib
 import io
 import json
+import logging
 import re
 import textwrap
 import unicodedata
@@ -31,6 +32,8 @@ from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.runtime.files import parse_json
 from seqtool.settings import declarations
 
+log = logging.getLogger("seqtool")
+
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
 BLOCK = "▅"  # U+2585
@@ -49,6 +52,7 @@ MAX_LINE_CHARACTERS = 2**14  # longer lines are passed to SentencePiece in parts
 MAX_LINE_BYTES = 4 * MAX_LINE_CHARACTERS  # a character has at most 4 bytes; SentencePiece skips longer lines
 THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on the number of threads
 
+DEFAULT_SIZE, VERBATIM_SIZE = 8_000, 1_000  # entries of a vocabulary whose size is not set; VERBATIM_SIZE if verbatim
 MAX_NAMED_UNKNOWN = 5  # unknown pieces that a message names
 
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
@@ -298,7 +302,8 @@ class VocabularySettings(declarations.Vocabulary):
     """The settings under `data.vocabulary`.
 
     kind: unigram, bpe, char or word.
-    size: the number of entries with the four special ones: exact for unigram and bpe, a maximum for char and word.
+    size: the number of entries with the four special ones: exact for unigram and bpe, a maximum for char and word. None
+        means `DEFAULT_SIZE`, or `VERBATIM_SIZE` for plain text, or the nearest size that the text allows.
     source_size: the size of the source vocabulary; None means `size`.
     target_size: the size of the target vocabulary; None means `size`.
     joint: whether both languages share one vocabulary.
@@ -336,9 +341,9 @@ def train(
     the size.
     """
     settings.check()
-    size, name = settings.size, "data.vocabulary.size"
-    if side is not None and getattr(settings, f"{side}_size") is not None:
-        size, name = getattr(settings, f"{side}_size"), f"data.vocabulary.{side}_size"
+    name = f"{side}_size" if side is not None and getattr(settings, f"{side}_size") is not None else "size"
+    wanted, name = getattr(settings, name), f"data.vocabulary.{name}"
+    size = wanted or (VERBATIM_SIZE if verbatim else DEFAULT_SIZE)
     form = settings.form(verbatim=verbatim)
     if form.is_listed:
         counts = Counter(chain.from_iterable(map(form.pieces, lines)))
@@ -347,29 +352,38 @@ def train(
             entry = "symbol" if verbatim else "word"
             raise InputError(
                 f"No {entry} occurs data.vocabulary.minimum_count={settings.minimum_count} times in the training text: "
-                "nothing can be learnt from it."
+                "nothing can be learnt from it. Lower this number, or add text."
             )
         frequent.sort(key=lambda piece: (-counts[piece], piece))
         return WordVocabulary(frequent[: size - len(SPECIALS)], form)
-    try:
-        return SentencePieceVocabulary(_learn_pieces(filter(None, map(form.normalize, lines)), form, size), form)
-    except RuntimeError as error:
-        training_text = f"the {side} side of the training text" if side else "the training text"
-        if match := re.search(r"size too high \(\d+\)\. Please set it to a value <= (\d+)", str(error)):
-            problem = f"is more than is possible with {training_text}: set it to {int(match[1]):,} or less."
-            raise InputError(f"{name}={size:,} {problem}") from error
-        if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-            problem = f"has no room for the characters of {training_text}: set it to {int(match[1]):,} or more."
-            raise InputError(f"{name}={size:,} {problem}") from error
-        if "sentences_.empty()" in str(error):
-            problem = "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
-            raise InputError(problem) from error
-        raise
+    training_text = f"the {side} side of the training text" if side else "the training text"
+    normalized, possible = list(filter(None, map(form.normalize, lines))), size
+    while True:  # a smaller size may cover fewer characters, and then allow only a still smaller one
+        try:
+            vocabulary = SentencePieceVocabulary(_learn_pieces(normalized, form, possible), form)
+            break
+        except RuntimeError as error:
+            if "sentences_.empty()" in str(error):
+                problem = "SentencePiece can learn nothing from the training text: use data.vocabulary.kind=char."
+                raise InputError(problem) from error
+            bound = re.search(r"set it to a value <= (\d+)|smaller than required_chars\. \d+ vs (\d+)", str(error))
+            if bound is None:
+                raise
+            if wanted and bound[2]:
+                problem = f"has no room for the characters of {training_text}: set it to {int(bound[2]):,} or more."
+                raise InputError(f"{name}={size:,} {problem}") from error
+            possible = int(bound[1] or bound[2])
+    if wanted and possible < size:
+        problem = f"is more than is possible with {training_text}: set it to {possible:,} or less."
+        raise InputError(f"{name}={size:,} {problem}")
+    if possible != size:
+        note = "The vocabulary has %s entries, the size nearest to %s that %s allows."
+        log.info(note, f"{possible:,}", f"{size:,}", training_text)
+    return vocabulary
 
 
-def _learn_pieces(normalized: Iterable[str], form: Form, size: int) -> bytes:
+def _learn_pieces(lines: list[str], form: Form, size: int) -> bytes:
     """Let SentencePiece learn from lines that are already normalised (`Form.normalize`). Returns its model file."""
-    lines = list(normalized)
     characters = set().union(*lines)
     if not characters:
         raise InputError("The training text has no words: nothing can be learnt from it.")

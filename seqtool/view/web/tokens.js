@@ -117,7 +117,7 @@ function probabilities(one) {
   return [
     text("Of the whole: ", one.log_probability_with_prefix, one.score_with_prefix),
     text("Of what follows the forced beginning: ", one.log_probability, one.score),
-    one.prefix_unknown ? note(`The model does not know ${counted(one.prefix_unknown)} of the forced tokens.`) : null,
+    one.prefix_unknown.length ? note(`The model does not know ${counted(one.prefix_unknown.length)} of the forced tokens.`) : null,
   ];
 }
 
