@@ -29,8 +29,8 @@ FILES = {  # that pages tell their readers to write
 }
 READ = ("input", "prefix", "sources", "references", "hypotheses", "baseline", "beside", "text", "images", "checkpoint")
 SIZES: dict[type, list[str]] = {
-    Toy: ["data.train=400", "data.valid=2", "data.test=2", "validation.max_length=8"],
-    Scenes: ["data.train=8", "data.valid=2", "data.test=8", "validation.max_length=8"],
+    Toy: ["data.train=400", "data.valid=2", "data.test=2", "validation.max_length=4"],
+    Scenes: ["data.train=8", "data.valid=2", "data.test=8", "validation.max_length=4"],
     PlainText: [],
 }
 STEPS = ["device=cpu", "precision=fp32", "train.steps=2", "train.minutes=null", "train.epochs=1", "schedule.warmup=0"]
@@ -62,7 +62,7 @@ def trainings() -> Iterator[list[str]]:
         sizes = SIZES.get(corpus(tuple(word for word in words if word.startswith(("experiment=", "data=")))))
         if sizes is None:
             continue
-        brief = with_settings(words, *sizes, *STEPS, "train.batch_size=4", "data.processes=1")
+        brief = with_settings(words, *sizes, *STEPS, "train.batch_size=2", "data.processes=1")
         if (name := value(words, "run")) is not None and name in runs:
             brief = with_settings(brief, f"run={name}-again")
         runs.add(name or "")
@@ -79,7 +79,7 @@ def others() -> Iterator[list[str]]:
         if not all(located(Path(path)).exists() for path in reads):
             continue
         if value(words, "checkpoint") not in (None, "runs/grammar") and words[0] not in ("export", "score"):
-            words = with_settings(words, "max_length=8", *["bootstrap=0"] * (words[0] == "eval"))
+            words = with_settings(words, "max_length=4", *["bootstrap=0"] * (words[0] == "eval"))
         if value(words, "bound") is not None:
             words = with_settings(words, "bound=2")
         if words[0] == "export":

@@ -95,10 +95,10 @@ def drawing(path: str | Path | None, width: float, height: float, axes: Any = No
         settings = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
         settings |= {"svg.hashsalt": "seqtool", "pdf.fonttype": 42}  # the same file each time; fonts that can be edited
         with matplotlib.rc_context(settings if axes is None else {}):
-            figure = Figure(figsize=(width, height), dpi=DPI) if axes is None else np.ravel(axes)[0].figure.figure
+            figure: Any = Figure(figsize=(width, height), dpi=DPI) if axes is None else np.ravel(axes)[0].figure.figure
             if axes is None:
-                figure.savefig = partial(figure.savefig, bbox_inches="tight", pad_inches=0.1, facecolor="white")  # type: ignore[method-assign]
-                figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
+                figure.savefig = partial(figure.savefig, bbox_inches="tight", pad_inches=0.1, facecolor="white")
+                figure._repr_png_ = partial(_png, figure)
             yield figure
             if path is None:
                 figure.draw_without_rendering()  # makes the ticks, before the caller's settings are restored
