@@ -86,7 +86,7 @@ class Run:
 
         path: the PNG, SVG or PDF file to write, if any
         axes: matplotlib's axes to draw the losses into, or an array of them, for the losses, scores, learning rate and
-            norm of the gradient in this order, as far as they were recorded; without axes a figure is made
+            norm of the gradient, in this order and without those that have no curve; without axes a figure is made
         beside: other runs, which are drawn in the same figure, each in its own colour
 
         Returns the figure. Raises NothingToDrawError if nothing is recorded.
