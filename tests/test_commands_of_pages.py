@@ -1,11 +1,13 @@
 """The commands of the README and of docs/ that need no data but the built-in ones work, with two steps of training."""
 
-import re
+import os
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from hydra.utils import get_class
 from test_readme import EXAMPLES, configuration
@@ -26,7 +28,11 @@ FILES = {  # that pages tell their readers to write
     "begins.es": "Tengo\n\n",
 }
 READ = ("input", "prefix", "sources", "references", "hypotheses", "baseline", "beside", "text", "images", "checkpoint")
-SIZES = {Toy: (400, 2), Scenes: (8, 8), PlainText: None}  # examples for training, and for validation and testing
+SIZES: dict[type, list[str]] = {
+    Toy: ["data.train=400", "data.valid=2", "data.test=2", "validation.max_length=4"],
+    Scenes: ["data.train=8", "data.valid=2", "data.test=8", "validation.max_length=4"],
+    PlainText: [],
+}
 STEPS = ["device=cpu", "precision=fp32", "train.steps=2", "train.minutes=null", "train.epochs=1", "schedule.warmup=0"]
 
 
@@ -41,20 +47,22 @@ def with_settings(words: list[str], *settings: str) -> list[str]:
     return [*(word for word in words if word.split("=")[0] not in changed), *settings]
 
 
+@cache
+def corpus(choices: tuple[str, ...]) -> type:
+    """The class of the corpus, given the settings `experiment=` and `data=` of a command line."""
+    return get_class(configuration(["train", *choices])["data"]["_target_"])
+
+
 def trainings() -> Iterator[list[str]]:
     """The command lines that train on built-in data, each with few examples and two steps, and a name of its own."""
     runs: set[str] = set()
     for words in {line: words for _, line, words in EXAMPLES if words[0] == "train"}.values():
         if value(words, "data.train") or value(words, "train.resume"):
             continue
-        first_job = [re.sub(r"=([\w.]+),.*", r"=\1", word) for word in words if word != "-m" and "$" not in word]
-        corpus = get_class(configuration(first_job)["data"]["_target_"])
-        if corpus not in SIZES:
+        sizes = SIZES.get(corpus(tuple(word for word in words if word.startswith(("experiment=", "data=")))))
+        if sizes is None:
             continue
-        sizes = []
-        if (counts := SIZES[corpus]) is not None:
-            sizes = [f"data.train={counts[0]}", f"data.valid={counts[1]}", f"data.test={counts[1]}"]
-        brief = with_settings(words, *sizes, *STEPS, "train.batch_size=4", "data.processes=1")
+        brief = with_settings(words, *sizes, *STEPS, "train.batch_size=2", "data.processes=1")
         if (name := value(words, "run")) is not None and name in runs:
             brief = with_settings(brief, f"run={name}-again")
         runs.add(name or "")
@@ -71,7 +79,9 @@ def others() -> Iterator[list[str]]:
         if not all(located(Path(path)).exists() for path in reads):
             continue
         if value(words, "checkpoint") not in (None, "runs/grammar") and words[0] not in ("export", "score"):
-            words = with_settings(words, "max_length=8", *["bootstrap=0"] * (words[0] == "eval"))
+            words = with_settings(words, "max_length=4", *["bootstrap=0"] * (words[0] == "eval"))
+        if value(words, "bound") is not None:
+            words = with_settings(words, "bound=2")
         if words[0] == "export":
             shutil.rmtree(value(words, "output") or "", ignore_errors=True)
         yield words
@@ -80,7 +90,11 @@ def others() -> Iterator[list[str]]:
 def test_commands_on_built_in_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(plain_text.BUILT_IN, "train", 300)
-    monkeypatch.setattr(plots, "gradient_flow", lambda *_, **__: None)  # a third of a second each, tested elsewhere
+    # What takes a quarter of the time and is tested elsewhere: one figure, sharp figures, fsync and the shapes.
+    monkeypatch.setattr(plots, "gradient_flow", lambda *_, **__: None)
+    monkeypatch.setattr(plots, "DPI", 30)
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     for name, text in FILES.items():
         Path(name).write_text(text, encoding="utf-8")
     failed, count = [], 0

@@ -7,15 +7,18 @@ import logging
 import math
 import os
 import re
+import shutil
 import signal
 import tempfile
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import matplotlib.style
 import numpy as np
 import pytest
@@ -29,6 +32,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
 from seqtool.settings import leaves
 from seqtool.training.recording import MetricsLog
+from seqtool.view import plots
 
 SENTENCES = ["I have a cat.", "She sees the house."]
 CONFIGS, ROOT = config_directory(), Path(__file__).parent.parent
@@ -256,32 +260,38 @@ SMALL = {
 }
 
 
+PLAIN = [f"{name}={ {None: 'null', False: 'false'}.get(value, value) }" for name, value in leaves(SMALL)]
+
+
 def weights(run: Path) -> bytes:
     return b"".join(file.read_bytes() for file in sorted(run.glob("checkpoints/*/model.safetensors")))
 
 
-def test_training_from_python_is_training_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the command has trained runs/command."""
+    directory = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        assert cli.run(["train", *PLAIN, "run=command"], CONFIGS) == 0
+    return directory
+
+
+def test_training_from_python_is_training_by_the_command(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights are equal to the bit, also of a second run of the same process; nothing global is changed."""
-    monkeypatch.chdir(tmp_path)
-    plain: dict[str, Any] = {name: text(value) for name, value in leaves(SMALL)}
-    assert cli.run(["train", *(f"{name}={value}" for name, value in plain.items()), "run=command"], CONFIGS) == 0
+    monkeypatch.chdir(trained)
     torch.manual_seed(5)
     before = process_state()
     first = seqtool.train("data=toy", run="first", **SMALL)  # type: ignore[arg-type]
     assert process_state() == before and not GlobalHydra.instance().is_initialized()
-    second = seqtool.train(*(f"{name}={value}" for name, value in plain.items()), run="second")
+    second = seqtool.train(*PLAIN, run="second")
     assert len({weights(run.path) for run in (first, second, seqtool.Run("runs/command"))}) == 1
     assert weights(first.path) and repr(first) == "Run('runs/first')"
     assert [record["step"] for record in first.metrics] == [1, 2, 2, 3, 4, 4]
-    assert first.metrics[-1]["valid_loss"] == seqtool.Run(tmp_path / "runs" / "command").metrics[-1]["valid_loss"]
-    assert len(first.plot().axes) >= 3
+    assert first.metrics[-1]["valid_loss"] == seqtool.Run(trained / "runs" / "command").metrics[-1]["valid_loss"]
     assert len(first.load(device="cpu").translate(["I have a cat."])) == 1  # type: ignore[union-attr]
     resumed = seqtool.train(run="first", train={"resume": True, "steps": 5})
     assert resumed.metrics[-1]["step"] == 5 and resumed.path == first.path
-
-
-def text(value: Any) -> str:
-    return {None: "null", False: "false"}.get(value, str(value))
 
 
 @pytest.mark.parametrize(
@@ -307,8 +317,8 @@ def test_training_from_python_refuses_what_the_command_refuses(
         seqtool.Run(tmp_path)
 
 
-def test_interrupting_training_leaves_a_run_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_interrupting_training_leaves_a_run_to_resume(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained)
     updated = MetricsLog.updated
 
     def interrupt(self: MetricsLog, progress: Any, rate: float) -> None:
@@ -323,9 +333,8 @@ def test_interrupting_training_leaves_a_run_to_resume(tmp_path: Path, monkeypatc
             seqtool.train(run="stopped", **SMALL)  # type: ignore[arg-type]
     assert signal.getsignal(signal.SIGINT) is before
     stopped = seqtool.train(run="stopped", train={"resume": True})
-    whole = seqtool.train(run="whole", **SMALL)  # type: ignore[arg-type]
-    last = [sorted(run.path.glob("checkpoints/*/model.safetensors"))[-1].read_bytes() for run in (stopped, whole)]
-    assert last[0] == last[1]
+    last = [max(Path(run).glob("checkpoints/*/model.safetensors")) for run in (stopped.path, "runs/command")]
+    assert last[0].read_bytes() == last[1].read_bytes()
 
 
 def test_plots_are_figures(models: dict[str, Any], picture: Path, tmp_path: Path) -> None:
@@ -345,21 +354,64 @@ def test_plots_are_figures(models: dict[str, Any], picture: Path, tmp_path: Path
             prediction.plot()
 
 
-@pytest.mark.parametrize("name", ["words", "pictures"])
-def test_the_cells_of_the_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plots_draw_into_given_axes(models: dict[str, Any], picture: Path, trained: Path, tmp_path: Path) -> None:
+    translation = models["attend"].hypotheses(SENTENCES, attention=True)[0][0]
+    caption = models["scenes"].describe([picture])[0][0]
+    figure, axes = plt.subplots(3, len(caption.words) + 2)
+    try:
+        assert translation.plot(axes=axes[0, 0]) is figure
+        assert axes[0, 0].images[0].get_array().shape == translation.word_attention.shape
+        caption.plot(tmp_path / "all.svg", axes=axes[1])
+        assert [plot.get_title() for plot in axes[1]] == ["", *caption.words, ""]
+        assert not any(plot.axison for plot in axes[1]) and (tmp_path / "all.svg").is_file()
+        seqtool.Run(trained / "runs" / "command").plot(axes=axes[2, :2])
+        assert [plot.get_ylabel() for plot in axes[2, :3]] == ["nats per token", "BLEU", ""]
+        with pytest.raises(InputError, match=r"^A caption of \d words needs \d axes, not 1\.$"):
+            caption.plot(axes=axes[0, 1])
+    finally:
+        plt.close(figure)
+
+
+def test_runs_are_plotted_beside_each_other(trained: Path, tmp_path: Path) -> None:
+    run = seqtool.Run(trained / "runs" / "command")
+    other = seqtool.Run(shutil.copytree(run.path, tmp_path / "other"))
+    figure = run.plot(beside=[other])
+    labels = [line.get_label() for line in figure.axes[0].lines]
+    assert labels == [
+        f"{path}: {kind} loss" for path, kind in product((run.path, other.path), ("validation", "training"))
+    ]
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def test_the_stored_outputs_are_small_and_without_errors() -> None:
+    assert [notebook.stem for notebook in NOTEBOOKS] == ["pictures", "words"]
+    assert sum(notebook.stat().st_size for notebook in NOTEBOOKS) < 1_500_000
+    for notebook in NOTEBOOKS:
+        outputs = [
+            output for cell in json.loads(notebook.read_text("utf-8"))["cells"] for output in cell.get("outputs", ())
+        ]
+        assert all(output["output_type"] != "error" and output.get("name") != "stderr" for output in outputs)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_the_cells_of_the_notebooks_run(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With few steps and little data."""
     if not (Path(seqtool.__file__).parent / "builtin").is_dir():
         pytest.skip("the built-in models are not in this checkout")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plots, "DPI", 30)
     train = seqtool.train
-    data: dict[str, Any] = {"train": 20, "valid": 4, "vocabulary": {"minimum_count": 1}}
-    if name == "words":
-        data = {"train": 300, "valid": 5, "vocabulary": {"size": 200}}
-    little = {"data": data | {"processes": 1}, "schedule": {"warmup": 0}, "device": "cpu"}
+    few: dict[str, Any] = {"train": 20, "valid": 2, "test": 2, "vocabulary": {"minimum_count": 1}, "processes": 1}
+    if notebook.stem == "words":
+        few |= {"train": 300, "vocabulary": {"size": 200}}
+    little = {"data": few, "schedule": {"warmup": 0}, "device": "cpu", "validation": {"max_length": 5}}
     monkeypatch.setattr(seqtool, "train", lambda **named: train(**{**named, **little}))
-    notebook = json.loads((ROOT / "docs" / "notebooks" / f"{name}.ipynb").read_text("utf-8"))
     variables: dict[str, Any] = {}
-    for cell in notebook["cells"]:
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
         if cell["cell_type"] == "code":
             exec(re.sub(r"^steps = \d+", "steps = 2", "".join(cell["source"])), variables)
-    assert variables["run"].metrics[-1]["step"] == 2
+    plt.close("all")
+    run = variables["dot" if notebook.stem == "words" else "run"]
+    assert run.metrics[-1]["step"] == 2

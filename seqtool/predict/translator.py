@@ -85,19 +85,22 @@ class Translation(Prediction):
         matrix = word_attention(self.whole_attention, source_indices, indices, (len(target), len(source)))
         return matrix, source, target
 
-    def plot(self, path: Path | None = None, *, end: bool = False, greyscale: bool = False) -> "Figure":
+    def plot(
+        self, path: str | Path | None = None, *, axes: Any = None, end: bool = False, greyscale: bool = False
+    ) -> "Figure":
         """Draw the attention of words as a heat map, with the source at the top and the translation at the left.
 
         path: the PNG, SVG or PDF file to write, if any
+        axes: matplotlib's axes to draw into; without them a figure is made
         end: whether to show the end of both sentences, as <end>
         greyscale: whether to draw in the colours of Bahdanau et al. 2015, Figure 3
 
-        Raises NothingToDrawError if there is no attention.
+        Returns the figure. Raises NothingToDrawError if there is no attention.
         """
         if (shown := self.plot_data(end=end)) is None:
             reason = "it has no words, its model has no attention, or attention=True was not given"
             raise plots.NothingToDrawError(f"The translation cannot be plotted: {reason}.")
-        return plots.alignment(*shown, path, greyscale=greyscale)
+        return plots.alignment(*shown, path, greyscale=greyscale, axes=axes)
 
     @property
     def alignment(self) -> set[Link] | None:

@@ -73,36 +73,37 @@ def optional_figure(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def drawing(path: Path | None, width: float, height: float) -> Iterator["Figure"]:
+def drawing(path: str | Path | None, width: float, height: float, axes: Any = None) -> Iterator["Figure"]:
     """Yield an empty figure of `width` × `height` inches, and write it when the context ends, in the format of its
     suffix.
 
-    Without a path nothing is written, and the figure is for the caller: notebooks show it, and its `savefig` keeps what
-    is drawn outside the axes. A file is complete as soon as it exists. Within the context matplotlib has its default
-    settings and does not log messages about fonts and cache folders; the caller's settings are restored afterwards.
-    Raises InputError if matplotlib fails.
+    path: the file, which is complete as soon as it exists; None writes nothing. Notebooks show the figure, and its
+        `savefig` keeps what is drawn outside the axes.
+    axes: the caller's axes, or an array of them: their figure is yielded instead, and keeps the caller's settings
+
+    Within the context matplotlib has its default settings and does not log messages about fonts and cache folders; the
+    caller's settings are restored afterwards. Raises InputError if matplotlib fails.
     """
     logger = logging.getLogger("matplotlib")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         matplotlib = _matplotlib()
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         settings = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
         settings |= {"svg.hashsalt": "seqtool", "pdf.fonttype": 42}  # the same file each time; fonts that can be edited
-        with matplotlib.rc_context(settings):
-            figure = Figure(figsize=(width, height), dpi=DPI)
-            FigureCanvasAgg(figure)
-            figure.savefig = partial(figure.savefig, bbox_inches="tight", pad_inches=0.1, facecolor="white")  # type: ignore[method-assign]
+        with matplotlib.rc_context(settings if axes is None else {}):
+            figure: Any = Figure(figsize=(width, height), dpi=DPI) if axes is None else np.ravel(axes)[0].figure.figure
+            if axes is None:
+                figure.savefig = partial(figure.savefig, bbox_inches="tight", pad_inches=0.1, facecolor="white")
+                figure._repr_png_ = partial(_png, figure)
             yield figure
             if path is None:
                 figure.draw_without_rendering()  # makes the ticks, before the caller's settings are restored
-                figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
                 return
-            with replacement_path(path) as temporary:
-                format_ = path.suffix.removeprefix(".")
+            with replacement_path(Path(path)) as temporary:
+                format_ = Path(path).suffix.removeprefix(".")
                 undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format_)
                 figure.savefig(temporary, format=format_, metadata=undated)
     except (InputError, OSError):
@@ -139,22 +140,28 @@ def alignment(
     attention: NDArray[np.floating],
     source: Sequence[str],
     target: Sequence[str],
-    path: Path | None,
+    path: str | Path | None,
     *,
     greyscale: bool = False,
+    axes: Any = None,
 ) -> "Figure":
     """Draw a heat map of attention (target words × source words), like Figure 3 of Bahdanau et al. 2015.
 
     The source is at the top and the target at the left. White is 0 and dark blue is 1; with `greyscale`, as in the
-    paper, black is 0 and white is 1. Raises ValueError if the shape of the attention does not match the words or there
-    are no words.
+    paper, black is 0 and white is 1. It is drawn into the `axes`, if they are given. Raises ValueError if the shape of
+    the attention does not match the words or there are no words.
     """
     if attention.shape != (len(target), len(source)) or attention.size == 0:
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
     cell = min(CELL_INCHES, MAX_INCHES / max(len(source), len(target)))
     width, height = cell * len(source), cell * len(target)
-    with drawing(path, width, height) as figure:
-        axes = figure.add_axes((0, 0, 1, 1))  # the words are outside; the saved picture grows to fit them
+    with drawing(path, width, height, axes) as figure:
+        bar_axes: dict[str, Any] = {"ax": axes}
+        if axes is None:
+            axes = figure.add_axes((0, 0, 1, 1))  # the words are outside; the saved picture grows to fit them
+            bar_width, least, greatest = BAR_INCHES
+            bar = min(max(height, least), greatest) / height
+            bar_axes = {"cax": figure.add_axes((1 + 0.25 / width, 1 - bar, bar_width / width, bar))}
         colours = "gray" if greyscale else "Blues"
         image = axes.imshow(attention, cmap=colours, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
         axes.xaxis.tick_top()
@@ -170,10 +177,7 @@ def alignment(
         axes.set_yticks(np.arange(1, len(target)) - 0.5, minor=True)
         axes.grid(which="minor", color="0.35" if greyscale else "0.85", linewidth=0.4)
         axes.tick_params(which="minor", length=0)
-        bar_width, least, greatest = BAR_INCHES
-        bar = min(max(height, least), greatest) / height
-        beside = figure.add_axes((1 + 0.25 / width, 1 - bar, bar_width / width, bar))
-        figure.colorbar(image, cax=beside, label="attention weight", ticks=[0, 0.5, 1])
+        axes.figure.colorbar(image, **bar_axes, label="attention weight", ticks=[0, 0.5, 1])
     return figure
 
 
@@ -181,43 +185,48 @@ def attention_over_image(
     image: NDArray[np.uint8],
     words: Sequence[str],
     attention: NDArray[np.floating],
-    path: Path | None,
+    path: str | Path | None,
     *,
     chosen: Sequence[int] | None,
+    axes: Any = None,
 ) -> "Figure":
     """Draw the image, and for each word the image, bright where attention is high, like Figure 2 of Xu et al. 2015.
 
     image: side × side × 3
     attention: words × rows × columns
     chosen: for each word, the location that hard attention chose, in reading order; it is marked by a frame
+    axes: an array of axes to draw into, the first for the image, one more for each word; others are hidden
     """
     from PIL.Image import Resampling, fromarray
 
     side = image.shape[0]
     across = min(PANELS_PER_ROW, len(words) + 1)
     down = math.ceil((len(words) + 1) / across)
-    with drawing(path, PANEL_INCHES * across, (PANEL_INCHES + 0.28) * down) as figure:
+    with drawing(path, PANEL_INCHES * across, (PANEL_INCHES + 0.28) * down, axes) as figure:
         from matplotlib.patches import Rectangle
 
-        panels = figure.subplots(down, across, squeeze=False).flatten()
-        for axes in panels:
-            axes.axis("off")  # hides the frame and ticks
+        panels = np.ravel(figure.subplots(down, across) if axes is None else axes)
+        if len(panels) <= len(words):
+            raise InputError(f"A caption of {len(words)} words needs {len(words) + 1} axes, not {len(panels)}.")
+        for panel in panels:
+            panel.axis("off")  # hides the frame and ticks
         panels[0].imshow(image)
         rows, columns = attention.shape[1:]
         grey = image.mean(-1, keepdims=True).repeat(3, -1) / 255
         extent = (0, side, side, 0)
-        for t, (axes, word) in enumerate(zip(panels[1:], words, strict=False)):
+        for t, (panel, word) in enumerate(zip(panels[1:], words, strict=False)):
             weights = attention[t] / max(float(attention[t].max()), 1e-12)
-            axes.imshow(0.35 * grey + 0.1, extent=extent)
+            panel.imshow(0.35 * grey + 0.1, extent=extent)
             smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
-            axes.imshow(image, extent=extent, alpha=np.asarray(smooth).clip(0, 1))
-            axes.set_title(word_label(word), fontsize=9, pad=3, parse_math=False, fontfamily=families(word))
+            panel.imshow(image, extent=extent, alpha=np.asarray(smooth).clip(0, 1))
+            panel.set_title(word_label(word), fontsize=9, pad=3, parse_math=False, fontfamily=families(word))
             if chosen is not None and t < len(chosen):
                 row, column = divmod(chosen[t], columns)
                 height, width = side / rows, side / columns
                 corner = (column * width, row * height)
-                axes.add_patch(Rectangle(corner, width, height, fill=False, ec=COLOURS[1], lw=1.5, clip_on=False))
-        figure.tight_layout(pad=0.3)
+                panel.add_patch(Rectangle(corner, width, height, fill=False, ec=COLOURS[1], lw=1.5, clip_on=False))
+        if axes is None:
+            figure.tight_layout(pad=0.3)
     return figure
 
 
@@ -280,8 +289,10 @@ def _changes(lines: Collection[tuple[list[int], list[float]]], label: str) -> bo
     return any(len(steps) > 1 for steps, _ in lines) and (label != LEARNING_RATE or len(values) > 1)
 
 
-def learning_curves(metrics: Mapping[str, Path], path: Path | None) -> "Figure":
+def learning_curves(metrics: Mapping[str, Path], path: str | Path | None, *, axes: Any = None) -> "Figure":
     """Draw the learning curves of runs, given the metrics.jsonl of each by the run's name.
+
+    axes: axes to draw into, or an array of them: as many of the `curve_panels`, in order, as there are axes
 
     If there are several runs, each has its own colour. Raises NothingToDrawError if the files have no values.
     """
@@ -293,30 +304,26 @@ def learning_curves(metrics: Mapping[str, Path], path: Path | None) -> "Figure":
     columns = 2 if len(panels) > 2 else 1
     filled = [0] * (len(panels) % columns) + [*range(len(panels))]  # an odd one out: the losses have a whole row
     rows = [filled[start : start + columns] for start in range(0, len(filled), columns)]
-    with drawing(path, 1.5 + 5 * columns, 2.4 * len(rows) + 0.4) as figure:
-        grid = figure.subplot_mosaic(rows, sharex=True, gridspec_kw={"wspace": 0.25})
-        for axes, (label, lines) in zip(grid.values(), panels, strict=True):
+    with drawing(path, 1.5 + 5 * columns, 2.4 * len(rows) + 0.4, axes) as figure:
+        mosaic = figure.subplot_mosaic(rows, sharex=True, gridspec_kw={"wspace": 0.25}) if axes is None else {}
+        plots = list(np.ravel(axes)) if axes is not None else [mosaic[index] for index in range(len(panels))]
+        for plot, (label, lines) in zip(plots, panels, strict=False):
             titles = list(dict.fromkeys(title for _, title in lines))
             for (run, title), (steps, values) in lines.items():
                 index = titles.index(title)
-                axes.plot(
-                    steps,
-                    values,
-                    **(line_look(list(metrics).index(run), index) if several else line_look(index)),
-                    marker="." if len(steps) <= 40 else None,
-                    clip_on=False,  # a dot on an axis is whole
-                    label=drawable(f"{run}: {title}" if several else title),
-                )
+                look = line_look(list(metrics).index(run), index) if several else line_look(index)
+                look |= {"marker": "." if len(steps) <= 40 else None, "clip_on": False}  # a dot on an axis is whole
+                plot.plot(steps, values, **look, label=drawable(f"{run}: {title}" if several else title))
             if label == NORM:
-                _scale_logarithmically(axes)
+                _scale_logarithmically(plot)
             elif not any(value < 0 for _, values in lines.values() for value in values):
-                axes.set_ylim(0, None)
-            style_axes(axes, ylabel=label)
-            if len(titles) > 1 or (several and axes is grid[0]):
-                draw_legend(axes, above=1.0 if several else None)
-        grid[0].tick_params(labelbottom=True)
-        for index in rows[-1]:
-            grid[index].set_xlabel("updates")
+                plot.set_ylim(0, None)
+            style_axes(plot, ylabel=label)
+            if len(titles) > 1 or (several and plot is plots[0]):
+                draw_legend(plot, above=1.0 if several else None)
+        plots[0].tick_params(labelbottom=True)
+        for plot in plots if axes is not None else [mosaic[index] for index in rows[-1]]:
+            plot.set_xlabel("updates")
         figure.align_ylabels()
     return figure
 

@@ -77,7 +77,14 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """An object. Its box is the smallest box that contains all of its pixels."""
+    """An object.
+
+    shape: a name in SHAPES: circle, square, triangle, star, heart or cross
+    colour: a name in COLOURS: red, orange, yellow, green, blue, purple or black
+    size: "small" or "large", as captions call it; it is drawn as large as its box
+    turned: degrees clockwise
+    box: the smallest box that contains all of its pixels: left, top, right and bottom, in pixels of 64 × 64
+    """
 
     shape: str
     colour: str
@@ -93,8 +100,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Scene:
+    """A picture's objects, and the seed of the faint clutter behind them."""
+
     items: tuple[Item, ...]
-    clutter: int  # the seed of the background
+    clutter: int
 
     @property
     def content(self) -> tuple[tuple[str, str, str, tuple[int, ...]], ...]:
