@@ -81,12 +81,10 @@ class Run:
 
         return read_json_lines(self.path / "metrics.jsonl", lambda record: "step" in record, "has no 'step'")
 
-    def plot(self, path: str | Path | None = None, *, axes: Any = None, beside: "Sequence[Run]" = ()) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, beside: "Sequence[Run]" = ()) -> "Figure":
         """Draw the learning curves, as in the run's learning_curves.png.
 
         path: the PNG, SVG or PDF file to write, if any
-        axes: matplotlib's axes to draw the losses into, or an array of them, for the losses, scores, learning rate and
-            norm of the gradient, in this order and without those that have no curve; without axes a figure is made
         beside: other runs, which are drawn in the same figure, each in its own colour
 
         Returns the figure. Raises NothingToDrawError if nothing is recorded.
@@ -94,7 +92,7 @@ class Run:
         from seqtool.view import plots
 
         runs = {str(run.path): run.path / "metrics.jsonl" for run in (self, *beside)}
-        return plots.learning_curves(runs, path, axes=axes)
+        return plots.learning_curves(runs, path)
 
     def load(self, **settings: Any) -> "Translator | Captioner | Generator":
         """Load the model of the run's best checkpoint, with the arguments of `seqtool.load`."""

@@ -18,7 +18,7 @@ from seqtool.data.cache import Cache, is_cache
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
-from seqtool.errors import InputError, naming, printable
+from seqtool.errors import InputError, counted, naming, printable
 from seqtool.metrics.scores import SCORES, score
 from seqtool.runtime.tables import table
 from seqtool.settings import declarations, leaves, typed
@@ -157,7 +157,7 @@ def facts(opened: checkpoint.Checkpoint) -> dict[str, str]:
         "parameters": f"{opened.parameters:,}",
         "vocabularies": _vocabularies(opened),
         "data": _settings(config.get("data", {})),
-        "trained": f"{_counted(progress['step'], 'step')}, {_counted(progress.get('epoch', 0), 'epoch')}{duration}",
+        "trained": f"{counted(progress['step'], 'step')}, {counted(progress.get('epoch', 0), 'epoch')}{duration}",
         "optimiser": _settings(config.get("optim", {})) + "; schedule " + _settings(config.get("schedule", {})),
         "scores": _scores(progress.get("last", {})),
         "best of run": _scores(progress.get("best", {})),
@@ -198,10 +198,6 @@ def _settings(settings: Mapping[str, Any]) -> str:
 def _class_name(settings: Mapping[str, Any]) -> str:
     """The name of the class that a group of settings chooses."""
     return str(settings.get("_target_", settings.get("name", ""))).rpartition(".")[2]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _minutes(progress: Mapping[str, Any]) -> str:

@@ -74,16 +74,13 @@ class Caption(Prediction):
         """The pieces without the symbol that stands for a space."""
         return [piece.replace(SPACE, "") for piece in self.pieces]
 
-    def plot(self, path: str | Path | None = None, *, axes: Any = None, end: bool = False) -> "Figure":
+    def plot(self, path: str | Path | None = None, *, end: bool = False) -> "Figure":
         """Draw the image, and for each word where the model looked: bright is where attention is high.
 
         path: the PNG, SVG or PDF file to write, if any
-        axes: matplotlib's axes to draw into, an array with one for the image and one for each word; without them a
-            figure is made
         end: whether to show where it looked at the end of the caption, as <end>
 
-        Returns the figure. Raises NothingToDrawError if the model has no attention, and InputError if there are too
-        few axes.
+        Returns the figure. Raises NothingToDrawError if the model has no attention.
         """
         attention, words = (
             (self.whole_attention, [*self.words, END]) if end and self.ended else (self.attention, self.words)
@@ -91,7 +88,7 @@ class Caption(Prediction):
         if attention is None or self.pixels is None or not words:
             raise plots.NothingToDrawError("The caption cannot be plotted: its model has no attention over images.")
         maps = attention.reshape(-1, *self.grid)
-        return plots.attention_over_image(self.pixels, words, maps, path, chosen=self.chosen, axes=axes)
+        return plots.attention_over_image(self.pixels, words, maps, path, chosen=self.chosen)
 
     def summary(self) -> dict[str, Any]:
         """The fields of every record. `attended` has the row and column of each word's location: the location that

@@ -79,7 +79,7 @@ def drawing(path: str | Path | None, width: float, height: float, axes: Any = No
 
     path: the file, which is complete as soon as it exists; None writes nothing. Notebooks show the figure, and its
         `savefig` keeps what is drawn outside the axes.
-    axes: the caller's axes, or an array of them: their figure is yielded instead, and keeps the caller's settings
+    axes: the caller's axes: their figure is yielded instead, and keeps the caller's settings
 
     Within the context matplotlib has its default settings and does not log messages about fonts and cache folders; the
     caller's settings are restored afterwards. Raises InputError if matplotlib fails.
@@ -94,7 +94,7 @@ def drawing(path: str | Path | None, width: float, height: float, axes: Any = No
         settings = {name: value for name, value in matplotlib.rcParamsDefault.items() if name != "backend"}
         settings |= {"svg.hashsalt": "seqtool", "pdf.fonttype": 42}  # the same file each time; fonts that can be edited
         with matplotlib.rc_context(settings if axes is None else {}):
-            figure: Any = Figure(figsize=(width, height), dpi=DPI) if axes is None else np.ravel(axes)[0].figure.figure
+            figure: Any = Figure(figsize=(width, height), dpi=DPI) if axes is None else axes.figure.figure
             if axes is None:
                 figure.savefig = partial(figure.savefig, bbox_inches="tight", pad_inches=0.1, facecolor="white")
                 figure._repr_png_ = partial(_png, figure)
@@ -188,26 +188,22 @@ def attention_over_image(
     path: str | Path | None,
     *,
     chosen: Sequence[int] | None,
-    axes: Any = None,
 ) -> "Figure":
     """Draw the image, and for each word the image, bright where attention is high, like Figure 2 of Xu et al. 2015.
 
     image: side × side × 3
     attention: words × rows × columns
     chosen: for each word, the location that hard attention chose, in reading order; it is marked by a frame
-    axes: an array of axes to draw into, the first for the image, one more for each word; others are hidden
     """
     from PIL.Image import Resampling, fromarray
 
     side = image.shape[0]
     across = min(PANELS_PER_ROW, len(words) + 1)
     down = math.ceil((len(words) + 1) / across)
-    with drawing(path, PANEL_INCHES * across, (PANEL_INCHES + 0.28) * down, axes) as figure:
+    with drawing(path, PANEL_INCHES * across, (PANEL_INCHES + 0.28) * down) as figure:
         from matplotlib.patches import Rectangle
 
-        panels = np.ravel(figure.subplots(down, across) if axes is None else axes)
-        if len(panels) <= len(words):
-            raise InputError(f"A caption of {len(words)} words needs {len(words) + 1} axes, not {len(panels)}.")
+        panels = figure.subplots(down, across, squeeze=False).ravel()
         for panel in panels:
             panel.axis("off")  # hides the frame and ticks
         panels[0].imshow(image)
@@ -225,8 +221,7 @@ def attention_over_image(
                 height, width = side / rows, side / columns
                 corner = (column * width, row * height)
                 panel.add_patch(Rectangle(corner, width, height, fill=False, ec=COLOURS[1], lw=1.5, clip_on=False))
-        if axes is None:
-            figure.tight_layout(pad=0.3)
+        figure.tight_layout(pad=0.3)
     return figure
 
 
@@ -289,10 +284,8 @@ def _changes(lines: Collection[tuple[list[int], list[float]]], label: str) -> bo
     return any(len(steps) > 1 for steps, _ in lines) and (label != LEARNING_RATE or len(values) > 1)
 
 
-def learning_curves(metrics: Mapping[str, Path], path: str | Path | None, *, axes: Any = None) -> "Figure":
+def learning_curves(metrics: Mapping[str, Path], path: str | Path | None) -> "Figure":
     """Draw the learning curves of runs, given the metrics.jsonl of each by the run's name.
-
-    axes: axes to draw into, or an array of them: as many of the `curve_panels`, in order, as there are axes
 
     If there are several runs, each has its own colour. Raises NothingToDrawError if the files have no values.
     """
@@ -304,26 +297,25 @@ def learning_curves(metrics: Mapping[str, Path], path: str | Path | None, *, axe
     columns = 2 if len(panels) > 2 else 1
     filled = [0] * (len(panels) % columns) + [*range(len(panels))]  # an odd one out: the losses have a whole row
     rows = [filled[start : start + columns] for start in range(0, len(filled), columns)]
-    with drawing(path, 1.5 + 5 * columns, 2.4 * len(rows) + 0.4, axes) as figure:
-        mosaic = figure.subplot_mosaic(rows, sharex=True, gridspec_kw={"wspace": 0.25}) if axes is None else {}
-        plots = list(np.ravel(axes)) if axes is not None else [mosaic[index] for index in range(len(panels))]
-        for plot, (label, lines) in zip(plots, panels, strict=False):
+    with drawing(path, 1.5 + 5 * columns, 2.4 * len(rows) + 0.4) as figure:
+        grid = figure.subplot_mosaic(rows, sharex=True, gridspec_kw={"wspace": 0.25})
+        for axes, (label, lines) in zip(grid.values(), panels, strict=True):
             titles = list(dict.fromkeys(title for _, title in lines))
             for (run, title), (steps, values) in lines.items():
                 index = titles.index(title)
                 look = line_look(list(metrics).index(run), index) if several else line_look(index)
                 look |= {"marker": "." if len(steps) <= 40 else None, "clip_on": False}  # a dot on an axis is whole
-                plot.plot(steps, values, **look, label=drawable(f"{run}: {title}" if several else title))
+                axes.plot(steps, values, **look, label=drawable(f"{run}: {title}" if several else title))
             if label == NORM:
-                _scale_logarithmically(plot)
+                _scale_logarithmically(axes)
             elif not any(value < 0 for _, values in lines.values() for value in values):
-                plot.set_ylim(0, None)
-            style_axes(plot, ylabel=label)
-            if len(titles) > 1 or (several and plot is plots[0]):
-                draw_legend(plot, above=1.0 if several else None)
-        plots[0].tick_params(labelbottom=True)
-        for plot in plots if axes is not None else [mosaic[index] for index in rows[-1]]:
-            plot.set_xlabel("updates")
+                axes.set_ylim(0, None)
+            style_axes(axes, ylabel=label)
+            if len(titles) > 1 or (several and axes is grid[0]):
+                draw_legend(axes, above=1.0 if several else None)
+        grid[0].tick_params(labelbottom=True)
+        for index in rows[-1]:
+            grid[index].set_xlabel("updates")
         figure.align_ylabels()
     return figure
 
