@@ -116,11 +116,8 @@ def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     for (kind, stack), norms in gradient_panels(measurements).items():
         lines = {label: (range(1, len(values) + 1), values) for label, values in norms.items() if any(values)}
         if lines and kind != SINGULAR:
-            panels.append(
-                report.panel(
-                    f"∂loss/∂{kind}, {stack}", "time step", f"nats per unit of {kind}", lines, log=True, looks=looks
-                )
-            )
+            title, unit = f"∂loss/∂{kind}, {stack}", f"nats per unit of {kind}"
+            panels.append(report.panel(title, "time step", unit, lines, log=True, looks=looks))
     return panels
 
 

@@ -118,13 +118,11 @@ def format_grid(attention: Matrix, source: Sequence[str], target: Sequence[str])
 
     attention: target words × source words, from 0 to 1
     """
-    first = max(map(_width, target), default=0)
+    first, widths = max(map(_width, target), default=0), [*map(_width, source)]
     lines = ["  ".join([" " * first, *source])]
     for word, weights in zip(target, attention, strict=True):
-        cells = (
-            SHADES[round(float(weight) * (len(SHADES) - 1))] * _width(of)
-            for of, weight in zip(source, weights, strict=True)
-        )
+        shades = [SHADES[round(float(weight) * (len(SHADES) - 1))] for weight in weights]
+        cells = [shade * width for shade, width in zip(shades, widths, strict=True)]
         lines.append("  ".join([word + " " * (first - _width(word)), *cells]).rstrip())
     return "".join(f"{line}\n" for line in lines)
 
