@@ -79,7 +79,7 @@ def others() -> Iterator[list[str]]:
         if not all(located(Path(path)).exists() for path in reads):
             continue
         if value(words, "checkpoint") not in (None, "runs/grammar") and words[0] not in ("export", "score"):
-            words = with_settings(words, "max_length=4", *["bootstrap=0"] * (words[0] == "eval"))
+            words = with_settings(words, "max_length=6", *["bootstrap=0"] * (words[0] == "eval"))
         if value(words, "bound") is not None:
             words = with_settings(words, "bound=2")
         if words[0] == "export":
