@@ -298,7 +298,7 @@ def of_group(command: str, files: ConfigFiles, group: str) -> Iterator[str]:
     shared: dict[Path, tuple[str, list[str]]] = {}
     declared = declared_of(command)
     for choice in choices:
-        (file, _), *included = files.included(group, choice)
+        (file, _), *included = files.included_files(group, choice)
         of_class = declared_in(_target(file), f"{group}.")
         yield f"\n#### `{group}={choice}`\n"
         for included_file, package in included:
