@@ -18,7 +18,7 @@ make() { # NAME SETTING…: train a run, and export it
 }
 
 make words experiment=quickstart
-make text data=text model=language_model schedule=cosine model.embedding=64 model.hidden=256 train.epochs=4 \
+make text data=text model=language_model schedule=cosine model.embedding=64 model.hidden=256 train.epochs=8 \
     optim.lr=0.003 schedule.warmup=50
 make soft experiment=scenes_soft precision=bf16
 make hard experiment=scenes_hard precision=bf16
