@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from seqtool.errors import InputError
+from seqtool.errors import InputError, place
 from seqtool.runtime import network
 from seqtool.runtime.files import read_lines
 
@@ -95,7 +95,7 @@ def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
         left_out.append(f"{other_files.total():,} of other kinds ({kinds}{more})")
     if not images:
         contents = f"; it has {' and '.join(left_out)}" if left_out else ""
-        raise InputError(f"{name} is a folder without images ({SUFFIX_LIST}){contents}.")
+        raise InputError(f"{place(Path(name))} is a folder without images ({SUFFIX_LIST}){contents}.")
     if left_out:
         noun = "image" if len(images) == 1 else "images"
         print(f"{name}: {len(images):,} {noun} ({SUFFIX_LIST}); left out: {' and '.join(left_out)}.", file=sys.stderr)

@@ -26,7 +26,7 @@ import sentencepiece
 
 from seqtool.data.text.alignment import SPACE
 from seqtool.data.text.words import combining_marks, words_and_punctuation
-from seqtool.errors import InputError
+from seqtool.errors import InputError, place
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.runtime.files import parse_json
 from seqtool.settings import declarations
@@ -250,9 +250,8 @@ def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
         return dict.fromkeys(sides, load(directory / JOINT))
     files = [directory / f"{side}.vocabulary" for side in sides]
     if not all(path.exists() for path in files):
-        if is_pair:
-            raise InputError(f"{directory} has no vocabularies: expected {SOURCE} and {TARGET}, or {JOINT}.")
-        raise InputError(f"{directory} has no vocabulary: expected {TARGET}.")
+        expected = f"{SOURCE} and {TARGET}, or {JOINT}" if is_pair else TARGET
+        raise InputError(f"{place(directory)} has no vocabulary: expected a directory with {expected}.")
     return dict(zip(sides, map(load, files), strict=True))
 
 
