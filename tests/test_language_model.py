@@ -310,7 +310,7 @@ def test_unknown_symbols_in_a_prompt_are_reported(
     )
     captured = capsys.readouterr()
     assert captured.out.startswith("Üb: [x], ${y}") and "," not in captured.out[13:]
-    assert "The prompt has 10 symbols that the model does not know." in captured.err
+    assert "The model does not know 10 words or pieces of the prompt." in captured.err
 
 
 def test_a_draft_ends_before_the_first_stop_text() -> None:

@@ -378,7 +378,7 @@ class Translate(AlignedOutput):
 @dataclass
 class Score(AlignedOutput):
     sources: File | None
-    references: Annotated[str, READS, SEVERAL]
+    references: File
 
 
 @dataclass

@@ -134,8 +134,6 @@ def _choose(
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     """Make the schedule that the setting `name` names; the other settings are its arguments."""
     _, make, arguments = _choose(settings, SCHEDULES, kind="schedule", group="schedule")
-    if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
-        raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
     return cast(Schedule, make(**check_arguments(make, arguments, prefix="schedule")))
 
 

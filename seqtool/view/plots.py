@@ -90,6 +90,7 @@ def drawing(path: Path, width: float, height: float) -> Iterator["Figure"]:
             figure = Figure(figsize=(width, height), dpi=DPI)
             FigureCanvasAgg(figure)
             yield figure
+            path.parent.mkdir(parents=True, exist_ok=True)
             with replacement_path(path) as temporary:
                 figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1, facecolor="white")
     except (InputError, OSError):
