@@ -416,7 +416,8 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         super().__init__(target_vocabulary, width, encoder, pretrained=pretrained, parts=parts)
         settings = LayerSettings(width, heads, feed_forward, norm, positions, longest, dropout, parts)
         self.image = parts.linear(self.backbone.dimension, width)
-        self.decoder = TransformerDecoder(settings, layers, cross_attention=True, show=(attention_layer, attention_head))
+        shown = attention_layer, attention_head
+        self.decoder = TransformerDecoder(settings, layers, cross_attention=True, show=shown)
         self.max_positions = self.decoder.words.max_positions
         self.output = parts.linear(width, target_vocabulary)
         self.embedding_scale = math.sqrt(width)
