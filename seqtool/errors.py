@@ -76,6 +76,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def place(directory: Path) -> str:
+    """The directory's name in a message: its whole path instead of `.` or `..`, which are hard to read."""
+    return str(directory if directory.name.strip(".") else directory.resolve())
+
+
 # Control characters, which change what a terminal shows, including line ends and marks of text direction; and unpaired
 # surrogates, which cannot be encoded.
 UNPRINTABLE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")

@@ -1,5 +1,6 @@
 """Tests of bad and hostile input: commands refuse it with the expected messages. `fuzz.py` looks for further cases."""
 
+import errno
 import gzip
 import hashlib
 import json
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ from seqtool.cli import main as cli
 from seqtool.data.text.vocabulary import JOINT, TARGET, Form, WordVocabulary
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.show_attend_tell import ShowAttendTell
-from seqtool.runtime.files import config_directory, write_whole
+from seqtool.runtime.files import config_directory, replacement_path, write_whole
 from seqtool.settings import declarations
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import weights
@@ -570,12 +572,134 @@ def test_the_name_of_a_run_cannot_be_a_list(directory: Path, capsys: Capture) ->
     assert refusal(capsys, "train run=${optim.betas}") == "Setting 'run' must be text, not [0.9, 0.999]."
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "score checkpoint=translator sources=lines references=",
+        "score checkpoint=translator references=lines sources=",
+        "translate checkpoint=translator input=",
+        "translate checkpoint=translator input=lines prefix=",
+        "eval references=lines hypotheses=",
+        "eval hypotheses=lines references=lines baseline=",
+        "train init_from=",
+        "train embeddings.source=",
+        "train data.vocabulary.reuse=",
+    ],
+)
+def test_a_setting_for_one_file_refuses_several(command: str, directory: Path, capsys: Capture) -> None:
+    name, setting = command.split()[0], command.split()[-1]
+    for value in ("lines,red.png", "[lines,red.png]"):
+        message = f"{name} takes one file or directory for {setting}, not several: {value}."
+        assert refusal(capsys, command + value) == message
+    assert "lines,none" in refusal(capsys, command + "lines,none")  # may be the name of a file with a comma
+    assert not (directory / "runs").exists()
+
+
 def test_several_values_without_multirun_are_refused(directory: Path, capsys: Capture) -> None:
     for setting in ("seed=1,2", "model=luong,bahdanau", "seed=range(1,3)", "seed=choice(1,2)"):
         message = refusal(capsys, f"train {setting}")
         assert message.startswith(f"Setting {setting} has several values: add -m to run a job with each of them")
     message = refusal(capsys, "eval hypotheses=lines references=lines length_bins=2,4")
     assert message.endswith("(a list is written length_bins=[2,4]).")
+
+
+# Places to write to.
+
+PREPARE = "prepare data=parallel data.train=lines,lines data.valid=lines,lines data.test=lines,lines"
+WRITING = {
+    f"{TRANSLATE} plot=": "directory",
+    "score checkpoint=translator device=cpu sources=lines references=lines plot=": "directory",
+    "eval checkpoint=translator device=cpu plot=": "directory",
+    "eval hypotheses=lines references=lines sources=lines plot=": "directory",
+    "inspect translator plot=": "directory",
+    f"{PREPARE} data.cache=": "directory",
+    "prepare model=show_tell data=scenes data.directory=": "directory",
+    "prepare data=multi30k data.download=true data.directory=": "directory",
+    f"{TRANSLATE} output=": "file",
+    f"{TRANSLATE} alignments=": "file",
+}
+TO_DIRECTORIES = [command for command, kind in WRITING.items() if kind == "directory"]
+
+
+@pytest.mark.parametrize("command", TO_DIRECTORIES)
+def test_a_file_is_refused_where_a_directory_is_written(command: str, directory: Path, capsys: Capture) -> None:
+    (directory / "translator" / "metrics.jsonl").touch()  # makes it a run
+    setting = command.split()[-1]
+    for value in ("red.png", "red.png/new"):
+        message = refusal(capsys, command + value)
+        reason = "red.png is a file, not a directory; name a directory."
+        if "scenes" not in command:
+            assert message == f"{setting}{value} cannot be used: {reason}"
+        elif value == "red.png":
+            assert message == "red.png is a file: set data.directory to a directory for the built-in images."
+        else:
+            assert message == f"{setting}{directory}/{value} cannot be used: {directory}/{reason}"
+    assert not (directory / "cache").exists()
+
+
+@pytest.mark.parametrize(("command", "kind"), WRITING.items())
+def test_places_that_are_read_only_are_refused(
+    command: str, kind: str, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """The message names the setting, or the file in full. chmod is no advice if the file system is read-only."""
+    (directory / "translator" / "metrics.jsonl").touch()
+    place = directory / "place"
+    place.mkdir()
+    (place / "old").touch()
+    access, setting = os.access, command.split()[-1]
+    monkeypatch.setattr(os, "access", lambda path, mode: "place" not in str(path) and access(path, mode))
+    for flags, reason in ((os.ST_RDONLY, "read-only file system"), (0, "permission denied (chmod u+w ")):
+        monkeypatch.setattr(os, "statvfs", lambda _, flags=flags: SimpleNamespace(f_flag=flags))
+        for name in ("new", "old") if kind == "file" else ("new",):
+            message = refusal(capsys, f"{command}place/{name}")
+            subjects = (f"{place}/{name}", f"{setting}place/{name}", f"{setting}{place}/{name}")
+            assert message.startswith(tuple(f"{subject} cannot be written: {reason}" for subject in subjects))
+            assert message.startswith(setting) == (kind == "directory") and message.endswith(f"; name another {kind}.")
+    assert [path.name for path in place.iterdir()] == ["old"] and not (directory / "cache").exists()
+
+
+def test_a_complete_cache_may_be_read_only(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    command = ["prepare", "data.train=20", "data.valid=2", "data.test=2", "data.vocabulary.kind=char"]
+    assert run(capsys, *command)[0] == 0
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert run(capsys, *command)[0] == 0
+    message = refusal(capsys, " ".join([*command, "seed=1", "data.seed=2"]))
+    assert message.startswith("data.cache=cache cannot be written: permission denied (chmod u+w cache allows it)")
+
+
+def test_an_error_of_a_temporary_file_names_the_file_itself(directory: Path) -> None:
+    with pytest.raises(OSError, match="Read-only") as error, replacement_path(directory / "out") as temporary:
+        raise OSError(errno.EROFS, "Read-only file system", temporary)
+    assert error.value.filename == str(directory / "out")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "data=parallel data.train=lines,more data.valid=lines,lines data.test=lines,lines",
+        "data=parallel data.train=lines,none data.valid=lines,lines data.test=lines,lines",
+        "data.train=20 data.valid=2 data.test=2 data.vocabulary.size=100000",
+        "data.train=20 data.valid=2 data.test=2 data.vocabulary.size=100000 data.cache=new/of/caches",
+        "model=language_model data=text data.train=none",
+        "model=language_model data=text data.train=lines data.vocabulary.kind=bpe data.vocabulary.size=100000",
+        "model=show_tell data=photos data.directory=. data.train=photos.csv",
+        "model=show_tell data=flickr8k data.directory=.",
+        "data=multi30k",
+    ],
+)
+@pytest.mark.parametrize("command", ["prepare", "train run=r"])
+def test_refused_data_leave_nothing_behind(command: str, settings: str, directory: Path, capsys: Capture) -> None:
+    (directory / "more").write_text("a cat\n" * 9)
+    (directory / "photos.csv").write_text("file,caption\nred.png,a cat\n")
+    for file in directory.iterdir():
+        os.utime(file, (10**9, 10**9))  # the digests of files that have just been written are never stored
+    before = sorted(directory.rglob("*"))
+    refusal(capsys, f"{command} {settings}")
+    assert sorted(directory.rglob("*")) == before
+    if "data.cache" not in settings:
+        (directory / "cache").mkdir()
+        refusal(capsys, f"{command} {settings}")
+        assert not any((directory / "cache").iterdir())
 
 
 # Terminal control characters.

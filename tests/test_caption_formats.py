@@ -358,6 +358,8 @@ def test_only_images_with_hypotheses_are_scored(form: str, capsys: Capture, capl
     write("few.json", json.dumps({name: CAPTIONS[name] for name in two_hypotheses}))
     assert score("h.json", "few.json", "format=json", "baseline=more.json") == 0
     assert json.loads(capsys.readouterr().out) == scores
+    assert score("h.json", references) == 0
+    assert "only these are scored" not in capsys.readouterr().out  # standard error has it already
     write("h.json", json.dumps({**two_hypotheses, "2000.jpg": "a dog"}))
     assert score("h.json", references) == 2
     message = capsys.readouterr().err
@@ -440,11 +442,12 @@ def test_different_spellings_of_image_names_match(kind: str, capsys: Capture) ->
         assert list(read_segments(capsys)) == [reference_name]
 
 
-def test_empty_hypotheses_are_counted_and_scored(capsys: Capture) -> None:
+def test_empty_hypotheses_are_counted_and_scored(capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:
     write("h.csv", "image_id,caption\n12,a dog runs\n14,\n15,  \n")
     write("r.json", json.dumps({name: ["a dog", "a cat"] for name in ("12.jpg", "14.jpg", "15.jpg")}))
     assert score("h.csv", "r.json", "bootstrap=0") == 0
-    assert "h.csv has 2 empty captions, such as that of 14.jpg: they are scored too." in capsys.readouterr().out
+    assert "h.csv has 2 empty captions, such as that of 14.jpg: they are scored too." in caplog.messages
+    assert "Warning" not in capsys.readouterr().out  # standard error has it already
 
 
 def test_names_that_match_several_images_or_none_are_refused(capsys: Capture) -> None:
@@ -472,15 +475,28 @@ def test_names_that_match_several_images_or_none_are_refused(capsys: Capture) ->
 @pytest.mark.parametrize(
     "names", [("1000.JPG", *IMAGES), ("sub/1000.jpg", *IMAGES), ("val/1000.jpg", "train/1001.jpg")]
 )
-def test_a_missing_image_is_not_replaced_by_a_similar_name(names: tuple[str, ...], capsys: Capture) -> None:
-    """The missing image is reported, and the remaining images are used."""
+def test_a_missing_image_is_not_replaced_by_a_similar_name(
+    names: tuple[str, ...], capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The missing image is reported once, and the remaining images are used."""
     Path("photos").rename("train")
     write("own.csv", "file,caption\n" + "".join(f"{name},a dog runs\n" for name in names))
     write("valid.csv", f"file,caption\n{IMAGES[3]},a dog runs\n")
     assert prepare("own.csv", "data.directory=train", "data.valid=valid.csv") == 0
     used = {Path(name).name for name in names[1:]} | {IMAGES[3]}
+    assert (capsys.readouterr().out + caplog.text).count("refused.txt") == 1
+    assert prepare("own.csv", "data.directory=train", "data.valid=valid.csv") == 0
     assert {image["file"] for image in read_prepared(capsys)} == {f"train/{name}" for name in used}
     assert names[0] in next(Path("cache").glob("photos-*/refused.txt")).read_text()
+
+
+def test_training_names_the_file_of_refused_images(caplog: pytest.LogCaptureFixture) -> None:
+    write("own.csv", "file,caption\n" + "".join(f"{name},a dog runs\n" for name in ("no.jpg", *IMAGES)))
+    data = ["data=photos", "data.directory=photos", "data.train=own.csv", "data.valid=own.csv", "data.test_share=0"]
+    model = ["model=show_tell", "model.embedding=4", "model.hidden=4", "model.encoder.size=32", "train.steps=1"]
+    assert run("train", *data, *model, "data.vocabulary.minimum_count=1", "device=cpu", "run=r") == 0
+    (file,) = Path("cache").glob("photos-*/refused.txt")
+    assert f"2 images cannot be used: {file} has the reasons." in caplog.messages
 
 
 def test_differing_image_names_are_logged(capsys: Capture, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,8 @@ import pytest
 import torch
 from small_models import make_model
 
+from seqtool.cli.inspect import runs_by_name
+from seqtool.data.text.vocabulary import load_all
 from seqtool.errors import InputError
 from seqtool.training import checkpoint
 
@@ -108,6 +110,39 @@ def test_a_missing_run_or_checkpoint_is_reported(run: Path) -> None:
     (run.parent / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty holds no checkpoint: give a run directory"):
         checkpoint.find(run.parent / "empty")
+
+
+def test_a_file_in_place_of_a_directory_is_reported(run: Path) -> None:
+    archive, directory = run.with_name("mine.tar.gz"), run / "checkpoints" / "step-0000003"
+    archive.touch()
+    advice = "is a file: unpack it first, and give the directory of the run or checkpoint in it."
+    for path in (archive, archive / "last"):
+        with pytest.raises(InputError, match=f"mine.tar.gz {advice}$"):
+            checkpoint.find(path)
+    for file in (directory / "model.safetensors", run / "config.yaml"):
+        file.touch()
+        advice = f"is a file: give its directory, {file.parent}, if that is a run or checkpoint."
+        with pytest.raises(InputError, match=f"{file.name} {advice}$"):
+            checkpoint.find(file)
+    with pytest.raises(InputError, match=r"mine.tar.gz is a file: unpack it first"):
+        runs_by_name([str(archive)])
+
+
+def test_the_current_directory_is_named_in_full(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.parent)
+    with pytest.raises(InputError) as error:
+        checkpoint.find(".")
+    name = str(run.parent)
+    advice = "give a run directory (runs/NAME) or a checkpoint inside one."
+    assert str(error.value) == f"{name} holds no checkpoint: {advice} {name} holds run."
+    with pytest.raises(InputError, match=rf"^There is no run or checkpoint at rum\. {name} holds run\.$"):
+        checkpoint.find("rum")
+    (run.parent / "empty").mkdir()
+    monkeypatch.chdir(run.parent / "empty")
+    with pytest.raises(InputError, match=rf"^{name}/empty is not a run: it has no metrics\.jsonl\.$"):
+        runs_by_name(["."])
+    with pytest.raises(InputError, match=rf"^{name}/empty has no vocabulary: expected a directory with "):
+        load_all(Path(), ["source", "target"])
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoint.json", "source.vocabulary", "training.safetensors"])

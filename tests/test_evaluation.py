@@ -241,7 +241,10 @@ def test_unwritable_outputs_are_refused_before_decoding(
     if name == "text":
         (tmp_path / "file").touch()
         assert run(*arguments, f"plot={tmp_path}/file") == 2
-        assert f"'{tmp_path}/file' cannot be used: file exists." in capsys.readouterr().err
+        assert (
+            f"plot={tmp_path}/file cannot be used: {tmp_path}/file is a file, not a directory; name"
+            in capsys.readouterr().err
+        )
 
 
 def test_finished_translations_are_kept_after_an_interrupt(

@@ -527,6 +527,8 @@ REFUSED_SETTINGS = {
     "device=meta": r"device=meta cannot be used by seqtool here",
     "train.label_smoothing=2": r"train\.label_smoothing must be below 1, not 2",
     "schedule.warmup=-1": r"schedule\.warmup must be at least 0, not -1\.",
+    "schedule=sutskever schedule.every=0": r"schedule\.every must be above 0, not 0\.0\.",
+    "schedule=cosine schedule.epochs=0": r"schedule\.epochs must be above 0, not 0\.0\.",
     "run=r train.resume=true seed=2": r"Run runs/r was started with other settings of seed",
     "run=r train.resume=true data.limits.maximum=7": r"Run runs/r was started with other settings of data",
     "model.tie=all": r"model\.tie=all needs one vocabulary for both sides: set data\.vocabulary\.joint=true\.",

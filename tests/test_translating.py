@@ -359,7 +359,7 @@ def test_unfit_output_files_are_refused(
     assert "out.txt.gz would be plain text under the name of a compressed file" in capsys.readouterr().err
     monkeypatch.setattr(os, "access", lambda *_: False)  # for root it is always true
     assert run(*TRANSLATE, f"input={tmp_path}/in.txt", f"output={tmp_path}/out.txt") == 2
-    assert "out.txt is read-only" in capsys.readouterr().err
+    assert "out.txt cannot be written: permission denied (chmod u+w " in capsys.readouterr().err
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["in.txt", "out.txt"]
     assert (tmp_path / "out.txt").read_text() == "before"
 
@@ -695,7 +695,7 @@ def test_eval_reads_the_output_of_translate(workspace: Path, capsys: pytest.Capt
     assert run("eval", "hypotheses=in.txt", "references=captions.csv") == 2
     assert "references=captions.csv contains captions: add task=captioning, or" in capsys.readouterr().err
     assert run("translate", "checkpoint=runs/attend", "input=in.txt", "plot=in.txt") == 2
-    assert "plot=in.txt is a file: name a directory for the pictures." in capsys.readouterr().err
+    assert "plot=in.txt cannot be used: in.txt is a file, not a directory; name a directory." in capsys.readouterr().err
 
 
 def test_eval_of_files_equals_eval_of_their_corpus(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:

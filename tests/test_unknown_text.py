@@ -125,7 +125,7 @@ def test_unknown_symbols_are_named(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("generate", "checkpoint=runs/text", "prompt=the ЖЖ\u202e漢", "max_length=2", *MACHINE) == 0
-    message = "The prompt has 4 symbols that the model does not know. Unknown: “Ж” (2), “\\u202e” (1), “漢” (1).\n"
+    message = "The model does not know 4 words or pieces of the prompt. Unknown: “Ж” (2), “\\u202e” (1), “漢” (1).\n"
     assert message in capsys.readouterr().err
     Path("lines").write_text("the Ж\nabc\nЖ 漢字 a\n", encoding="utf-8")
     monkeypatch.setattr(sys, "stdin", io.StringIO())

@@ -333,13 +333,14 @@ def expand_names(config: DictConfig, files: ConfigFiles) -> None:
             OmegaConf.update(config, key, str(value).lower())  # true, as in YAML
         if is_text and isinstance(value, list) and not declared.several:
             raise InputError(f"Setting '{key}' must be text, not {value}.")
-        if not isinstance(value, str | list) or not any("," in part or "~" in part for part in map(str, value)):
-            continue
-        if declared.text:
+        if declared.text or not isinstance(value, str | list):
             continue
         names: Any = value
-        if isinstance(value, str) and declared.several and "," in value and not _exists(value):
-            names = _split_names(value)
+        if isinstance(value, str) and "," in value and not _exists(value):
+            if declared.several:
+                names = _split_names(value)
+            elif declared.reads and all(map(_exists, _split_names(value.strip("[]")))):
+                raise InputError(f"{files.command} takes one file or directory for {key}=, not several: {value}.")
         if isinstance(names, str):
             names = expanded(names)
         else:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
-from seqtool.data.text.vocabulary import unknown_sentence
+from seqtool.data.text.vocabulary import report_unknown
 from seqtool.errors import InputError, counted
 from seqtool.predict.generator import Generator
-from seqtool.predict.predictor import encode
 from seqtool.runtime import distributed
 from seqtool.runtime.files import check_outputs, keeping, read_lines
 from seqtool.settings import escape, typed
@@ -54,10 +53,8 @@ def _continue_prompts(settings: GenerateFiles, generator: Generator) -> None:
         if settings.input is not None:
             prompts = read_lines(Path(settings.input), may_be_empty=True)
         for line in prompts:
-            (prompt,) = encode([line], generator.target_vocabulary)
-            if prompt.unknown:
-                message = f"The prompt has {len(prompt.unknown):,} symbols that the model does not know."
-                print(f"{message} {unknown_sentence(Counter(prompt.unknown))}", file=sys.stderr)
+            prompt = generator.encode_prompt(line)
+            report_unknown(Counter(prompt.unknown), "of the prompt")
             if settings.format == "jsonl":
                 samples = generator.continuations(prompt, generator.uniform_noise())
                 out.write(json.dumps(generator.line(line, samples), ensure_ascii=False) + "\n")

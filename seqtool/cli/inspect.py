@@ -18,13 +18,14 @@ from seqtool.data.cache import Cache, is_cache
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
-from seqtool.errors import InputError, counted, naming, printable
+from seqtool.errors import InputError, counted, place, printable
 from seqtool.metrics.scores import SCORES, score
+from seqtool.runtime.files import check_directory
 from seqtool.runtime.tables import table
 from seqtool.settings import declarations, leaves, typed
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
-from seqtool.training.runs import nearby
+from seqtool.training.runs import check_exists
 from seqtool.training.validation import format_scores
 from seqtool.view import plots
 
@@ -70,8 +71,7 @@ def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:
     for name, run in runs.items():
         if (run / FLOW).is_file() and (measurements := gradient_flow.read(run / FLOW)):
             flows[name] = measurements[-1]
-    with naming(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    check_directory(folder, "plot")
     if trained := _trained_runs(runs.values()):
         print(_table(trained))
     curves, gradients = ((folder / name).with_suffix(suffix) for name in (LEARNING_CURVES, GRADIENT_FLOW))
@@ -95,11 +95,10 @@ def runs_by_name(paths: Sequence[str]) -> dict[str, Path]:
     """
     runs: dict[str, Path] = {}
     for path in map(Path, paths):
-        if not path.exists():
-            raise InputError(f"There is no run at {path}.{nearby(path)}")
+        check_exists(path, "run")
         files = [path / METRICS] if (path / METRICS).is_file() else sorted(path.glob(f"*/{METRICS}"))
         if not files:
-            raise InputError(f"{path} is not a run: it has no {METRICS}.")
+            raise InputError(f"{place(path)} is not a run: it has no {METRICS}.")
         for run in (file.parent for file in files):
             name = run.resolve().name
             if name in runs:

@@ -5,12 +5,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import repeat
 from typing import Any
 
 from omegaconf import DictConfig
 
 import seqtool
-from seqtool.data.text.vocabulary import unknown_sentence
+from seqtool.data.text.vocabulary import report_unknown
 from seqtool.errors import InputError, counted
 from seqtool.predict.reading import count_lines, windows
 from seqtool.predict.writing import OutputSettings, ScoreWriter
@@ -88,15 +89,11 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
     size = f"{counted(writer.count, 'line')}, {counted(tokens, 'token')}"
     print(f"{size}: {loss:.4f} nats a token, perplexity {perplexity:.2f}", file=sys.stderr)
     for side, counts in unknown.items():
-        if counts:
-            message = f"The model does not know {counts.total():,} words or pieces of the {side}."
-            print(f"{message} {unknown_sentence(counts)}", file=sys.stderr)
+        report_unknown(counts, f"of the {side}")
 
 
 def _windows(settings: ScoreSettings) -> Iterator[tuple[list[str] | None, list[str]]]:
     """Yield windows of LINES_PER_WINDOW lines or fewer of the sources (None without sources) and of the references."""
     references = windows(settings.references, LINES_PER_WINDOW)
-    if settings.sources is None:
-        yield from ((None, window) for window in references)
-    else:
-        yield from zip(windows(settings.sources, LINES_PER_WINDOW), references, strict=True)
+    sources = repeat(None) if settings.sources is None else windows(settings.sources, LINES_PER_WINDOW)
+    yield from zip(sources, references, strict=settings.sources is not None)

@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from seqtool import tasks
 from seqtool.cli.changed_run import add_new_run_advice
-from seqtool.data.cache import Cache
+from seqtool.data.cache import REFUSED, Cache
 from seqtool.data.directories import versions
-from seqtool.errors import out_of_memory
+from seqtool.errors import counted, out_of_memory
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import Parts
 from seqtool.runtime import distributed
@@ -96,6 +96,8 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     else:
         prepare = partial(job.task.prepare_again, config, last)
     cache = distributed.first_on_each_machine(prepare)
+    if refused := sum(split.get("refused", 0) for split in cache.summary["splits"].values()):
+        log.warning("%s cannot be used: %s has the reasons.", counted(refused, "image"), cache.directory / REFUSED)
     data = moved_data.digests(cache)
     if last is not None:
         resuming.check_data(last, data, config)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from seqtool.data.text.vocabulary import unknown_sentence
+from seqtool.data.text.vocabulary import report_unknown
 from seqtool.errors import InputError
 from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translator
@@ -104,8 +104,5 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
                 writer.write(line, n_best)
             writer.flush()
             bar.update(last_line - bar.n)
-    input_part = f"the input, in {lines_with_unknown:,} of {writer.count:,} lines."
-    for part, counts in ((input_part, unknown), ("the prefixes; they are kept unchanged.", unknown_in_prefixes)):
-        if counts:
-            message = f"The model does not know {counts.total():,} words or pieces of {part}"
-            print(f"{message} {unknown_sentence(counts)}", file=sys.stderr)
+    report_unknown(unknown, f"of the input, in {lines_with_unknown:,} of {writer.count:,} lines")
+    report_unknown(unknown_in_prefixes, "of the prefixes; they are kept unchanged")

@@ -26,8 +26,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from seqtool.errors import InputError, UnfinishedError, naming
-from seqtool.runtime.files import check_file, locked, parse_json, read_record, sync, write_whole
+from seqtool.errors import InputError, UnfinishedError, naming, place
+from seqtool.runtime.files import check_directory, check_file, locked, parse_json, read_record, sync, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.version import __version__
 
@@ -55,15 +55,17 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> boo
     """
     if directory.exists():
         return False
+    check_directory(directory.parent, "data.cache")
+    new = [path for path in directory.parents if not path.exists()]
+    directory.parent.mkdir(parents=True, exist_ok=True)
     lock, unfinished = (directory.with_name(f"{directory.name}.{suffix}") for suffix in ("lock", "partial"))
-    waiting = f"Waiting for another process that is preparing {directory}."
-    with locked(lock, lambda: print(waiting, file=sys.stderr)):
+    with locked(lock, lambda: print(f"Waiting for another process that is preparing {directory}.", file=sys.stderr)):
         try:
             if directory.exists():
                 return False
             if not (unfinished / PROGRESS).is_file():  # a process that has ended left the unfinished files
                 shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(exist_ok=True)
+            unfinished.mkdir(parents=True, exist_ok=True)
             with naming(directory):
                 summary = fill(unfinished)
                 unlisted = {unfinished / SUMMARY, unfinished / PROGRESS}
@@ -86,6 +88,9 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> boo
             raise
         finally:
             lock.unlink(missing_ok=True)
+            with suppress(OSError):
+                for path in new:
+                    path.rmdir()  # removes only an empty directory
 
 
 class Unfinished:
@@ -149,7 +154,7 @@ def read_summary(directory: Path, *, format_version: int, kind: str) -> dict[str
         if any(Path(name).is_absolute() or ".." in Path(name).parts for name in sizes):
             raise ValueError("a file is outside the directory")
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(f"{directory} is not {kind}: seqtool prepare makes them.") from error
+        raise InputError(f"{place(directory)} is not {kind}: seqtool prepare makes them.") from error
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{directory / SUMMARY} is damaged: {advice}.") from error
     if version != format_version:
@@ -201,30 +206,35 @@ class Digests:
             apply = threads.map if len(unread) > 1 else map  # a single file is read in this thread: Ctrl-C stops it
             for name, record in zip(unread, apply(_read_if_possible, unread), strict=True):
                 bar.update()
-                if record is None:
-                    continue
-                _, modified, digests[name] = record
-                # A time in the future, from a wrong clock or an archive, is safe too: a change would give the present.
-                if abs(time.time() - modified / 1e9) > SETTLING_SECONDS:
-                    self._records[name] = list(record)
-        if unread and self._records:
-            with suppress(OSError):  # without the JSON file, files are read again; processes write the same digests
-                write_whole(self._memory, json.dumps(self._records, indent=1).encode())
+                if record is not None:
+                    _, modified, digests[name] = record
+                    # A time in the future, from a wrong clock or an archive, is safe: a change would give the present.
+                    if abs(time.time() - modified / 1e9) > SETTLING_SECONDS:
+                        self._records[name] = list(record)
+        if unread:
+            self._store()
         return [digests[name] for name in names]
 
     @contextmanager
     def check_unchanged(self) -> Iterator[None]:
-        """Check that the files whose digests were requested do not change before the context ends.
+        """Check that the files whose digests were requested do not change before the context ends. Store the digests.
 
         Raises InputError if one has changed, even if the code in the context raises another error: its content may not
         match its digest.
         """
         try:
             yield
+            self._store()
         finally:
             for path, before in self._used.items():
                 if before != _state(path):
                     raise InputError(f"{path} changed while it was read: prepare again.")
+
+    def _store(self) -> None:
+        """Write the JSON file, unless nothing else is in its directory: refused data leave nothing behind."""
+        if self._records and any(self._memory.parent.glob("*")):
+            with suppress(OSError):  # without the JSON file, files are read again; processes write the same digests
+                write_whole(self._memory, json.dumps(self._records, indent=1).encode())
 
     def _stored(self, name: str) -> str | None:
         """The stored digest; None if the file no longer has the same size and time."""

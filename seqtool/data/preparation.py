@@ -29,7 +29,7 @@ from seqtool.data.text.vocabulary import Vocabulary, VocabularySettings, list_un
 from seqtool.data.text.words import analyse_writing, characters, words
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
-from seqtool.runtime.files import cut, write_lines, write_whole
+from seqtool.runtime.files import check_directory, cut, write_lines, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.workers import in_order
 from seqtool.settings import Config, declarations, plain, resolved, typed
@@ -208,7 +208,8 @@ def prepare(
         fingerprints = [vocabulary.fingerprint for vocabulary in reused.values()]
         vocabulary_inputs = fingerprints if len(fingerprints) > 1 else fingerprints[0]
     root = Path(settings.cache)
-    root.mkdir(parents=True, exist_ok=True)
+    if not root.is_dir():  # a complete cache may be in a directory that is read-only
+        check_directory(root, "data.cache")
     corpus.fetch()
     if missing := [split for split in needs if split not in corpus.splits()]:
         share = f"data.{missing[0]}_share"

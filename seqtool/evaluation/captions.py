@@ -74,13 +74,11 @@ class CaptionEvaluation(SystemsEvaluation):
     """The scores of captions.
 
     meteor_and_spice: METEOR and SPICE (0–1) of each system, if they were requested and are available
-    warnings: reasons why the scores may mislead
     likelihood: the likelihood of the references; None if it was not requested
     """
 
     outputs: Sequence[CaptionOutput]
     meteor_and_spice: Sequence[Mapping[str, float]]
-    warnings: list[str]
     likelihood: "Likelihood | None" = None
 
     task = CAPTIONING
@@ -132,7 +130,6 @@ class CaptionEvaluation(SystemsEvaluation):
         lines += ["", signature, *(f"{label}: {other}" for label, other in signatures.items())]
         if self.likelihood is not None:
             lines += ["", *self.likelihood.lines()]
-        lines += [f"Warning: {warning}" for warning in self.warnings]
         if self.comparison is not None:
             lines += ["", self.comparison.text()]
         for name, baseline, system in self.meteor_and_spice_of_both():
@@ -225,20 +222,16 @@ class CaptionEvaluator(Evaluator):
             frequencies.save(file)
             return SavedFrequencies(frequencies, str(file))
         name = str(settings.hypotheses)
-        warnings: list[str] = []
         outputs = [self._read_output(file, references) for file in (name, *names(settings.baseline))]
         hypotheses = outputs[0].hypotheses
-        captioned = references.only(hypotheses)
-        if 0 < len(captioned) < len(references):
+        captioned = references.only(hypotheses) or references
+        check_images(hypotheses, captioned, hypotheses_name=name, references_name=references_name)
+        if len(captioned) < len(references):
             images = f"{len(captioned):,} of the {len(references):,} images of {references_name}"
-            warnings.append(f"{name} has captions for {images}: only these are scored.")
-            references = captioned
-        check_images(hypotheses, references, hypotheses_name=name, references_name=references_name)
-        if empty := [image for image in references if not hypotheses[image].strip()]:
-            warnings.append(
-                f"{name} has {len(empty):,} empty captions, such as that of {empty[0]}: they are scored too."
-            )
-        return self._evaluate(outputs, references, options=self._scorer_options(references), warnings=warnings)
+            log.warning(f"{name} has captions for {images}: only these are scored.")
+        if empty := [image for image in captioned if not hypotheses[image].strip()]:
+            log.warning(f"{name} has {len(empty):,} empty captions, such as that of {empty[0]}: they are scored too.")
+        return self._evaluate(outputs, captioned, options=self._scorer_options(captioned))
 
     def evaluate_checkpoint(self, predictor: "Captioner", data: EvaluationData) -> CaptionEvaluation:
         """Describe the images of a split and evaluate the captions. Unreadable images are reported and left out."""
@@ -285,7 +278,7 @@ class CaptionEvaluator(Evaluator):
         if settings.bound is not None:
             files = [file for file, image in images.items() if image.identifier in references]
             fields["likelihood"] = predictor.likelihood(files, list(references.values()), settings.bound)
-        return self._evaluate([output, *baseline], references, options=options, warnings=[], **fields)
+        return self._evaluate([output, *baseline], references, options=options, **fields)
 
     def _read_output(self, file: str, references: Captions[str]) -> CaptionOutput:
         """Read a system's captions.
@@ -326,22 +319,17 @@ class CaptionEvaluator(Evaluator):
         for output in outputs[1:]:
             common = dict.fromkeys(image for image in references if image in output.hypotheses)
             check_images(common, references, hypotheses_name=output.name)
-        meteor_and_spice: list[dict[str, float]] = [{} for _ in outputs]
-        problems: list[str] = []
+        results: list[tuple[dict[str, float], list[str]]] = [({}, []) for _ in outputs]
         if settings.java:
             system_captions = [{image: output.hypotheses[image] for image in references} for output in outputs]
             results = [java_scores(captions, references, tokenize=options["tokenize"]) for captions in system_captions]
-            meteor_and_spice, problems = [scores for scores, _ in results], results[0][1]
         segments = [Segment(image, captions) for image, captions in references.items()]
-        fields["meteor_and_spice"] = meteor_and_spice
+        fields["meteor_and_spice"] = [scores for scores, _ in results]
         evaluation = CaptionEvaluation(settings=settings, segments=segments, outputs=outputs, options=options, **fields)
-        for scorer in evaluation.system.scorers:
-            evaluation.warnings += scorer.warnings()
-        evaluation.warnings += problems
-        if settings.bootstrap and settings.baseline is not None and len(references) < MIN_SEGMENTS:
-            evaluation.warnings.append(too_few(len(references), "images"))
-        for warning in evaluation.warnings:
+        for warning in [*chain(*(scorer.warnings() for scorer in evaluation.system.scorers)), *results[0][1]]:
             log.warning(warning)
+        if settings.bootstrap and settings.baseline is not None and len(references) < MIN_SEGMENTS:
+            log.warning(too_few(len(references), "images"))
         return evaluation
 
 
@@ -399,8 +387,7 @@ def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str,
         if image_records:
             name = find_reference(image) or find_reference(other_names.get(image, image)) or image
             if name in hypotheses:
-                both_names = f"{names_in_file[name]} and {image}"
-                raise InputError(f"{file} has captions for {both_names}, which are both image {name}.")
+                raise InputError(f"{file} has captions for {names_in_file[name]} and {image}: both are image {name}.")
             hypotheses[name], names_in_file[name] = image_records[0], image
     return hypotheses
 

@@ -22,7 +22,7 @@ from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, record_of, too_few
 from seqtool.metrics.scores import TRANSLATION, System, labels_of, score
-from seqtool.runtime.files import keeping, parse_json, read_lines
+from seqtool.runtime.files import check_directory, keeping, parse_json, read_lines
 from seqtool.runtime.network import LibraryDownload
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
@@ -200,6 +200,8 @@ class TranslationEvaluator(Evaluator):
             yield "alignments= is for hypotheses=FILE: leave it out with checkpoint=PATH, whose model aligns the words."
         if not checkpoint and settings.output is not None:
             yield "output= is for the translations of checkpoint=PATH: leave it out with hypotheses=FILE."
+        if settings.plot is not None:
+            check_directory(Path(settings.plot), "plot")
 
     def evaluate_files(self) -> TranslationEvaluation:
         """Evaluate hypotheses against references, and alignments against gold alignments."""
@@ -221,8 +223,6 @@ class TranslationEvaluator(Evaluator):
                 raise InputError(f"{setting}=… needs a model with attention; this one has a fixed context.")
         segments, predictor.split = self.test_set(predictor, data)
         other_outputs = self._read_other_outputs(segments)
-        if settings.plot is not None:  # before anything is decoded, so that an invalid name is reported at once
-            Path(settings.plot).mkdir(parents=True, exist_ok=True)
         alignment = None
         if predictor.attends and all(segment.gold is not None for segment in segments):
             fitting = [item for item in segments if predictor.can_force(str(item.source), item.references[0])]
@@ -397,7 +397,6 @@ class TranslationEvaluator(Evaluator):
         )
         if settings.plot is not None:
             figure = Path(settings.plot) / f"bleu_by_length.{settings.figures}"
-            figure.parent.mkdir(parents=True, exist_ok=True)
             lengths = {title: evaluation.score_by_length(system) for title, system in evaluation.systems.items()}
             with plots.optional_figure(figure):
                 plots.bleu_by_length(lengths, figure, unit=str(evaluation.unit))

@@ -113,8 +113,15 @@ class Generator(Predictor):
 
     def samples(self, prompts: Sequence[str]) -> list[list[Continuation]]:
         """Return `n` continuations of each prompt. They depend on the seed and on the number of prompts before."""
-        prompts = check_texts(prompts, caller="generate takes", item="prompt")
-        return [self.continuations(prompt, self.uniform_noise()) for prompt in encode(prompts, self.target_vocabulary)]
+        encoded = [*map(self.encode_prompt, check_texts(prompts, caller="generate takes", item="prompt"))]
+        return [self.continuations(prompt, self.uniform_noise()) for prompt in encoded]
+
+    def encode_prompt(self, text: str) -> EncodedText:
+        """Encode a prompt. Raises InputError if it is too long."""
+        (prompt,) = encode([text], self.target_vocabulary)
+        if len(prompt.ids) > MAX_PROMPT_TOKENS:
+            raise InputError(f"A prompt has {len(prompt.ids):,} tokens, more than {MAX_PROMPT_TOKENS:,}: shorten it.")
+        return prompt
 
     def uniform_noise(self) -> NDArray[np.float64]:
         """Draw the random numbers in [0, 1) for the next prompt, n × max_length."""
@@ -127,8 +134,6 @@ class Generator(Predictor):
     ) -> list[Continuation]:
         """Return a continuation of the prompt for each row of `uniform_noise`; `on_text` as in `Draft`."""
         settings, vocabulary = self.settings, self.target_vocabulary
-        if len(prompt.ids) > MAX_PROMPT_TOKENS:
-            raise InputError(f"A prompt has {len(prompt.ids):,} tokens, more than {MAX_PROMPT_TOKENS:,}: shorten it.")
         drafts = [Draft(settings.stop or [], on_text) for _ in uniform_noise]
 
         def on_step(tokens: list[int]) -> list[bool]:

@@ -20,7 +20,7 @@ from seqtool.errors import InputError
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
-from seqtool.runtime.files import NOT_ENDED, keeping, replacing, without_suffix
+from seqtool.runtime.files import NOT_ENDED, check_directory, keeping, replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed
 from seqtool.view import plots
@@ -76,9 +76,7 @@ class Writer(ABC, Generic[P]):
     def opened(self) -> Iterator[Self]:
         """Open the writer's files within the context."""
         if self.plot is not None:
-            if self.plot.is_file():
-                raise InputError(f"plot={self.plot} is a file: name a directory for the pictures.")
-            self.plot.mkdir(parents=True, exist_ok=True)
+            check_directory(self.plot, "plot")
         with self.file(self.settings.output) as self.out:
             yield self
 

@@ -24,7 +24,7 @@ from itertools import combinations, zip_longest
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
-from seqtool.errors import InputError, OutOfMemoryError, counted, naming
+from seqtool.errors import InputError, OutOfMemoryError, counted, naming, place
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write at the start of a UTF-8 file
 MAX_GZIP_BYTES = 1 << 30  # the decompressed size of a .gz that is read as a whole
@@ -139,8 +139,8 @@ def _not_utf8(path: Path, line: int, byte: int, content: bytes) -> InputError:
     """The error for a byte that is not UTF-8; `content` is that of the line, or begins with the file's first line."""
     if line == 1 and content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         return InputError(f"{path} is UTF-16: convert it with iconv -f UTF-16 -t UTF-8, or save it as UTF-8.")
-    position = f"line {line:,} is not valid UTF-8 (byte {byte:,} of the line)"
-    return InputError(f"{path} {position}: convert the file to UTF-8.")
+    problem = f"is not valid UTF-8 (byte {byte:,} of the line): convert the file to UTF-8."
+    return InputError(f"{path} line {line:,} {problem}")
 
 
 def _read_rest_of_word(file: Any) -> bytes:
@@ -186,7 +186,7 @@ def check_file(path: Path) -> Path:
     if not path.exists():
         raise InputError(f"{path} does not exist.")
     if path.is_dir():
-        raise InputError(f"{path} is a directory, not a text file.")
+        raise InputError(f"{place(path)} is a directory, not a text file.")
     if not path.is_file():
         raise InputError(f"{path} is not a regular file: write the text into a file first.")
     return path
@@ -278,7 +278,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def replacing(path: Path) -> Iterator[TextIO]:
     """Yield a text file, which replaces `path` when it is complete and takes its mode; an error leaves the old file."""
     if path.is_dir():
-        raise InputError(f"{path} is a directory: name a file to write to.")
+        raise InputError(f"{place(path)} is a directory: name a file to write to.")
     if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
         with naming(path), path.open("w", encoding="utf-8", newline="\n") as stream:
             yield stream
@@ -286,19 +286,32 @@ def replacing(path: Path) -> Iterator[TextIO]:
     if path.suffix == ".gz":
         raise InputError(f"{path} would be plain text under the name of a compressed file: name it without .gz.")
     path = path.resolve()  # replaces the target of a link, not the link
-    if path.exists() and not os.access(path, os.W_OK):
-        raise InputError(f"{path} is read-only: name another file to write to, or allow writing with chmod u+w.")
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no directory {path.parent}.")
+    for existing in filter(Path.exists, (path, path.parent)):
+        _check_writable(existing, str(path), "file")
     with replacement_path(path) as temporary:
-        try:
-            file = _created(temporary, path)
-        except PermissionError as error:
-            raise InputError(f"{path} cannot be written: {path.parent} may not be changed.") from error
+        file = _created(temporary, path)
         with TextIOWrapper(file, encoding="utf-8", newline="\n") as stream:
             yield stream
             stream.flush()
             sync(file)
+
+
+def check_directory(path: Path, setting: str) -> None:
+    """Raise InputError unless files can be written in the directory that a setting names, which need not exist yet."""
+    existing = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
+    if not existing.is_dir():
+        raise InputError(f"{setting}={path} cannot be used: {existing} is a file, not a directory; name a directory.")
+    _check_writable(existing, f"{setting}={path}", "directory")
+
+
+def _check_writable(existing: Path, subject: str, kind: str) -> None:
+    """Raise InputError if a file or directory may not be written to. `subject` begins the message; `kind` ends it."""
+    if not os.access(existing, os.W_OK):
+        is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY  # chmod changes nothing there
+        reason = "read-only file system" if is_read_only else f"permission denied (chmod u+w {existing} allows it)"
+        raise InputError(f"{subject} cannot be written: {reason}; name another {kind}.")
 
 
 @contextmanager
@@ -310,7 +323,7 @@ def replacement_path(path: Path) -> Iterator[Path]:
             yield temporary
         temporary.replace(path)
     except OSError as error:
-        if error.filename == str(temporary):  # messages name the file that the user named
+        if str(error.filename) == str(temporary):  # messages name the file that the user named
             error.filename, error.filename2 = str(path), None
         raise
     finally:
@@ -393,8 +406,6 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str,
     for name, other in combinations(paths, 2):
         if identities[name] is not None and identities[name] == identities[other]:
             raise InputError(f"{name} and {other} are both {paths[name]}: name two files.")
-    if not paths:
-        return
     for title, file in inputs:
         input_identity = _identity(file)
         for name, path in paths.items():

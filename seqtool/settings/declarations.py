@@ -277,6 +277,9 @@ class Optimiser:
 class Schedule:
     name: Annotated[str, FIXED]
     warmup: Annotated[int, at_least(0)]
+    epochs: Annotated[float | None, ABOVE_0]
+    every: Annotated[float, ABOVE_0]
+    patience: Annotated[int, at_least(1)]
 
 
 @dataclass
@@ -382,7 +385,7 @@ class Translate(AlignedOutput):
 @dataclass
 class Score(AlignedOutput):
     sources: File | None
-    references: Annotated[str, READS, SEVERAL]
+    references: File
 
 
 @dataclass

@@ -60,7 +60,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from seqtool.errors import InputError, naming
+from seqtool.errors import InputError, naming, place
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime.files import expanded, read_record
 from seqtool.runtime.task_table import TASKS
@@ -205,8 +205,7 @@ def _find(path: Path, purpose: Purpose) -> Checkpoint:
     if any((runs.located(path) / file).exists() for file in (RECORD, MANIFEST)):
         return read(runs.located(path), purpose)
     run, choice = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
-    if not run.exists():
-        raise InputError(f"There is no run or checkpoint at {path}.{runs.nearby(run)}")
+    runs.check_exists(run)
     if choice == "last":
         return newest(run, purpose)
     newest_checkpoint = newest(run, "record")
@@ -224,7 +223,7 @@ def newest(run: Path, purpose: Purpose = "training") -> Checkpoint:
     paths = list_checkpoints(run)
     if not paths:
         raise InputError(
-            f"{run} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one."
+            f"{place(run)} holds no checkpoint: give a run directory (runs/NAME) or a checkpoint inside one."
             f"{runs.nearby(run / 'checkpoints')}"
         )
     return _first_intact(reversed(paths), purpose)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from seqtool.errors import InputError, is_out_of_memory
-from seqtool.settings import Config, check_arguments, plain, sentence, typed, unknown
+from seqtool.settings import Config, check_arguments, declarations, plain, sentence, typed, unknown
 from seqtool.settings.classes import import_class
 
 OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
@@ -134,9 +134,10 @@ def _choose(
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     """Make the schedule that the setting `name` names; the other settings are its arguments."""
     _, make, arguments = _choose(settings, SCHEDULES, kind="schedule", group="schedule")
-    if isinstance(arguments.get("warmup"), int) and arguments["warmup"] < 0:
-        raise InputError(f"schedule.warmup must be at least 0, not {arguments['warmup']}.")
-    return cast(Schedule, make(**check_arguments(make, arguments, prefix="schedule")))
+    checked = check_arguments(make, arguments, prefix="schedule")
+    if problems := declarations.out_of_range(declarations.Schedule, checked, "schedule."):
+        raise InputError(f"{problems[0]}.")
+    return cast(Schedule, make(**checked))
 
 
 def check_warmup(schedule: Config, steps: int) -> None:
@@ -167,15 +168,11 @@ def _cosine(*, warmup: int, epochs: float | None) -> Schedule:
     """Follow half a cosine, from 1 down to 0 after `epochs` (Loshchilov & Hutter 2017, (5), without restarts)."""
     if epochs is None:
         raise InputError("schedule=cosine needs an end; set train.epochs, or schedule.epochs.")
-    if epochs <= 0:
-        raise InputError(f"schedule.epochs must be above 0, not {epochs:g}.")
     return lambda step, epoch, plateaus: _ramp(step, warmup) * (1 + math.cos(math.pi * min(1.0, epoch / epochs))) / 2
 
 
 def _halve_by_epoch(*, start: float, every: float) -> Schedule:
     """Halve the rate every `every` epochs from epoch `start` on (Sutskever et al. 2014, section 3.4: 0.5 and 5)."""
-    if every <= 0:
-        raise InputError(f"schedule.every must be above 0, not {every}.")
     return lambda step, epoch, plateaus: 0.5 ** (math.floor((epoch - start) / every) + 1 if epoch >= start else 0)
 
 
@@ -183,8 +180,6 @@ def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
     """Halve the rate at each plateau. The training loop detects a plateau after `patience` validations without
     improvement.
     """
-    if patience < 1:
-        raise InputError(f"schedule.patience must be at least 1, not {patience}.")
     return lambda step, epoch, plateaus: _ramp(step, warmup) * 0.5**plateaus
 
 

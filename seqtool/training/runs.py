@@ -4,7 +4,7 @@ import os
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from seqtool.errors import InputError
+from seqtool.errors import InputError, place
 
 RUNS = Path("runs")
 BUILT_IN = Path("builtin")  # checkpoint=builtin/NAME is a trained model that is part of the package
@@ -45,6 +45,17 @@ def located(path: Path) -> Path:
     return Path(__file__).parent.parent / path if is_built_in else path
 
 
+def check_exists(path: Path, kind: str = "run or checkpoint") -> None:
+    """Raise InputError if the directory of a run or checkpoint is missing, or if a file is named instead of it."""
+    if not path.exists():
+        raise InputError(f"There is no {kind} at {path}.{nearby(path)}")
+    if path.is_file():
+        advice = f"give its directory, {path.absolute().parent}, if that is a run or checkpoint"
+        if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z"):
+            advice = "unpack it first, and give the directory of the run or checkpoint in it"
+        raise InputError(f"{path} is a file: {advice}.")
+
+
 def nearby(missing: Path) -> str:
     """A sentence that lists the runs or checkpoints beside a missing path, or else in runs/, or else the built-in
     models, the most similar names first.
@@ -56,7 +67,7 @@ def nearby(missing: Path) -> str:
         nearest = sorted(similarity, key=lambda name: -similarity[name])
         if nearest:
             more = f" and {len(nearest) - MAX_NAMES} more" if len(nearest) > MAX_NAMES else ""
-            return f" {folder} holds {', '.join(nearest[:MAX_NAMES])}{more}."
+            return f" {place(folder)} holds {', '.join(nearest[:MAX_NAMES])}{more}."
     return ""
 
 

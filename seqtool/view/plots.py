@@ -102,6 +102,7 @@ def drawing(path: str | Path | None, width: float, height: float, axes: Any = No
             if path is None:
                 figure.draw_without_rendering()  # makes the ticks, before the caller's settings are restored
                 return
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             with replacement_path(Path(path)) as temporary:
                 format_ = Path(path).suffix.removeprefix(".")
                 undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format_)

@@ -242,7 +242,7 @@ def test_a_joint_vocabulary_is_saved_once(tmp_path: Path) -> None:
     assert [path.name for path in joint.iterdir()] == ["joint.vocabulary"]
     source, target = load_all(joint, SIDES).values()
     assert source is target
-    with pytest.raises(InputError, match=r"has no vocabularies: expected source\.vocabulary and"):
+    with pytest.raises(InputError, match=r"has no vocabulary: expected a directory with source\.vocabulary and"):
         load_all(tmp_path / "elsewhere", SIDES)
 
 

@@ -146,7 +146,7 @@ def test_one_image_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str], cap
         "CIDEr is 0 with document frequencies from a single image, as every n-gram then has the weight ln 1 = 0: "
         "score more images or give document_frequencies=FILE.",
     ]
-    assert output.endswith(f"Warning: {caplog.messages[0]}\n")
+    assert "CIDEr is 0" not in output
 
 
 def test_document_frequencies_of_the_scored_references_change_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from seqtool.data.corpora.caption_files import Captions, Entry, make_captioned, read_captions, read_list
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus
-from seqtool.errors import InputError
+from seqtool.errors import InputError, place
 
 KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}  # Karpathy's names to ours
 FLICKR8K_LISTS = {"train": "train", "valid": "dev", "test": "test"}  # our names of splits to Flickr8k's
@@ -54,7 +54,7 @@ class CaptionFiles(ImageCorpus):
         for name in names:
             if (self._directory / name).is_dir():
                 return self._directory / name
-        raise InputError(f"{self._directory} has no folder {' or '.join(names)}: put the images there.")
+        raise InputError(f"{place(self._directory)} has no folder {' or '.join(names)}: put the images there.")
 
 
 class _Flickr(CaptionFiles):

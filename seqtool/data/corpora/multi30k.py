@@ -6,7 +6,7 @@ from typing import final
 
 from seqtool.data.corpora.parallel import PairFiles
 from seqtool.errors import InputError
-from seqtool.runtime.files import check_file
+from seqtool.runtime.files import check_directory, check_file
 from seqtool.runtime.network import difference, download_file
 
 URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw/"
@@ -52,6 +52,7 @@ class Multi30k(PairFiles):
         """Download missing files if `download` is set, and check every file against its published checksum."""
         for path in chain(*self._files.values()):
             if self._download and not path.exists():
+                check_directory(path.parent, "data.directory")
                 download_file(URL + path.name, path, *PUBLISHED[path.name])
         self.check()
 

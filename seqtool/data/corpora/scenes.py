@@ -25,8 +25,8 @@ from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus, 
 from seqtool.data.corpora.draw import StableRandom
 from seqtool.data.corpora.scene_drawing import CLEARANCE, SHAPES, ZONES, Item, Scene, invent_scene, render
 from seqtool.data.directories import SUMMARY, make_once
-from seqtool.errors import InputError
-from seqtool.runtime.files import read_record, write_lines
+from seqtool.errors import InputError, place
+from seqtool.runtime.files import check_directory, read_record, write_lines
 from seqtool.runtime.progress import progress_bar
 
 VERSION = 2  # the version of the pictures and captions: raise it when either changes
@@ -100,7 +100,7 @@ class Scenes(ImageCorpus):
         with contextlib.suppress(OSError):
             directory.rmdir()  # removes only an empty directory, since make_once only fills new directories
         if not directory.exists():
-            directory.parent.mkdir(parents=True, exist_ok=True)
+            check_directory(directory, "data.directory")
             make_once(directory, self._draw)
         self.check()  # another process may have drawn pictures with other settings
 
@@ -126,7 +126,7 @@ class Scenes(ImageCorpus):
             existing_settings = " ".join(f"data.{name}={summary.get(name)}" for name in different)
             requested_settings = " ".join(f"data.{name}={self._record[name]}" for name in different)
             problem = f"has the built-in images of {existing_settings}, not {requested_settings}:"
-        raise InputError(f"{self._directory} {problem} set data.directory to a new one.")
+        raise InputError(f"{place(self._directory)} {problem} set data.directory to a new one.")
 
     def images(self, split: str) -> list[Captioned]:
         return read_captions(self._directory, split)

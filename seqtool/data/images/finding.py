@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted, place
 from seqtool.runtime import network
 from seqtool.runtime.files import read_lines
 
@@ -86,8 +86,7 @@ def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
                 other_files[path.suffix.lower() or "without a suffix"] += 1
     left_out = []
     if skipped_folders:
-        noun = "folder" if skipped_folders == 1 else "folders"
-        left_out.append(f"{skipped_folders:,} {noun} (recursive=true takes their images)")
+        left_out.append(f"{counted(skipped_folders, 'folder')} (recursive=true takes their images)")
     if other_files:
         most_common = sorted(other_files.items(), key=lambda item: (-item[1], item[0]))[:MAX_KINDS]
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in most_common)
@@ -95,10 +94,10 @@ def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
         left_out.append(f"{other_files.total():,} of other kinds ({kinds}{more})")
     if not images:
         contents = f"; it has {' and '.join(left_out)}" if left_out else ""
-        raise InputError(f"{name} is a folder without images ({SUFFIX_LIST}){contents}.")
+        raise InputError(f"{place(Path(name))} is a folder without images ({SUFFIX_LIST}){contents}.")
     if left_out:
-        noun = "image" if len(images) == 1 else "images"
-        print(f"{name}: {len(images):,} {noun} ({SUFFIX_LIST}); left out: {' and '.join(left_out)}.", file=sys.stderr)
+        kept = f"{counted(len(images), 'image')} ({SUFFIX_LIST})"
+        print(f"{name}: {kept}; left out: {' and '.join(left_out)}.", file=sys.stderr)
     return [str(path) for path in sorted(images)]
 
 

@@ -202,9 +202,6 @@ class CaptionSteps(Steps):
     def summary(self, directory: Path) -> dict[str, Any]:
         refused = ((split, self._reasons[image.file]) for split, images in self._refused.items() for image in images)
         write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
-        if self.store.refused:
-            file = directory.with_suffix("") / REFUSED  # its path once the cache is complete
-            log.warning("%s cannot be used: %s has the reasons", counted(len(self.store.refused), "image"), file)
         return {}
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +226,6 @@ def prepare_store(
     next call resumes interrupted work, unless bad input was the reason.
     """
     encoder.check()
-    root.mkdir(parents=True, exist_ok=True)
     frozen = encoder.fine_tune_from is None
     name = f"images-{encoder.backbone.rpartition('/')[2]}" if frozen else "images-pixels"
     if frozen and not any(root.glob(f"{name}-*/{SUMMARY}")):

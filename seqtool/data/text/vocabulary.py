@@ -12,6 +12,7 @@ import io
 import json
 import logging
 import re
+import sys
 import textwrap
 import unicodedata
 from abc import ABC, abstractmethod
@@ -27,7 +28,7 @@ import sentencepiece
 
 from seqtool.data.text.alignment import SPACE
 from seqtool.data.text.words import combining_marks, words_and_punctuation
-from seqtool.errors import InputError
+from seqtool.errors import InputError, place
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.runtime.files import parse_json
 from seqtool.settings import declarations
@@ -254,9 +255,8 @@ def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
         return dict.fromkeys(sides, load(directory / JOINT))
     files = [directory / f"{side}.vocabulary" for side in sides]
     if not all(path.exists() for path in files):
-        if is_pair:
-            raise InputError(f"{directory} has no vocabularies: expected {SOURCE} and {TARGET}, or {JOINT}.")
-        raise InputError(f"{directory} has no vocabulary: expected {TARGET}.")
+        expected = f"{SOURCE} and {TARGET}, or {JOINT}" if is_pair else TARGET
+        raise InputError(f"{place(directory)} has no vocabulary: expected a directory with {expected}.")
     return dict(zip(sides, map(load, files), strict=True))
 
 
@@ -283,9 +283,11 @@ def list_commonest(counts: Mapping[str, int]) -> str:
     return ", ".join(f"“{_printable(piece)}” ({count:,})" for piece, count in commonest)
 
 
-def unknown_sentence(counts: Mapping[str, int]) -> str:
-    """A sentence that names the unknown pieces, or the most frequent of them."""
-    return f"{'The commonest are' if len(counts) > MAX_NAMED_UNKNOWN else 'Unknown:'} {list_commonest(counts)}."
+def report_unknown(counts: Counter[str], where: str) -> None:
+    """Print on standard error how many unknown pieces there are, and name the most frequent of them."""
+    if counts:
+        listed = f"{'The commonest are' if len(counts) > MAX_NAMED_UNKNOWN else 'Unknown:'} {list_commonest(counts)}."
+        print(f"The model does not know {counts.total():,} words or pieces {where}. {listed}", file=sys.stderr)
 
 
 def _printable(piece: str) -> str:
