@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 echo "== Translate with a built-in model: which English words each Spanish word attended to"
-seqtool translate checkpoint=builtin/words format=grid <<< "I have a big cat but a small house."
+seqtool translate checkpoint=builtin/words words=marks format=grid <<< "I have a big cat but a small house."
 
 echo "== Prepare the built-in English-Spanish corpus"
 seqtool prepare
