@@ -1,4 +1,4 @@
-"""What programs and notebooks call: `load` a trained model, `train` one, and look at its `Run`.
+"""The Python interface: `load` a trained model, `train` one, and read the results of its `Run`.
 
 `import seqtool` imports this module, which takes 10 ms: torch, Hydra and matplotlib are imported when they are needed.
 """
@@ -99,7 +99,7 @@ class Run:
         return load(self.path, **settings)
 
 
-def train(*settings: str, **named: Any) -> Run:
+def train(*settings: str, **keyword_settings: Any) -> Run:
     """Train a model, or resume its run, as the command `seqtool train` does with these settings.
 
     seqtool.train("experiment=quickstart", "train.steps=500", run="first")
@@ -107,12 +107,12 @@ def train(*settings: str, **named: Any) -> Run:
     seqtool.train(run="first", train={"resume": True, "steps": 800})
 
     settings: arguments as on the command line, such as "train.steps=500" or "--config-dir=mine"
-    named: settings by name, those of a group as a dictionary; a value is a text, as on the command line, a number,
-        True, False, None, a path or a list of these
+    keyword_settings: settings by name, those of a group as a dictionary; a value is text, as on the command line, a
+        number, True, False, None, a path or a list of these
 
-    The run is written into runs/ in the working directory; messages are printed to standard output and error. Its
-    weights and scores are those of the command. Raises InputError where the command would refuse. Ctrl-C, or Interrupt
-    in a notebook, ends the run after the update in progress, saves a checkpoint from which it can be resumed, and
+    The run is written into runs/ in the working directory; messages are printed to standard output and error. The
+    weights and scores are the same as with the command. Raises InputError for bad input. Ctrl-C, or Interrupt in a
+    notebook, ends the run after the update in progress, saves a checkpoint from which it can be resumed, and
     raises KeyboardInterrupt.
     """
     from seqtool.runtime.spinning import limit_spinning
@@ -124,19 +124,19 @@ def train(*settings: str, **named: Any) -> Run:
     from seqtool.settings import leaves
 
     arguments.load.cache_clear()  # the user's own YAML files may have changed since the last call
-    written = [*settings, *(f"{name}={_written(name, value)}" for name, value in leaves(named))]
-    options, overrides, files = arguments.read(written, "train", config_directory())
+    command_line = [*settings, *(f"{name}={_format_value(name, value)}" for name, value in leaves(keyword_settings))]
+    options, overrides, files = arguments.read(command_line, "train", config_directory())
     if options.multirun or options.cfg:
         raise InputError("seqtool.train trains one run: leave out --multirun and --cfg.")
-    with _globals_restored():
+    with _preserve_globals():
         run = main.call(main.composed(overrides, files), files, overrides)
     if run is False:
         raise KeyboardInterrupt
     return Run(run)
 
 
-def _written(name: str, value: Any) -> str:
-    """The value of a setting as it is written on the command line."""
+def _format_value(name: str, value: Any) -> str:
+    """Format the value of a setting as on the command line."""
     from numbers import Real
 
     from seqtool.cli.arguments import quote
@@ -147,11 +147,11 @@ def _written(name: str, value: Any) -> str:
         return str(value).lower() if isinstance(value, Real) else str(value)
     if not isinstance(value, list | tuple):
         raise InputError(f"Setting '{name}' is a {type(value).__name__}: use text, a number, a path or a list of them.")
-    return f"[{','.join(quote(item) if isinstance(item, str) else _written(name, item) for item in value)}]"
+    return f"[{','.join(quote(item) if isinstance(item, str) else _format_value(name, item) for item in value)}]"
 
 
 @contextmanager
-def _globals_restored() -> Iterator[None]:
+def _preserve_globals() -> Iterator[None]:
     """Show the log within the context, as the command does. Afterwards restore the caller's logging, the state of
     Hydra, torch's random numbers and the number of CPU threads.
     """

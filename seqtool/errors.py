@@ -1,4 +1,4 @@
-"""Errors that users can put right: bad input, files that cannot be written, and too little memory."""
+"""Errors that users can fix: bad input, files that cannot be written, and too little memory."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ class OutOfMemoryError(InputError):
 
 
 class UnfinishedError(InputError):
-    """A preparation was interrupted, not because of its input. Its results are kept, and the next one resumes."""
+    """The preparation of data was interrupted, not because of its input. The next preparation resumes it."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -65,7 +65,7 @@ def full_disk(error: OSError) -> str | None:
     """The message, without a full stop, if a disk or quota is full or a file too large; None for any other error."""
     if error.errno not in NO_SPACE:
         return None
-    path = error.filename2 or error.filename or "a file"  # of a copy, filename2 is the file that is written
+    path = error.filename2 or error.filename or "a file"  # in a copy, filename2 is the file that is written
     if error.errno == EFBIG:
         return f"{path} cannot be written: it would exceed the limit on file sizes; raise it (ulimit -f unlimited)"
     return f"The disk is full: {path} cannot be written; make room"

@@ -262,6 +262,6 @@ def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
 def test_numbers_are_the_same_in_every_process() -> None:
     state = torch.get_rng_state()
     exercise = EXERCISES["masked_loss"]
-    first, second = exercise.drawn(CASES[1]), exercise.drawn(CASES[1])
+    first, second = exercise.draw(CASES[1]), exercise.draw(CASES[1])
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert torch.equal(state, torch.get_rng_state())

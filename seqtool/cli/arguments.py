@@ -1,6 +1,6 @@
 """Finds the YAML files of a command's settings, and prepares the command line's arguments for Hydra.
 
-Both are checked for errors that Hydra would ignore or misread without a message. Hydra's grammar refuses most of the
+Both are checked for errors that Hydra would ignore or misread without a message. Hydra's grammar refuses many of the
 characters that a file name may contain, and reads commas as sweeps and digits as numbers. So values of settings that
 are declared to hold names or text are quoted before Hydra sees them.
 """
@@ -182,9 +182,9 @@ def split(arguments: Sequence[str], command: str) -> tuple[argparse.Namespace, l
             os.fsencode(argument)
         except UnicodeEncodeError as error:
             raise InputError(f"{argument!a} contains an invalid character (an unpaired surrogate).") from error
-    options, unparsed = parser.parse_known_intermixed_args(arguments)
-    if unparsed:
-        raise InputError(f"Unknown option '{unparsed[0]}': settings are written key=value, without dashes.")
+    options, unknown_options = parser.parse_known_intermixed_args(arguments)
+    if unknown_options:
+        raise InputError(f"Unknown option '{unknown_options[0]}': settings are written key=value, without dashes.")
     takes_paths = positional(command) is not None
     settings: list[str] = []
     paths: list[str] = []
@@ -246,12 +246,12 @@ def _check_file(file: Path, group: str, files: ConfigFiles) -> None:
     all_groups, defaults = files.all_groups(), content.get("defaults", [])
     for entry in defaults if isinstance(defaults, list) else []:
         for key, choice in entry.items() if isinstance(entry, Mapping) else []:
-            other = re.sub(r"^(override|optional)? */?|@.*", "", key)
-            if other not in all_groups and not other.startswith("hydra"):
-                raise InputError(sentence([f"{file}: {unknown(other, all_groups, kind='group')}"]))
-            choices = files.choices(other)
+            other_group = re.sub(r"^(override|optional)? */?|@.*", "", key)
+            if other_group not in all_groups and not other_group.startswith("hydra"):
+                raise InputError(sentence([f"{file}: {unknown(other_group, all_groups, kind='group')}"]))
+            choices = files.choices(other_group)
             if isinstance(choice, str) and choice not in choices:
-                raise InputError(sentence([f"{file}: {unknown(choice, choices, kind=other)}"]))
+                raise InputError(sentence([f"{file}: {unknown(choice, choices, kind=other_group)}"]))
     if group != "experiment" and (files.folders[0] / group).is_dir():
         return  # the file is not a preset
     groups = {key for settings in files.files for key, value in load(settings).items() if isinstance(value, Mapping)}
@@ -286,8 +286,8 @@ def hydra_overrides(settings: Sequence[str], paths: Sequence[str], files: Config
     overrides = [quote_setting(setting, files) for setting in settings]
     if paths:
         overrides.append(f"{positional(files.command)}=[{','.join(map(quote, paths))}]")
-    stored = tuple(f"{group}." for group in stored_groups(files.command, overrides))
-    return [f"++{setting}" if setting.startswith(stored) else setting for setting in overrides]
+    stored_prefixes = tuple(f"{group}." for group in stored_groups(files.command, overrides))
+    return [f"++{setting}" if setting.startswith(stored_prefixes) else setting for setting in overrides]
 
 
 def quote_setting(setting: str, files: ConfigFiles) -> str:
@@ -300,46 +300,46 @@ def quote_setting(setting: str, files: ConfigFiles) -> str:
     match = OVERRIDE.fullmatch(setting)
     if match is None or not match["value"]:
         return setting
-    declared = declaration(match["key"], files)
+    properties = declaration(match["key"], files)
     start, value = f"{match['sign']}{match['key']}=", match["value"]
     exists = _exists(value)
-    if not declared.is_literal or (value == "null" and not exists):
+    if not properties.is_literal or (value == "null" and not exists):
         return setting
-    if declared.writes:
+    if properties.writes:
         names = files.outside_groups()
         for key in REFERENCE.findall(value):
             clause = "" if key.partition(".")[0] in names else unknown(key, files.settings())
             if "did you mean" in clause:
                 raise InputError(sentence([f"setting '{match['key']}' refers to an {clause}"]))
         return start + quote(value, [name for name in names if not declaration(name, files).writes])
-    list_pattern = r"^\[.+\]$" if declared.text else r"^\[.*\]$|,"
-    if not declared.several or exists or not re.search(list_pattern, value, re.DOTALL):
+    list_pattern = r"^\[.+\]$" if properties.text else r"^\[.*\]$|,"
+    if not properties.several or exists or not re.search(list_pattern, value, re.DOTALL):
         return start + quote(value)
-    bracketed = value.startswith("[") and value.endswith("]")
-    elements = list(_elements(value[1:-1])) if bracketed else _split_names(value)
+    has_brackets = value.startswith("[") and value.endswith("]")
+    elements = list(_elements(value[1:-1])) if has_brackets else _split_names(value)
     return f"{start}[{','.join(map(quote, elements))}]"
 
 
 def expand_names(config: DictConfig, files: ConfigFiles) -> None:
-    """Expand ~ and split a,b in settings that hold file names, in place. Make numbers in settings that hold text into
+    """Expand ~ and split a,b in settings that hold file names, in place. Convert numbers to text in settings that hold
     text, such as the value of run=${seed}.
 
     Values from YAML files then have the same meaning as on the command line.
     """
     for key, value in leaves(plain(config)):
-        declared = declaration(key, files)
-        is_text = declared.text or declared.writes
+        properties = declaration(key, files)
+        is_text = properties.text or properties.writes
         if is_text and isinstance(value, int | float):
             OmegaConf.update(config, key, str(value).lower())  # true, as in YAML
-        if is_text and isinstance(value, list) and not declared.several:
+        if is_text and isinstance(value, list) and not properties.several:
             raise InputError(f"Setting '{key}' must be text, not {value}.")
-        if declared.text or not isinstance(value, str | list):
+        if properties.text or not isinstance(value, str | list):
             continue
         names: Any = value
         if isinstance(value, str) and "," in value and not _exists(value):
-            if declared.several:
+            if properties.several:
                 names = _split_names(value)
-            elif declared.reads and all(map(_exists, _split_names(value.strip("[]")))):
+            elif properties.reads and all(map(_exists, _split_names(value.strip("[]")))):
                 raise InputError(f"{files.command} takes one file or directory for {key}=, not several: {value}.")
         if isinstance(names, str):
             names = expanded(names)
@@ -408,8 +408,8 @@ def check(config: Mapping[str, Any], data: str | None, files: ConfigFiles) -> No
     - file names as the splits of the corpus `data` if its splits are numbers of examples
     """
     existing = files.outside_groups()
-    if unexpected := [str(key) for key in config if key not in existing]:
-        raise InputError(sentence([unknown_setting(key, existing, {}, files) for key in unexpected]))
+    if unexpected_keys := [str(key) for key in config if key not in existing]:
+        raise InputError(sentence([unknown_setting(key, existing, {}, files) for key in unexpected_keys]))
     file = files.find(f"data/{data}")
     defaults = load(file) if file.exists() else {}
     for split in ("train", "valid", "test"):
@@ -429,10 +429,10 @@ def check_name(config: DictConfig) -> None:
     for key in references(config):
         group = OmegaConf.select(config, key)
         if isinstance(group, DictConfig):
-            inner = [
+            inner_names = [
                 name for name, value in plain(group).items() if isinstance(value, str | int) and name != "_target_"
             ]
-            example = f", such as ${{{key}.{inner[0]}}}" if inner else ""
+            example = f", such as ${{{key}.{inner_names[0]}}}" if inner_names else ""
             raise InputError(f"Setting 'run' refers to '{key}', a group of settings: refer to one of them{example}.")
 
 

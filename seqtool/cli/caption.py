@@ -43,9 +43,9 @@ def caption(config: DictConfig) -> None:
                 images = list(dict.fromkeys(images))
                 name_by_id: dict[int | str, str] = {}
                 for name in images:
-                    if (other := name_by_id.setdefault(coco_id(name), name)) != name:
+                    if (first_name := name_by_id.setdefault(coco_id(name), name)) != name:
                         raise InputError(
-                            f"{other} and {name} would both have the image id {coco_id(name)}: caption them in "
+                            f"{first_name} and {name} would both have the image id {coco_id(name)}: caption them in "
                             "separate commands, or choose format=jsonl."
                         )
             with writer.progress("caption", lambda: len(images)) as bar:

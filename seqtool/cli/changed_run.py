@@ -34,42 +34,42 @@ def add_new_run_advice(handle: resuming.RunHandle) -> Iterator[None]:
     """
     try:
         yield
-    except resuming.ChangedRunError as changed:
+    except resuming.ChangedRunError as error:
         checkpoint = handle.checkpoint
-        fits = checkpoint is not None and _fits(checkpoint, changed)
-        settings = _settings(changed, checkpoint) if checkpoint is not None and fits else []
+        fits = checkpoint is not None and _fits(checkpoint, error)
+        settings = _settings(error, checkpoint) if checkpoint is not None and fits else []
         advice = f" with its weights: seqtool train {shlex.join(settings)}" if settings else "."
-        raise InputError(f"{changed}, or start a new run{advice}") from changed
+        raise InputError(f"{error}, or start a new run{advice}") from error
 
 
-def _fits(checkpoint: Checkpoint, changed: resuming.ChangedRunError) -> bool:
+def _fits(checkpoint: Checkpoint, error: resuming.ChangedRunError) -> bool:
     """Whether the run's weights and vocabularies fit a model with the changed settings."""
-    if any(name.startswith(NEW_WEIGHTS) for name in changed.names):
+    if any(name.startswith(NEW_WEIGHTS) for name in error.names):
         return False
-    trusted = replace(checkpoint, trust=modules(changed.config.trust))
-    if tasks.task_of_data(changed.config) is not tasks.task_of_checkpoint(trusted):
+    trusted = replace(checkpoint, trust=modules(error.config.trust))
+    if tasks.task_of_data(error.config) is not tasks.task_of_checkpoint(trusted):
         return False
     try:
         predictor: Any = resolve_name(tasks.task_of_checkpoint(trusted).predictor)
-        predictor.read(replace(trusted, config={**checkpoint.config, "model": plain(changed.config.model)}))
+        predictor.read(replace(trusted, config={**checkpoint.config, "model": plain(error.config.model)}))
     except InputError:
         return False
     return True
 
 
-def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list[str]:
-    """The arguments of the command; an empty list if some group has no choice with the run's class."""
+def _settings(error: resuming.ChangedRunError, checkpoint: Checkpoint) -> list[str]:
+    """The arguments of the command that starts a new run; empty if a group has no choice with the run's class."""
     sources = HydraConfig.get().runtime.config_sources  # Hydra's own YAML files have the schema pkg
     files = ConfigFiles("train", [Path(source.path) for source in sources if source.schema == "file"])
     run, user_folders = checkpoint.path.parents[1], files.folders[1:]
-    config, base = plain(changed.config), OmegaConf.create(load(files.find("train")))
-    if any(name.split(".")[0] == "data" for name in changed.names):
+    config, base = plain(error.config), OmegaConf.create(load(files.find("train")))
+    if any(name.split(".")[0] == "data" for name in error.names):
         config["data"]["vocabulary"]["reuse"] = str(run)
     old_encoder, encoder = (model.get("encoder") or {} for model in (checkpoint.config["model"], config["model"]))
     if encoder.get("fine_tune_from", 0) is None and old_encoder.get("fine_tune_from") is not None:
         # The new run stores the annotation vectors of its frozen encoder, so it must start with the trained weights.
         encoder["weights"] = str(checkpoint.path / WEIGHTS)
-    outside_groups = _differences(base, {name: value for name, value in config.items() if name not in resuming.CLASSES})
+    top_settings = _differences(base, {name: value for name, value in config.items() if name not in resuming.CLASSES})
     choices, settings = [], []
     for group, default in files.groups.items():
         if group not in resuming.CLASSES:
@@ -86,8 +86,8 @@ def _settings(changed: resuming.ChangedRunError, checkpoint: Checkpoint) -> list
             choices.append(f"{group}={choice}")
         settings += differences[choice]
     options = [f"--config-dir={folder}" for folder in user_folders]
-    trust = resuming.trust_option(changed.config, resuming=True).split()
-    return [*options, f"init_from={run}", *choices, *settings, *outside_groups, *trust]
+    trust = resuming.trust_option(error.config, resuming=True).split()
+    return [*options, f"init_from={run}", *choices, *settings, *top_settings, *trust]
 
 
 def _defaults(group: str, choice: str, files: ConfigFiles) -> DictConfig:

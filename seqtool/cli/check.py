@@ -1,4 +1,4 @@
-"""`seqtool check NAME mine.Class`: compares an answer to an exercise with ours."""
+"""`seqtool check NAME mine.Class`: compares an answer to an exercise with the textbook solution."""
 
 from omegaconf import DictConfig
 from torch import nn
@@ -10,12 +10,12 @@ from seqtool.settings.classes import locate_target
 
 
 def check(config: DictConfig) -> None:
-    """Print all exercises, what one of them asks for, or that an answer is right. InputError if the answer is wrong."""
-    words = names(typed(declarations.Check, config).answer)
-    if not words:
+    """Print all exercises, the description of one, or that an answer is right. Raises InputError if it is wrong."""
+    arguments = names(typed(declarations.Check, config).answer)
+    if not arguments:
         print("\n".join(f"{name}({', '.join(exercise.arguments)})" for name, exercise in EXERCISES.items()))
         return
-    name, *answers = words
+    name, *answers = arguments
     if name not in EXERCISES:
         raise InputError(sentence([unknown(name, EXERCISES, kind="exercise")]))
     exercise = EXERCISES[name]
@@ -33,7 +33,7 @@ def check(config: DictConfig) -> None:
 
 
 def _load(name: str) -> Answer:
-    """The function called `name`, or an object of the class called so."""
+    """Import the function or class called `name`. A class is called without arguments to make the answer."""
     if "." not in name:
         raise InputError(f"'{name}' must name a function or class with its module, such as mine.Class.")
     try:

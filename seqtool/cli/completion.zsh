@@ -1,5 +1,5 @@
 _seqtool() {
-    local -a found=("${(@f)$(seqtool --complete "${(j: :)words[1,CURRENT]}" 2> /dev/null)}")
-    compadd -S '' -- $found
+    local -a completions=("${(@f)$(seqtool --complete "${(j: :)words[1,CURRENT]}" 2> /dev/null)}")
+    compadd -S '' -- $completions
 }
 compdef _seqtool seqtool

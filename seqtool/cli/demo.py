@@ -51,8 +51,8 @@ def demo(config: DictConfig) -> None:
     if not checkpoints:
         raise InputError("demo needs checkpoint=PATH, runs or checkpoints, a,b; leave it out for the built-in models.")
     token = settings.token or (None if settings.host in LOCAL_HOSTS else secrets.token_urlsafe(16))
-    listening = bound_socket(settings.host, settings.port)
-    port = listening.getsockname()[1]
+    listening_socket = bound_socket(settings.host, settings.port)
+    port = listening_socket.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host  # IPv6 addresses need brackets in a URL
     query = "" if token is None else f"?token={token}"
     print(f"Open http://{host}:{port}/{query}  (Ctrl-C ends it)", flush=True)
@@ -64,12 +64,12 @@ def demo(config: DictConfig) -> None:
 
         keep_memory()
         set_threads(settings.threads)
-        machine = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
-        return tasks.task_of_checkpoint(checkpoint).load([checkpoint], **machine)
+        device_settings = {"device": settings.device, "threads": settings.threads, "precision": settings.precision}
+        return tasks.task_of_checkpoint(checkpoint).load([checkpoint], **device_settings)
 
     engine = Engine([partial(load, checkpoint) for checkpoint in checkpoints])
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the application logs its errors itself
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # as does the answer to a malformed form
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer reports a malformed form
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(engine, host=settings.host, port=port, token=token),
@@ -86,7 +86,7 @@ def demo(config: DictConfig) -> None:
         )
     )
     with suppress(KeyboardInterrupt):  # raised again by uvicorn after it has shut down
-        server.run(sockets=[listening])
+        server.run(sockets=[listening_socket])
     if engine.state == "failed":
         raise InputError(engine.problem)
     if not engine.ends(MODEL_STOP_SECONDS):

@@ -96,12 +96,12 @@ def _check_all_used(config: DictConfig, task: str) -> None:
     has_data = OmegaConf.select(config, "data") is not None
     if config.checkpoint is None:
         checkpoint_settings = [name for name, setting in DECLARED.items() if setting.checkpoint]
-        changed = [name for name in (*checkpoint_settings, *_decoding_settings()) if _is_changed(config, name)]
-        if unused := (["data"] if has_data else []) + changed:
+        changed_names = [name for name in (*checkpoint_settings, *_decoding_settings()) if _is_changed(config, name)]
+        if unused := (["data"] if has_data else []) + changed_names:
             raise InputError(f"{', '.join(f'{name}=' for name in unused)} can only be given with checkpoint=PATH.")
-    used = _used_settings(tasks.evaluator(task))
+    used_names = _used_settings(tasks.evaluator(task))
     for name in (*(setting.name for setting in fields(EvaluationSettings)), *_decoding_settings()):
-        if name not in used and _is_changed(config, name):
+        if name not in used_names and _is_changed(config, name):
             if task != TRANSLATION:
                 raise InputError(f"{name}= means nothing for {tasks.task_by_name(task).outputs}.")
             other_task = next(other for other in TASKS if name in _used_settings(tasks.evaluator(other)))
@@ -131,9 +131,9 @@ def _is_changed(config: DictConfig, name: str) -> bool:
 
 def _evaluator(config: DictConfig, task: str) -> Evaluator:
     """The task's evaluator, with checked settings."""
-    several = {name for name, setting in DECLARED.items() if setting.several}
+    list_settings = {name for name, setting in DECLARED.items() if setting.several}
     values = {setting.name: config[setting.name] for setting in fields(EvaluationSettings)}
-    values |= {name: names(values[name]) for name in several & values.keys()}
+    values |= {name: names(values[name]) for name in list_settings & values.keys()}
     settings = typed(EvaluationSettings, values)
     evaluator: Evaluator = tasks.evaluator(task)(settings)
     evaluator.check(checkpoint=config.checkpoint is not None)
@@ -151,7 +151,7 @@ def _evaluator(config: DictConfig, task: str) -> Evaluator:
 def _evaluate_checkpoints(
     config: DictConfig, evaluator: Evaluator, checkpoints: "Sequence[Checkpoint]"
 ) -> tuple[dict[str, Any], Evaluation]:
-    """Evaluate the hypotheses of checkpoints. Returns the decoding settings that can change the scores too."""
+    """Evaluate the hypotheses of checkpoints. Returns the decoding settings that affect scores, and the scores."""
     # imported here because they import torch, which is not needed to score files
     from seqtool.runtime.devices import keep_memory, make_default
     from seqtool.runtime.distributed import is_first
@@ -164,14 +164,14 @@ def _evaluate_checkpoints(
             setattr(evaluator.settings, name, None)
     checkpoint = checkpoints[0]
     task = tasks.task_of_checkpoint(checkpoint)
-    used = _used_settings(type(evaluator))
-    names_used = [name for name in _decoding_settings() if name in used]
+    evaluator_settings = _used_settings(type(evaluator))
+    decoding_names = [name for name in _decoding_settings() if name in evaluator_settings]
     # The predictor gets only the settings that the user set: captioners have other defaults than configs/eval.yaml.
-    overridden = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
-    set_by_user = {name: config[name] for name in names_used if name in overridden or _is_changed(config, name)}
-    predictor = task.load(checkpoints, **set_by_user)
+    override_keys = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
+    user_values = {name: config[name] for name in decoding_names if name in override_keys or _is_changed(config, name)}
+    predictor = task.load(checkpoints, **user_values)
     make_default(predictor.device)
-    settings = {name: value for name, value in asdict(predictor.settings).items() if name in names_used}
+    settings = {name: value for name, value in asdict(predictor.settings).items() if name in decoding_names}
     decoding = {name: value for name, value in settings.items() if value is not None and DECLARED[name].scored}
     data = OmegaConf.select(config, "data")
     if data is not None and "_target_" in data:  # a corpus chosen by data=…
@@ -180,5 +180,5 @@ def _evaluate_checkpoints(
     # identify the cache of these data unless the overrides name other files or directories.
     overrides = {} if data is None else plain(data)
     predictor.config = {**predictor.config, "data": moved_data.data_settings(checkpoint, overrides, config.split)}
-    identifying = None if overrides.keys() & set(moved_data.SOURCES) else checkpoint
-    return decoding, evaluator.evaluate_checkpoint(predictor, EvaluationData(checkpoint=identifying))
+    cache_checkpoint = None if overrides.keys() & set(moved_data.SOURCES) else checkpoint
+    return decoding, evaluator.evaluate_checkpoint(predictor, EvaluationData(checkpoint=cache_checkpoint))

@@ -1,6 +1,6 @@
-"""Exercises that ask for code, and the comparison of an answer with ours.
+"""The exercises of `seqtool check`, and the comparison of an answer with the textbook solution.
 
-exercises.yaml has a textbook solution of each exercise, and known mistakes, which are changes of its text. If an answer
+exercises.yaml has a textbook solution of each exercise, and known mistakes, which are changes to its text. If an answer
 gives the same numbers as a changed solution, that change is the likely mistake.
 """
 
@@ -28,7 +28,9 @@ Answer = Callable[..., Any]  # takes the arguments by name and returns a tensor 
 
 
 class Case(NamedTuple):
-    """The sizes of the arguments.
+    """A test case, for which the arguments of an exercise are drawn.
+
+    B, T, S: the sizes of the axes
 
     padded: whether there is padding; in beam search, whether there is only one hypothesis so far
     scale: the factor of all arguments but the parameters
@@ -41,7 +43,7 @@ class Case(NamedTuple):
     scale: int = 1
 
     def shape(self, axes: str) -> list[int]:
-        """The shape that axes such as `B×4H` describe. K equals T; if S equals T, so does every size but B and V."""
+        """The shape that axes such as `B×4H` describe. K equals T; if S equals T and exceeds 1, so do H, D, E and A."""
         sizes = {"B": self.B, "T": self.T, "K": self.T, "S": self.S, "H": 6, "D": 7, "E": 8, "A": 9, "V": 13}
         sizes |= dict.fromkeys("HDEA", self.T) if self.S == self.T > 1 else {}
         return [int(axis[:-1] or 1) * sizes[axis[-1]] for axis in axes.split("×") if axis]
@@ -53,14 +55,14 @@ CASES = (
 )
 
 
-def _real(x: Tensor, case: Case) -> Tensor:
-    """B×T: true at real positions. Row b has b positions of padding at its end."""
+def _real_mask(x: Tensor, case: Case) -> Tensor:
+    """Make a mask, B×T, that is true at real positions. With padding, row b ends with b mod T padded positions."""
     return torch.arange(x.shape[1]) < x.shape[1] - torch.arange(case.B)[:, None] % x.shape[1] * case.padded
 
 
-DRAWN: Mapping[str, Callable[[Tensor, Case], Any]] = {  # arguments that are made from random numbers of their shape
-    "mask": lambda x, case: _real(x, case).where(torch.arange(case.B)[:, None] != 1, _real(x, case).flip(1)),
-    "labels": lambda x, case: torch.where(_real(x, case), 1 + (1e6 * x.abs()).long() % 12, PAD),
+CONVERSIONS: Mapping[str, Callable[[Tensor, Case], Any]] = {  # how some arguments are made from random numbers
+    "mask": lambda x, case: _real_mask(x, case).where(torch.arange(case.B)[:, None] != 1, _real_mask(x, case).flip(1)),
+    "labels": lambda x, case: torch.where(_real_mask(x, case), 1 + (1e6 * x.abs()).long() % 12, PAD),
     "lengths": lambda x, case: case.T - torch.arange(case.B) % case.T * case.padded,
     "total": lambda x, case: x.sort(1, descending=True)[0] + (torch.arange(case.T) < 9 - 8 * case.padded).log(),
     "log_p": lambda x, case: (x + (2.5 if case.T > 1 else -10) * F.one_hot(torch.tensor(EOS), 13)).log_softmax(-1),
@@ -69,13 +71,13 @@ DRAWN: Mapping[str, Callable[[Tensor, Case], Any]] = {  # arguments that are mad
 
 
 def described(axes: Mapping[str, str | float]) -> str:
-    """Arguments or results, each with its axes or its value."""
+    """List arguments or results, each with its axes or its value."""
     return ", ".join(f"{name} ({shape})" if shape else name for name, shape in axes.items())
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """What is asked for. exercises.yaml describes the fields."""
+    """An exercise: a function to write. exercises.yaml describes the fields."""
 
     equation: str
     arguments: Mapping[str, str | float]
@@ -86,15 +88,15 @@ class Exercise:
     real: str = ""
     differentiable: bool = True
 
-    def drawn(self, case: Case) -> dict[str, Any]:
-        """Random arguments, the same at every call."""
-        generator, drawn = torch.Generator().manual_seed(1), dict[str, Any](self.arguments)
+    def draw(self, case: Case) -> dict[str, Any]:
+        """Draw random arguments, the same at every call."""
+        generator, arguments = torch.Generator().manual_seed(1), dict[str, Any](self.arguments)
         for name, axes in self.arguments.items():
             if isinstance(axes, str):
                 normal = torch.randn(case.shape(axes), generator=generator, dtype=torch.float64)
                 factor = 1 if name in "WUvb" else case.scale  # parameters stay small
-                drawn[name] = DRAWN[name](normal, case) if name in DRAWN else factor * normal
-        return drawn
+                arguments[name] = CONVERSIONS[name](normal, case) if name in CONVERSIONS else factor * normal
+        return arguments
 
     def axes(self, case: Case) -> dict[int, str]:
         """The axes of arguments and results, by size."""
@@ -102,7 +104,7 @@ class Exercise:
         return {case.shape(axis)[0]: axis for axis in axes if axis[-1:].isalpha()}
 
     def sizes(self, case: Case) -> str:
-        """A case in words."""
+        """Describe a case in words."""
         sizes = [f"{axis}={case.shape(axis)[0]}" for axis in "BTKS" if axis in str(self.arguments.values())]
         padded = "with one hypothesis so far" if "total" in self.arguments else "with padding"
         return ", ".join(sizes + [padded] * case.padded + ["with large numbers"] * (case.scale > 1))
@@ -110,14 +112,14 @@ class Exercise:
     def known_mistakes(self) -> Iterator[tuple[str, Answer]]:
         """Yield the clause that describes each mistake, and the solution that makes it."""
         for mistake, replacements in self.mistakes.items():
-            for masked in ("", " ; -1e9 ⇒ -inf")[: 1 + ("-1e9" in self.textbook)]:  # differ if everything is masked
-                yield mistake, self.solution(replacements + masked)
+            for mask_change in ("", " ; -1e9 ⇒ -inf")[: 1 + ("-1e9" in self.textbook)]:  # differ only if all is masked
+                yield mistake, self.solution(replacements + mask_change)
         for order in map(", ".join, list(permutations(self.orders.split(", ")))[1:]):
             mistake = f"the gates are expected in the order {self.orders}, but yours are {order}"
             yield mistake, self.solution(f"lambda {self.orders}: ⇒ lambda {order}:")
 
     def small_changes(self) -> Iterator[tuple[str, Answer]]:
-        """The same for the textbook solution with one of the changes of exercises.yaml."""
+        """Yield a clause for each small change that exercises.yaml lists, and the solution with that change."""
         for pattern, replacements in CHANGES.items():
             for match in re.finditer(pattern, self.textbook):
                 before, after = self.textbook[: match.start()], self.textbook[match.end() :]
@@ -128,12 +130,12 @@ class Exercise:
                     yield f"{yours} is used where {ours} belongs", changed.solution()
 
     def pairs(self) -> Iterator[tuple[str, Answer]]:
-        """The same for two known mistakes at once."""
+        """Yield a clause for each two known mistakes, and the solution that makes both."""
         for (first, change), (second, other_change) in combinations(self.mistakes.items(), 2):
             yield f"{first}; and {second}", self.solution(f"{change} ; {other_change}")
 
     def solution(self, replacements: str = "") -> Answer:
-        """The textbook solution, or one with a mistake: with parts of its text replaced."""
+        """The textbook solution, or a wrong one that is made by replacements in its text, `old ⇒ new ; old ⇒ new`."""
         source = self.textbook
         for replacement in replacements.split(" ; "):
             old, _, new = replacement.partition(" ⇒")
@@ -157,7 +159,7 @@ LIBRARIES = ("<", *(str(Path(inspect.getfile(module)).parent) for module in (os,
 
 
 class Difference(NamedTuple):
-    """A difference from ours and the likely mistake, as clauses.
+    """A difference from the textbook solution and the likely mistake, as clauses.
 
     what: what differs
     mistake: the likely mistake; empty if none is known
@@ -174,20 +176,20 @@ Results = Tensors | Difference
 
 
 def compare(name: str, answer: Answer) -> Difference | None:
-    """The first difference between an answer and ours, in the results of all cases and then in the gradients."""
+    """The first difference of an answer from the textbook solution: in all cases' results, then in the gradients."""
     exercise = EXERCISES[name]
     for gradients in (False, True)[: 1 + exercise.differentiable]:
         cases = [case for case in CASES if case.scale == 1 or not gradients]
         ours = [_tensors(exercise.solution(), exercise, case, gradients) for case in cases]
-        again, *theirs = [_tensors(answer, exercise, case, gradients) for case in (cases[0], *cases)]
-        if not _equal(again, theirs[0]):
+        repetition, *theirs = [_tensors(answer, exercise, case, gradients) for case in (cases[0], *cases)]
+        if not _equal(repetition, theirs[0]):
             return Difference("two calls with the same numbers differ", "it draws random numbers or keeps something")
-        wrong = [i for i in range(len(cases)) if not _equal(ours[i], theirs[i])]
-        if wrong:
+        failures = [i for i in range(len(cases)) if not _equal(ours[i], theirs[i])]
+        if failures:
             mistake = "" if gradients else _find_mistake(exercise, ours, theirs)
-            first = _between(ours[wrong[0]], theirs[wrong[0]], exercise, [cases[i] for i in wrong])
+            first = _find_difference(ours[failures[0]], theirs[failures[0]], exercise, [cases[i] for i in failures])
             return Difference(
-                f"{first.what} ({exercise.sizes(cases[wrong[0]])})", mistake or first.mistake, first.error
+                f"{first.what} ({exercise.sizes(cases[failures[0]])})", mistake or first.mistake, first.error
             )
     return None
 
@@ -207,17 +209,17 @@ def _reason(message: str) -> str:
 
 def _tensors(answer: Answer, exercise: Exercise, case: Case, gradients: bool) -> Results:
     """The results, with 0 where they do not count; or each argument's gradient of a weighted sum of the results."""
-    inputs, before, default_dtype = exercise.drawn(case), exercise.drawn(case), torch.get_default_dtype()
+    inputs, originals, default_dtype = exercise.draw(case), exercise.draw(case), torch.get_default_dtype()
     leaves = {n: x.requires_grad_(gradients) for n, x in inputs.items() if torch.is_tensor(x) and x.is_floating_point()}
-    torch.set_default_dtype(torch.float64)  # of tensors that the answer makes without a type
+    torch.set_default_dtype(torch.float64)  # for tensors that the answer makes without a dtype
     try:
-        returned = answer(**inputs)
-        results = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+        output = answer(**inputs)
+        results = tuple(output) if isinstance(output, tuple | list) else (output,)
         if len(results) != len(exercise.results) or not all(isinstance(result, Tensor) for result in results):
             kinds = " and ".join(type(result).__name__ for result in results)
             return Difference(f"it returns {kinds}", f"what is asked for are tensors: {described(exercise.results)}")
         tensors: Tensors = dict(zip(exercise.results, results, strict=True))
-        for name, argument in before.items():
+        for name, argument in originals.items():
             if isinstance(argument, Tensor) and not torch.equal(argument, inputs[name]):
                 return Difference(f"the argument {name} is changed", _reason("in-place"))
         for name, result in tensors.items():
@@ -229,8 +231,8 @@ def _tensors(answer: Answer, exercise: Exercise, case: Case, gradients: bool) ->
         if not gradients:
             return tensors
         flat = torch.cat([result.flatten() for result in tensors.values()])
-        weighted = flat @ torch.arange(1, len(flat) + 1).cos()
-        values = torch.autograd.grad(weighted, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        weighted_sum = flat @ torch.arange(1, len(flat) + 1).cos()
+        values = torch.autograd.grad(weighted_sum, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return {f"the gradient of {name}": value for name, value in zip(leaves, values, strict=True)}
     except Exception as error:  # the user's code may raise anything
         return raised(error)
@@ -239,7 +241,7 @@ def _tensors(answer: Answer, exercise: Exercise, case: Case, gradients: bool) ->
 
 
 def _equal(ours: Results, theirs: Results) -> bool:
-    """Whether all tensors are equal up to rounding, where ours is not NaN; or whether neither has any."""
+    """Whether all tensors are equal up to rounding, where ours is not NaN. Two differences count as equal."""
     if isinstance(ours, Difference) or isinstance(theirs, Difference):
         return isinstance(ours, Difference) and isinstance(theirs, Difference)
     return all(_same(our, theirs[name]) for name, our in ours.items())
@@ -252,26 +254,26 @@ def _same(ours: Tensor, theirs: Tensor, tolerance: float = 1e-8) -> bool:
 
 
 def _find_mistake(exercise: Exercise, ours: Sequence[Results], theirs: Sequence[Results]) -> str:
-    """The mistake that gives the same results as theirs, without large numbers, which may overflow as well."""
-    usual = [case for case in CASES if case.scale == 1]  # they come first
+    """The mistake that gives the answer's results, except in the cases with large numbers, which may overflow."""
+    cases = [case for case in CASES if case.scale == 1]  # the first of CASES, as in `ours` and `theirs`
     pairs = [] if any(isinstance(their, Difference) for their in theirs) else exercise.pairs()
-    for mistake, wrong in chain(exercise.known_mistakes(), exercise.small_changes(), pairs):
-        results = (_tensors(wrong, exercise, case, gradients=False) for case in usual)
+    for mistake, solution in chain(exercise.known_mistakes(), exercise.small_changes(), pairs):
+        results = (_tensors(solution, exercise, case, gradients=False) for case in cases)
         triples = list(takewhile(lambda triple: _equal(*triple[:2]), zip(results, theirs, ours, strict=False)))
-        if len(triples) == len(usual) and any(isinstance(x, dict) and not _equal(x, our) for x, _, our in triples):
+        if len(triples) == len(cases) and any(isinstance(x, dict) and not _equal(x, our) for x, _, our in triples):
             return mistake
     return ""
 
 
-def _between(ours: Results, theirs: Results, exercise: Exercise, wrong: Sequence[Case]) -> Difference:
-    """The first tensor that differs in the first of the cases that are wrong."""
-    names: dict[str, Any] = {field: {getattr(case, field) for case in wrong} for field in Case._fields}
-    names |= {"sizes": {case[:3] for case in wrong}, "arguments": exercise.arguments}
+def _find_difference(ours: Results, theirs: Results, exercise: Exercise, wrong_cases: Sequence[Case]) -> Difference:
+    """Describe the first tensor that differs in the first of the wrong cases."""
+    names: dict[str, Any] = {field: {getattr(case, field) for case in wrong_cases} for field in Case._fields}
+    names |= {"sizes": {case[:3] for case in wrong_cases}, "arguments": exercise.arguments}
     if isinstance(theirs, Difference):
         return theirs._replace(mistake=_hint("sizes", names) or theirs.mistake)
     assert not isinstance(ours, Difference)
     name = next(name for name in ours if not _same(ours[name], theirs[name]))
-    our, their, axes = ours[name], theirs[name], exercise.axes(wrong[0])
+    our, their, axes = ours[name], theirs[name], exercise.axes(wrong_cases[0])
     missing, extra = Counter(our.shape) - Counter(their.shape), Counter(their.shape) - Counter(our.shape)
     lost, left = (" and ".join(axes.get(n, f"of length {n}") for n in sizes) for sizes in (missing, extra))
     names |= {"name": name, "our": our, "their": their, "ours": ours, "theirs": theirs, "lost": lost, "left": left}
@@ -283,8 +285,8 @@ def _between(ours: Results, theirs: Results, exercise: Exercise, wrong: Sequence
         return Difference(f"{name} is {shapes[0]} instead of {shapes[1]}", mistake)
     distance = (our.double() - their.double()).abs().nan_to_num(torch.inf, torch.inf).where(our != their, 0)
     index = torch.unravel_index(distance.argmax(), our.shape)
-    most = f"{distance.max():.4g} at {[*map(int, index)]}, where yours is {their[index]:.4g} and ours {our[index]:.4g}"
-    return Difference(f"{name}, {shapes[0]}, differs by up to {most}".replace(" at []", ""), mistake)
+    gap = f"{distance.max():.4g} at {[*map(int, index)]}, where yours is {their[index]:.4g} and ours {our[index]:.4g}"
+    return Difference(f"{name}, {shapes[0]}, differs by up to {gap}".replace(" at []", ""), mistake)
 
 
 def _hint(kind: str, names: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from seqtool.training import checkpoint, moved_data
 from seqtool.training.checkpoint import BUFFERS, VOCABULARY, Checkpoint
 from seqtool.training.saving import STATE
 
-CARD = "card.md"  # the file, and its template beside this module
+CARD = "card.md"  # the name of the model card, and of its template in this directory
 EXAMPLES = {"translation": "I have a cat.", "captioning": "photo.jpg", "language_modelling": "The old"}
 UNITS = ("pairs", "images", "captions", "lines", "characters")
 
@@ -41,7 +41,7 @@ def export(config: DictConfig) -> None:
         weights = {name: _in_half_precision(name, weight) for name, weight in weights.items()}
     record = {
         "task": original.task,
-        "config": _without_folders(original.config),
+        "config": _strip_directories(original.config),
         "progress": {name: value for name, value in original.progress.items() if name not in (*STATE, "seconds")},
         "versions": original.versions,
         "data": original.data,
@@ -77,12 +77,12 @@ def _usage(original: Checkpoint, path: str) -> str:
     return f"{usage} trust={','.join(original.trust)}" if original.trust else usage
 
 
-def _without_folders(value: Any) -> Any:
+def _strip_directories(value: Any) -> Any:
     """The value, such as a configuration, with the name of the file in place of each absolute path."""
     if isinstance(value, dict):
-        return {key: _without_folders(item) for key, item in value.items()}
+        return {key: _strip_directories(item) for key, item in value.items()}
     if isinstance(value, list):
-        return list(map(_without_folders, value))
+        return list(map(_strip_directories, value))
     return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
@@ -94,7 +94,7 @@ def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str
     settings: the settings of `export`
     """
     task, config, data = TASKS[original.task], original.config, original.config.get("data", {})
-    described = facts(replace(original, config=_without_folders({**config, "data": corpus_settings(data)})))
+    descriptions = facts(replace(original, config=_strip_directories({**config, "data": corpus_settings(data)})))
     cache = moved_data.find_cache(original, data)
     sizes = [
         f"{split} {', '.join(f'{counts[unit]:,} {unit}' for unit in UNITS if unit in counts)}"
@@ -102,7 +102,7 @@ def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str
     ]
     machine = [f"{key} {config[key]}" for key in ("device", "threads", "precision") if config.get(key) is not None]
     fields = {
-        **{label: _cell(text) for label, text in described.items()},
+        **{label: _cell(text) for label, text in descriptions.items()},
         **{"name": name, "path": repr(name), "quoted": shlex.quote(name), "usage": _usage(original, name)},
         **{"kind": task.model[0].upper() + task.model[1:], "command": task.command, "example": EXAMPLES[original.task]},
         "trust": f", trust={','.join(original.trust)!r}" if original.trust else "",

@@ -60,13 +60,13 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
     config: Any = OmegaConf.to_container(compose(hydra_overrides(overrides, [], files), files, sweep=True))
     choices = config.pop("hydra")["runtime"]["choices"]
     values = dict(leaves(config))
-    shown: set[str] = set()
+    shown_names: set[str] = set()
     title, *examples = _heading(files.files[0]) or [f"seqtool {name}"]
-    words = "[NAME [mine.Class]] " if name == "check" else "[PATH …] " if positional(name) else ""
-    sections = [title, f"Usage: seqtool {name} {words}[key=value …]"]
+    bare_arguments = "[NAME [mine.Class]] " if name == "check" else "[PATH …] " if positional(name) else ""
+    sections = [title, f"Usage: seqtool {name} {bare_arguments}[key=value …]"]
     sections += ["\n".join(["Examples", *examples])] if examples else []
     sections += ["Settings and their defaults"]
-    sections += [_body(file, "", values, shown, once=True) for file in files.files]
+    sections += [_body(file, "", values, shown_names, once=True) for file in files.files]
     for group in files.groups:
         choice = choices.get(group)
         lines = [f"  {group}={choice or '…'}  # choose from {', '.join(files.choices(group))}"]
@@ -75,11 +75,11 @@ def command(name: str, configs: Path, arguments: Sequence[str]) -> str:
         for file, prefix in included:
             if prefix:
                 lines.append(f"    {prefix.removesuffix('.')}:")
-            if body := _body(file, f"{start}{prefix}", values, shown, "      " if prefix else "    "):
+            if body := _body(file, f"{start}{prefix}", values, shown_names, "      " if prefix else "    "):
                 lines.append(body)
         sections.append("\n".join(lines))
-    added = [f"  {key}: {_yaml(value)}" for key, value in values.items() if key not in shown and value != {}]
-    sections += ["\n".join(added), f"`seqtool {name} --cfg job [key=value …]` prints the resulting configuration."]
+    extra = [f"  {key}: {_yaml(value)}" for key, value in values.items() if key not in shown_names and value != {}]
+    sections += ["\n".join(extra), f"`seqtool {name} --cfg job [key=value …]` prints the resulting configuration."]
     return "\n\n".join(filter(None, sections))
 
 
@@ -92,33 +92,33 @@ def completion(shell: str) -> str:
 
 def complete(line: str, configs: Path) -> list[str]:
     """The completions of the last word on a command line. A value without choices is completed as a file name."""
-    *before, word = line.split(" ")[1:] or [""]
-    if not before:
+    *words, word = line.split(" ")[1:] or [""]
+    if not words:
         return [f"{name} " for name in COMMANDS if name.startswith(word)]
-    if before[0] not in COMMANDS:
+    if words[0] not in COMMANDS:
         return []
-    if before[-1] in ("--config-dir", "-cd"):
+    if words[-1] in ("--config-dir", "-cd"):
         return _files(word)
     from seqtool.cli.arguments import config_files, positional
     from seqtool.settings.declarations import NONE, command_settings
 
     key, equals, value = word.partition("=")
-    files = config_files(before, before[0], configs)
+    files = config_files(words, words[0], configs)
     if equals:
-        choices = files.choices(key) if key in files.groups else command_settings(before[0]).get(key, NONE).choices
+        choices = files.choices(key) if key in files.groups else command_settings(words[0]).get(key, NONE).choices
         values = [f"{choice} " for choice in choices if choice.startswith(value)] if choices else _files(value)
         return [f"{key}={completed}" for completed in values]
-    arguments = dict(argument.split("=", 1) for argument in before if "=" in argument)
+    arguments = dict(argument.split("=", 1) for argument in words if "=" in argument)
     settings = files.outside_groups()
     for group, choice in files.groups.items():
         settings |= files.choice_settings(group, arguments.get(group, choice))
     branches = {name.rpartition(".")[0] for name in settings}
     names = {name for name in settings - branches if not name.endswith("_target_")} | files.groups.keys()
-    if before[0] == "check":  # its bare words are an exercise, and a class, which cannot be completed
+    if words[0] == "check":  # its bare words are an exercise, and a class, which cannot be completed
         exercises = re.findall(r"^(\w+):", Path(__file__).with_name("exercises.yaml").read_text("utf-8"), re.MULTILINE)
-        offered = {*exercises} - {"hints", "changes"} if len(before) == 1 else {}
-        return sorted(f"{name} " for name in offered if name.startswith(word))
-    paths = _files(word) if positional(before[0]) else []
+        candidates = {*exercises} - {"hints", "changes"} if len(words) == 1 else {}
+        return sorted(f"{name} " for name in candidates if name.startswith(word))
+    paths = _files(word) if positional(words[0]) else []
     return [*sorted(f"{name}=" for name in names if name.startswith(word)), *paths]
 
 
@@ -139,16 +139,16 @@ def _heading(file: Path) -> list[str]:
 
 
 def _body(
-    file: Path, start: str, values: Mapping[str, Any], shown: set[str], indent: str = "  ", *, once: bool = False
+    file: Path, start: str, values: Mapping[str, Any], shown_names: set[str], indent: str = "  ", *, once: bool = False
 ) -> str:
     """The lines of a YAML file's settings, with comments and with the resulting values.
 
     file: the YAML file
     start: the beginning of its settings' full names, such as `model.`
     values: the values of all settings of the configuration, by full name
-    shown: the full names of the settings shown so far, to which those of the file are added
+    shown_names: the full names of the settings shown so far, to which those of the file are added
     indent: the white space before each line
-    once: whether to leave out the settings that are in `shown` already
+    once: whether to leave out the settings that are in `shown_names` already
     """
     import yaml
 
@@ -165,10 +165,10 @@ def _body(
         if line is None or begin.line != end.line or begin.column == end.column:
             continue
         full_name = start + name
-        if once and full_name in shown:
+        if once and full_name in shown_names:
             lines[begin.line] = None
             continue
-        shown.add(full_name)
+        shown_names.add(full_name)
         value, default = values.get(full_name), defaults[name]
         if value != default or type(value) is not type(default):
             lines[begin.line] = f"{line[: begin.column]}{_yaml(value)}{line[end.column :]}"

@@ -35,7 +35,7 @@ log = logging.getLogger("seqtool")
 def inspect(config: DictConfig) -> None:
     """Describe a run, a checkpoint or a cache, or draw the curves of runs.
 
-    For a directory of runs, print a table; for a directory of caches, a line for each.
+    For a directory of runs, print a table; for a directory of caches, print a line for each.
     """
     settings = typed(declarations.Inspect, config)
     paths = [settings.checkpoint] if isinstance(settings.checkpoint, str) else settings.checkpoint or []
@@ -72,8 +72,8 @@ def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:
         if (run / FLOW).is_file() and (measurements := gradient_flow.read(run / FLOW)):
             flows[name] = measurements[-1]
     check_directory(folder, "plot")
-    if trained := _trained_runs(runs.values()):
-        print(_table(trained))
+    if trained_runs := _trained_runs(runs.values()):
+        print(_table(trained_runs))
     curves, gradients = ((folder / name).with_suffix(suffix) for name in (LEARNING_CURVES, GRADIENT_FLOW))
     figures = []
     with suppress(plots.NothingToDrawError):
@@ -109,8 +109,8 @@ def runs_by_name(paths: Sequence[str]) -> dict[str, Path]:
 
 def compare(runs: Mapping[Path, str]) -> None:
     """Print the runs of a sweep as a table, if there are several, each with the settings that distinguish it."""
-    if len(trained := _trained_runs(runs)) > 1:
-        print(_table(trained, settings=runs))
+    if len(trained_runs := _trained_runs(runs)) > 1:
+        print(_table(trained_runs, settings=runs))
 
 
 def _trained_runs(runs: Iterable[Path]) -> list[Path]:
@@ -127,16 +127,16 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
     for run in runs:
         try:
             checkpoints[run] = checkpoint.find(run, purpose="record")
-        except InputError as damaged:
-            log.warning("%s", damaged)
-    best_records = [opened.progress.get("best", {}) for opened in checkpoints.values()]
+        except InputError as error:
+            log.warning("%s", error)
+    best_records = [run_checkpoint.progress.get("best", {}) for run_checkpoint in checkpoints.values()]
     user_scores = dict.fromkeys(name for best in best_records for name in best if "." in name)
     scores = [score(name) for name in (*SCORES, *user_scores) if any(name in best for best in best_records)]
     rows = []
-    for (run, opened), best in zip(checkpoints.items(), best_records, strict=True):
-        classes = [_class_name(opened.config.get(group, {})) for group in ("model", "data")]
+    for (run, run_checkpoint), best in zip(checkpoints.items(), best_records, strict=True):
+        classes = [_class_name(run_checkpoint.config.get(group, {})) for group in ("model", "data")]
         values = [f"{best[metric.name]:.{metric.digits}f}" if metric.name in best else "-" for metric in scores]
-        row = [run.name, *classes, *values, f"{opened.progress['step']:,}", _minutes(opened.progress)]
+        row = [run.name, *classes, *values, f"{run_checkpoint.progress['step']:,}", _minutes(run_checkpoint.progress)]
         if settings is not None:
             row.insert(1, settings[run])
         rows.append([printable(cell) for cell in row])
@@ -146,21 +146,21 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
     return "\n".join(table(columns, rows))
 
 
-def facts(opened: checkpoint.Checkpoint) -> dict[str, str]:
+def facts(model_checkpoint: checkpoint.Checkpoint) -> dict[str, str]:
     """Describe the content of a checkpoint, its training and its scores, by label."""
-    config, progress = opened.config, opened.progress
+    config, progress = model_checkpoint.config, model_checkpoint.progress
     duration = f", {_minutes(progress)}" if "seconds" in progress else ""  # exported models have none
     return {
-        "checkpoint": str(opened.path),
+        "checkpoint": str(model_checkpoint.path),
         "model": _settings(config["model"]),
-        "parameters": f"{opened.parameters:,}",
-        "vocabularies": _vocabularies(opened),
+        "parameters": f"{model_checkpoint.parameters:,}",
+        "vocabularies": _vocabularies(model_checkpoint),
         "data": _settings(config.get("data", {})),
         "trained": f"{counted(progress['step'], 'step')}, {counted(progress.get('epoch', 0), 'epoch')}{duration}",
         "optimiser": _settings(config.get("optim", {})) + "; schedule " + _settings(config.get("schedule", {})),
         "scores": _scores(progress.get("last", {})),
         "best of run": _scores(progress.get("best", {})),
-        "versions": ", ".join(f"{name} {version}" for name, version in opened.versions.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in model_checkpoint.versions.items()),
     }
 
 
@@ -174,17 +174,17 @@ def _description(kind: Any, path: Path) -> str:
         raise InputError(f"{path / SUMMARY} is damaged: remove {path} and prepare again.") from error
 
 
-def _vocabularies(opened: checkpoint.Checkpoint) -> str:
+def _vocabularies(model_checkpoint: checkpoint.Checkpoint) -> str:
     """The kinds and sizes of a checkpoint's vocabularies."""
-    if "source" not in tasks.task_of_checkpoint(opened).corpus.sides:
-        target = vocabulary.load(opened.path / vocabulary.TARGET)
+    if "source" not in tasks.task_of_checkpoint(model_checkpoint).corpus.sides:
+        target = vocabulary.load(model_checkpoint.path / vocabulary.TARGET)
         return f"{target.form.kind} {len(target):,}"
-    source, target = vocabulary.load_all(opened.path, ("source", "target")).values()
+    source, target = vocabulary.load_all(model_checkpoint.path, ("source", "target")).values()
     return f"source {source.form.kind} {len(source):,}, target {target.form.kind} {len(target):,}"
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    """The settings of a group that are set, after the name of its class, and those of each group within it."""
+    """Describe a group: the name of its class, its settings that are not null, and those of each group within it."""
     groups: dict[str, list[str]] = {"": []}
     for key, value in leaves(settings):
         group, _, name = key.rpartition(".")

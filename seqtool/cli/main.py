@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from seqtool.cli.arguments import ConfigFiles
 
-FUNCTIONS = {  # the module and the function of each command that is not named like them
+FUNCTIONS = {  # the module and the function of each command whose name differs from theirs
     "eval": ("evaluate", "evaluate"),
     "report": ("report", "write_report"),
 }
@@ -54,12 +54,12 @@ HYDRA_OVERRIDES = (
 
 def main() -> None:
     """Run the installed command. Exits with 0, with 2 after an error in the user's input, or with 130 after Ctrl-C."""
-    # Garbage collection during imports would take a third of a short run. `_call` turns it on after the imports.
+    # Garbage collection during imports would take a third of a short run. `call` turns it on after the imports.
     gc.disable()
     # A signal that the process was started to ignore, as nohup does with SIGHUP, stays ignored.
-    handled = [number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    for number in handled:  # an orderly exit leaves no half-written files behind
-        signal.signal(number, lambda received, _: sys.exit(128 + received))
+    handled_signals = [number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    for number in handled_signals:  # an orderly exit leaves no half-written files behind
+        signal.signal(number, lambda signal_number, _: sys.exit(128 + signal_number))
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed in the shell, by <&- or >&-
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
@@ -69,7 +69,7 @@ def main() -> None:
     try:
         status = run(sys.argv[1:], config_directory())
     finally:
-        for number in handled:  # an exception while Python exits would print a traceback
+        for number in handled_signals:  # an exception while Python exits would print a traceback
             signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
     if status == INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # another Ctrl-C while Python exits would print a traceback
@@ -153,8 +153,8 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
     if options.multirun:
         return _sweep(settings, files)
     if options.cfg:
-        with explain_errors(settings, files, sweep=False), initialise_hydra(files) as (hydra, search):
-            overrides = [*HYDRA_OVERRIDES, *search, *settings]
+        with explain_errors(settings, files, sweep=False), initialise_hydra(files) as (hydra, search_path):
+            overrides = [*HYDRA_OVERRIDES, *search_path, *settings]
             hydra.show_cfg(command, overrides, options.cfg, options.package, options.resolve)
         return 0
     finished = call(composed(settings, files), files, settings) is not False
@@ -195,15 +195,15 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
 
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="seqtool-") as scratch,
+            tempfile.TemporaryDirectory(prefix="seqtool-") as temporary_directory,
             explain_errors(settings, files, sweep=True),
-            initialise_hydra(files) as (hydra, search),
+            initialise_hydra(files) as (hydra, search_path),
         ):
-            overrides = [*HYDRA_OVERRIDES, *search, "hydra.sweep.subdir=.", *force_swept_settings(settings, files)]
+            overrides = [*HYDRA_OVERRIDES, *search_path, "hydra.sweep.subdir=.", *force_swept_settings(settings, files)]
             if not any(setting.startswith(("hydra/launcher", "hydra.launcher")) for setting in settings):
                 # Hydra's multirun.yaml goes into a temporary directory. Launchers may need Hydra's own directory,
                 # multirun/DATE/TIME, to pass jobs to other machines.
-                overrides.append(f"hydra.sweep.dir={quote(scratch)}")
+                overrides.append(f"hydra.sweep.dir={quote(temporary_directory)}")
             with naming("multirun.yaml"):  # the only file that Hydra writes itself; a _JobError is not affected
                 hydra.multirun(files.command, job, overrides)
     except _JobError as job_error:
@@ -227,28 +227,28 @@ def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) ->
     command = files.command
     expand_names(config, files)
     values = plain(config)
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        needed = " and ".join(f"{key}=…" for key in missing)
-        raise InputError(f"{command} needs {needed} (see seqtool {command} --help).")
+    missing_keys = sorted(OmegaConf.missing_keys(config))
+    if missing_keys:
+        placeholders = " and ".join(f"{key}=…" for key in missing_keys)
+        raise InputError(f"{command} needs {placeholders} (see seqtool {command} --help).")
     check_name(config)
-    stored = "data" in stored_groups(command, settings, values.get("run"))
-    check(values, None if stored else HydraConfig.get().runtime.choices.get("data"), files)
+    is_stored = "data" in stored_groups(command, settings, values.get("run"))
+    check(values, None if is_stored else HydraConfig.get().runtime.choices.get("data"), files)
     name, function = FUNCTIONS.get(command, (command, command))
     module = importlib.import_module(f"seqtool.cli.{name}")
     if not gc.isenabled():  # `main` has disabled it
         gc.freeze()  # exempts imported objects from collection, since they stay until the process ends
         gc.enable()
-    lowered = MEMORY_SETTINGS.get(command, DECODING_MEMORY_SETTINGS)
+    memory_settings = MEMORY_SETTINGS.get(command, DECODING_MEMORY_SETTINGS)
     try:
-        with out_of_memory(lambda: f"in {command}: lower {lowered}."):
+        with out_of_memory(lambda: f"in {command}: lower {memory_settings}."):
             return getattr(module, function)(config)
     except OmegaConfBaseException as error:
-        removed = " ".join(setting for setting in settings if setting.startswith("~"))
-        if not removed:
+        removals = " ".join(setting for setting in settings if setting.startswith("~"))
+        if not removals:
             raise
         raise InputError(
-            f"{command} needs a setting that {removed} removes: override it with key=value instead."
+            f"{command} needs a setting that {removals} removes: override it with key=value instead."
         ) from error
 
 
@@ -265,7 +265,7 @@ def _message(error: InputError | OSError) -> str:
         return str(error)
     if error.filename is None:
         return f"{error.strerror}."
-    if (full := full_disk(error)) is not None:
-        return f"{full} and try again."
-    second = "" if error.filename2 is None else f" or '{error.filename2}'"
-    return f"'{error.filename}'{second} cannot be used: {error.strerror[0].lower()}{error.strerror[1:]}."
+    if (disk_message := full_disk(error)) is not None:
+        return f"{disk_message} and try again."
+    second_name = "" if error.filename2 is None else f" or '{error.filename2}'"
+    return f"'{error.filename}'{second_name} cannot be used: {error.strerror[0].lower()}{error.strerror[1:]}."

@@ -27,7 +27,7 @@ GRADIENTS_CAPTION = (
 
 
 def write_report(config: DictConfig) -> None:
-    """Write the report of runs. With settings of `eval`, write that of an evaluation, as `eval … report=FILE` does."""
+    """Write the report of runs. With settings of `eval`, report an evaluation, as `eval … report=FILE` does."""
     runs, output = [config.runs] if isinstance(config.runs, str) else list(config.runs or []), config.output
     keys = [override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task]
     eval_overrides = [f"{name}={OmegaConf.select(config, name)}" for name in keys if name not in ("runs", "output")]
@@ -65,7 +65,7 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
     settings = _settings(runs)  # raises InputError if a config.yaml is damaged
     verdicts = {name: list(verdict(run)) for name, run in runs.items()}
     sections: list[report.Section | None] = [
-        *(report.facts(f"Run {name}", _facts_on_lines(best)) for name, best in checkpoints.items()),
+        *(report.facts(f"Run {name}", _multiline_facts(best)) for name, best in checkpoints.items()),
         *(report.table(f"Verdict on {name}", VERDICT_COLUMNS, rows) for name, rows in verdicts.items() if rows),
         report.curves("Learning curves", _learning_curves(runs)),
         report.curves("Gradients through time", _gradients(runs), GRADIENTS_CAPTION),
@@ -78,24 +78,24 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
     print(f"Report: {file}")
 
 
-def _facts_on_lines(best: checkpoint.Checkpoint) -> dict[str, str]:
+def _multiline_facts(best: checkpoint.Checkpoint) -> dict[str, str]:
     """The facts about a checkpoint, with a line for each group of settings."""
     return {name: text.replace("; ", "\n") for name, text in facts(best).items()}
 
 
 def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     """A panel for each group of curves, with the curves of all runs."""
-    panels, places = [], {run: place for place, run in enumerate(runs)}
+    panels, run_indices = [], {run: index for index, run in enumerate(runs)}
     for label, lines in curve_panels({name: read_metrics(run / METRICS) for name, run in runs.items()}):
         titles = list(dict.fromkeys(title for _, title in lines))
-        labelled, looks = {}, {}
+        curves, looks = {}, {}
         for (run, title), line in lines.items():
             name, curve = f"{run}: {title}" if len(runs) > 1 else title, titles.index(title)
-            labelled[name] = line
-            looks[name] = {"colour": places[run], "dash": curve} if len(runs) > 1 else {"colour": curve}
+            curves[name] = line
+            looks[name] = {"colour": run_indices[run], "dash": curve} if len(runs) > 1 else {"colour": curve}
         title = titles[0] if len(titles) == 1 else label
         y_label = label.partition("\n")[0]
-        panels.append(report.panel(title, "updates", y_label, labelled, log=label == NORM, looks=looks))
+        panels.append(report.panel(title, "updates", y_label, curves, log=label == NORM, looks=looks))
     return panels
 
 
@@ -106,12 +106,12 @@ def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     """
     measurements: dict[str, dict[str, Any]] = {}
     looks: dict[str, dict[str, float]] = {}
-    for place, (name, run) in enumerate(runs.items()):
+    for run_index, (name, run) in enumerate(runs.items()):
         flows = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
-        shown = flows[-1:] if len(runs) > 1 else gradient_flow.evenly_spaced(flows)
-        for flow, opacity in zip(shown, opacities(len(shown)), strict=True):
+        shown_flows = flows[-1:] if len(runs) > 1 else gradient_flow.evenly_spaced(flows)
+        for flow, opacity in zip(shown_flows, opacities(len(shown_flows)), strict=True):
             label = f"{name}, step {flow['step']:,}" if len(runs) > 1 else f"step {flow['step']:,}"
-            measurements[label], looks[label] = flow, {"colour": place, "opacity": opacity}
+            measurements[label], looks[label] = flow, {"colour": run_index, "opacity": opacity}
     panels = []
     for (kind, stack), norms in gradient_panels(measurements).items():
         lines = {label: (range(1, len(values) + 1), values) for label, values in norms.items() if any(values)}
@@ -126,8 +126,8 @@ def _checkpoints(name: str, run: Path) -> report.Section | None:
     rows = []
     for path in [*checkpoint.list_checkpoints(run), *checkpoint.list_averages(run)]:
         progress = checkpoint.read(path, "record").progress
-        last = progress.get("last", {})
-        scores = ", ".join(format_scores(last)) if {"loss", "step"} <= last.keys() else "not validated"
+        last_scores = progress.get("last", {})
+        scores = ", ".join(format_scores(last_scores)) if {"loss", "step"} <= last_scores.keys() else "not validated"
         rows.append((path.name, f"{progress['step']:,}", f"{progress.get('epoch', 0)}", scores))
     return report.table(f"Checkpoints of {name}", ("checkpoint", "step", "epochs", "validation"), rows)
 
@@ -139,7 +139,7 @@ def _samples(run: Path) -> list[dict[str, Any]]:
 
 
 def _are_samples(record: Mapping[str, Any]) -> bool:
-    """Whether a line of JSON has the form of samples."""
+    """Whether a record of samples.jsonl has the expected form."""
     texts = [text for sample in record["samples"] for text in sample.values()]
     return isinstance(record["step"], int) and all(isinstance(text, str) for text in texts)
 
@@ -147,12 +147,12 @@ def _are_samples(record: Mapping[str, Any]) -> bool:
 def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
     """The settings of all runs side by side, as a table of those that differ and a table of all."""
     files = {name: path for name, run in runs.items() if (path := run / "config.yaml").is_file()}
-    by_setting: dict[str, dict[str, str]] = {}
+    values_by_setting: dict[str, dict[str, str]] = {}
     for name, path in files.items():
         for setting, value in leaves(load.__wrapped__(path)):  # not the cached content: a run may resume
-            by_setting.setdefault(setting, {})[name] = json.dumps(value, ensure_ascii=False)
-    rows = [(setting, *(values.get(name, "–") for name in files)) for setting, values in by_setting.items()]
+            values_by_setting.setdefault(setting, {})[name] = json.dumps(value, ensure_ascii=False)
+    rows = [(setting, *(values.get(name, "–") for name in files)) for setting, values in values_by_setting.items()]
     columns = "setting", *(files if len(runs) > 1 else ["value"])
-    differing = [row for row in rows if len(set(row[1:])) > 1]
-    tables = {"Settings that differ": differing, "Settings": rows}
+    differing_rows = [row for row in rows if len(set(row[1:])) > 1]
+    tables = {"Settings that differ": differing_rows, "Settings": rows}
     return [report.table(title, columns, table_rows) for title, table_rows in tables.items() if table_rows]

@@ -35,11 +35,11 @@ class ScoreSettings(declarations.Score, OutputSettings):
 
     def count(self) -> int:
         """The number of lines in each input. Raises InputError if the inputs differ in length or are empty."""
-        (name, count), *others = ((f"{name}={path}", count_lines(path) or 0) for name, path in self.inputs().items())
-        for other, lines in others:
+        (name, count), *counts = ((f"{name}={path}", count_lines(path) or 0) for name, path in self.inputs().items())
+        for other_name, lines in counts:
             if lines != count:
                 raise InputError(
-                    f"{name} has {count:,} lines but {other} has {lines:,}: they must be parallel, line by line."
+                    f"{name} has {count:,} lines but {other_name} has {lines:,}: they must be parallel, line by line."
                 )
         if not count:
             raise InputError(f"{name} is empty: it must have one text on each line.")
@@ -69,17 +69,17 @@ def score(config: DictConfig) -> None:
 def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total: int) -> None:
     """Score the lines window by window, and print a summary and the words that the model does not know."""
     nats, tokens = 0.0, 0
-    unknown = {"sources": Counter[str](), "references": Counter[str]()}
+    unknown_words = {"sources": Counter[str](), "references": Counter[str]()}
     with writer.progress("score", lambda: total) as bar:
         for sources, texts in _windows(settings):
             writer.warn_of_no_spaces(sources or [], texts)
-            scored: Sequence[Any] = model.forced(sources, texts, likeliest=settings.likeliest)
-            for source, prediction in zip(sources or [""] * len(texts), scored, strict=True):
+            predictions: Sequence[Any] = model.forced(sources, texts, likeliest=settings.likeliest)
+            for source, prediction in zip(sources or [""] * len(texts), predictions, strict=True):
                 nats -= prediction.log_probability
                 tokens += len(prediction.log_probabilities or ())
                 inputs = prediction.inputs()
-                unknown["sources"].update(inputs.get("source_unknown", ()))
-                unknown["references"].update(inputs["unknown"])
+                unknown_words["sources"].update(inputs.get("source_unknown", ()))
+                unknown_words["references"].update(inputs["unknown"])
                 writer.write(source, [prediction])
             bar.update(len(texts))
     if not tokens:
@@ -88,7 +88,7 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
     perplexity = math.exp(min(loss, 700))  # the exponential of more than 709 overflows
     size = f"{counted(writer.count, 'line')}, {counted(tokens, 'token')}"
     print(f"{size}: {loss:.4f} nats a token, perplexity {perplexity:.2f}", file=sys.stderr)
-    for side, counts in unknown.items():
+    for side, counts in unknown_words.items():
         report_unknown(counts, f"of the {side}")
 
 

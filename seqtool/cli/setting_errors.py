@@ -26,7 +26,7 @@ ConfigSource._get_header_dict = staticmethod(lambda text: _read_header(text.remo
 
 
 def compose(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> DictConfig:
-    """The configuration of a command, with Hydra's own settings in `hydra`; for a sweep, that of its first job.
+    """The configuration of a command, with Hydra's own settings in `hydra`; for a sweep, the first job's configuration.
 
     settings: overrides in Hydra's grammar
     files: the command's YAML files
@@ -34,23 +34,23 @@ def compose(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> Dict
 
     Raises InputError for settings that Hydra cannot compose.
     """
-    with explain_errors(settings, files, sweep=sweep), initialise_hydra(files) as (_, search):
-        single = [_first(setting) for setting in settings] if sweep else settings
-        return hydra.compose(files.command, [*search, *single], return_hydra_config=True)
+    with explain_errors(settings, files, sweep=sweep), initialise_hydra(files) as (_, search_path):
+        job_settings = [_keep_first_value(setting) for setting in settings] if sweep else settings
+        return hydra.compose(files.command, [*search_path, *job_settings], return_hydra_config=True)
 
 
 @contextmanager
 def initialise_hydra(files: ConfigFiles) -> Iterator[tuple[Any, list[str]]]:
     """Initialise Hydra with the package's YAML files, until the context ends.
 
-    Yields Hydra and the override with which it finds the user's own files; an empty list if there are none.
+    Yields Hydra, and a list with the override by which it finds the user's own files; it is empty if there are none.
     """
     package, *user_folders = files.folders
     addresses = ",".join(quote(f"file://{folder}") for folder in user_folders)
-    search = [f"hydra.searchpath=[{addresses}]"] if user_folders else []
+    search_path = [f"hydra.searchpath=[{addresses}]"] if user_folders else []
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(package), job_name="seqtool", version_base="1.3"):
-        yield GlobalHydra.instance().hydra, search
+        yield GlobalHydra.instance().hydra, search_path
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def explain_errors(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) 
 
 
 def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> str | None:
-    """A sentence that says why Hydra could not compose the settings or run the jobs; otherwise Hydra's own message.
+    """A sentence that says why Hydra could not compose the settings or run the jobs, if need be in Hydra's own words.
 
     None if the error concerns neither settings nor a launcher.
     """
@@ -88,10 +88,10 @@ def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sw
         return f"A YAML file cannot be read: {' '.join(str(error).split())}."
     try:
         clauses = _clauses(settings, files)
-    except composition_errors as file_error:  # in one of the user's own files
+    except composition_errors as file_error:  # the error is in one of the user's own files
         return _reason(file_error, (), files, sweep=sweep)
     for setting in () if sweep else settings:
-        if _sweep(setting) is not None:  # it has several values, but there is only one job
+        if _parse_sweep(setting) is not None:  # the setting has several values, but there is only one job
             key, _, value = setting.partition("=")
             is_list = key not in files.all_groups() and "(" not in value
             advice = f" (a list is written {key}=[{value}])" if is_list else ""
@@ -126,7 +126,7 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
                 clauses.append(foreign_setting(key, files))
             continue
         if not sign:
-            group_settings.append(_first(match[0]))
+            group_settings.append(_keep_first_value(match[0]))
         choices = files.choices(key)
         # a group that has a default cannot be left out
         allowed = [*choices, "null"] if files.groups[key] is None else choices
@@ -145,7 +145,7 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
     return [unknown_setting(name, existing, chosen_names, files) for name in names if name not in existing]
 
 
-def _sweep(setting: str) -> Override | None:
+def _parse_sweep(setting: str) -> Override | None:
     """The override that Hydra reads from a setting with several values; None for other settings."""
     try:
         override = OverridesParser.create().parse_override(setting)
@@ -154,7 +154,7 @@ def _sweep(setting: str) -> Override | None:
     return override if override.is_sweep_override() else None
 
 
-def _first(setting: str) -> str:
-    """The setting with the first of its values, if it has several."""
-    sweep = _sweep(setting)
+def _keep_first_value(setting: str) -> str:
+    """Keep only the first of a setting's values, if it has several."""
+    sweep = _parse_sweep(setting)
     return setting if sweep is None else f"{sweep.get_key_element()}={next(iter(sweep.sweep_string_iterator()))}"

@@ -31,9 +31,9 @@ class Sweep:
         settings = declarations.command_settings(command).items()
         self._output_settings = [name for name, setting in settings if setting.writes and not setting.text]
         self._jobs: list[tuple[str, ...]] = []  # each job's overrides
-        self._failed: list[int] = []  # the numbers of the jobs that failed
+        self._failed_jobs: list[int] = []  # the numbers of the jobs that failed
         self._run_names: set[str] = set()
-        self._written: set[Path] = set()  # the files that finished jobs have written
+        self._written_files: set[Path] = set()  # the files that finished jobs have written
         self.runs: dict[Path, int] = {}  # the directory of each run that was started, and the number of its job
 
     def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
@@ -49,7 +49,7 @@ class Sweep:
                 if path is None or (Path(path).exists() and not Path(path).is_file()):
                     continue
                 file = Path(expanded(path)).resolve()
-                if file in self._written:
+                if file in self._written_files:
                     raise InputError(
                         f"{setting}={path} was written by an earlier job of this sweep: name a different file for each "
                         f"job, such as {setting}=out-${{beam}}.txt if the jobs differ in beam."
@@ -63,13 +63,13 @@ class Sweep:
                     all_runs = set(RUNS.glob("*"))
                     runs = sorted(all_runs - earlier_runs if name is None else all_runs & {RUNS / str(name)})
                     self.runs |= dict.fromkeys(runs, len(self._jobs) - 1)
-            self._written |= outputs
+            self._written_files |= outputs
         except BrokenPipeError:
             raise
         except (InputError, OSError) as error:
             if _may_be_separate() or "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun then ends the waiting processes
                 raise
-            self._failed.append(len(self._jobs) - 1)
+            self._failed_jobs.append(len(self._jobs) - 1)
             self._report_error(error)
         else:
             if not finished:
@@ -77,19 +77,19 @@ class Sweep:
 
     def status(self) -> int:
         """The exit status. If there were several jobs, also print which of them failed."""
-        if not self._failed:
+        if not self._failed_jobs:
             return 0
         if len(self._jobs) > 1:
-            distinct = {number: self.distinct_overrides(number) for number in self._failed}
+            distinct = {number: self.distinct_overrides(number) for number in self._failed_jobs}
             jobs = "; ".join(f"job {number}, {text}" if text else f"job {number}" for number, text in distinct.items())
-            message = f"{len(self._failed)} of {len(self._jobs)} jobs failed: {jobs}."
+            message = f"{len(self._failed_jobs)} of {len(self._jobs)} jobs failed: {jobs}."
             print(f"seqtool: {printable(message)}", file=sys.stderr)
         return 2
 
     def distinct_overrides(self, number: int) -> str:
         """The overrides of a job, without those that all jobs share."""
-        shared = set(self._jobs[0]).intersection(*self._jobs)
-        return " ".join(setting for setting in self._jobs[number] if setting not in shared)
+        shared_overrides = set(self._jobs[0]).intersection(*self._jobs)
+        return " ".join(setting for setting in self._jobs[number] if setting not in shared_overrides)
 
     def _name_run(self, config: DictConfig) -> None:
         """Append the job's number to the name of its run if another job has, or may have, the same name.
@@ -100,10 +100,10 @@ class Sweep:
         check_name(config)
         if name is None:
             return
-        name, number = str(name), f"-{HydraConfig.get().job.num}"
+        name, suffix = str(name), f"-{HydraConfig.get().job.num}"
         is_shared = any(re.match(r"\+{0,2}run=", setting) for setting in self._jobs[-1]) and not references(config)
-        if is_shared or name in self._run_names or (_may_be_separate() and not name.endswith(number)):
-            name += number
+        if is_shared or name in self._run_names or (_may_be_separate() and not name.endswith(suffix)):
+            name += suffix
             config.run = escape(name)
         self._run_names.add(name)
 

@@ -96,11 +96,11 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     else:
         prepare = partial(job.task.prepare_again, config, last)
     cache = distributed.first_on_each_machine(prepare)
-    if refused := sum(split.get("refused", 0) for split in cache.summary["splits"].values()):
-        log.warning("%s cannot be used: %s has the reasons.", counted(refused, "image"), cache.directory / REFUSED)
-    data = moved_data.digests(cache)
+    if count := sum(split.get("refused", 0) for split in cache.summary["splits"].values()):
+        log.warning("%s cannot be used: %s has the reasons.", counted(count, "image"), cache.directory / REFUSED)
+    digests = moved_data.digests(cache)
     if last is not None:
-        resuming.check_data(last, data, config)
+        resuming.check_data(last, digests, config)
     model = _model(job, cache, handle, parts_for(machine.device), fresh=fresh)
     if job.train.gradient_flow:
         gradient_flow.check(model)
@@ -123,9 +123,9 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
         step = 0 if last is None else Progress.of(last).step
         tokens, unknown = cache.tokens()
         groups = optimisation.optimiser.param_groups
-        trained = sum(parameter.numel() for group in groups for parameter in group["params"])
+        parameter_count = sum(parameter.numel() for group in groups for parameter in group["params"])
         # The verdict on a run uses the numbers of parameters (trained from the start or later) and of training tokens.
-        sizes = {"parameters": trained, "train_tokens": tokens, "train_unknown": unknown}
+        sizes = {"parameters": parameter_count, "train_tokens": tokens, "train_unknown": unknown}
         metrics = MetricsLog(run, job.train, sizes, step=step)
         if distributed.is_first():
             write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(config)).encode())
@@ -133,7 +133,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
             "task": job.task.name,
             "config": plain(config),
             "versions": versions(torch=torch.__version__),
-            "data": data,
+            "data": digests,
         }
         trainer = Trainer(
             model,
@@ -157,9 +157,9 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> Path | Literal
     run, progress, device = trainer.checkpoints.run, trainer.progress, trainer.machine.device
     with onednn() as uses_onednn:
         library = " with oneDNN" if uses_onednn and device.type == "cpu" else ""
-        size = sum(parameter.numel() for parameter in trainer.model.parameters())
+        parameter_count = sum(parameter.numel() for parameter in trainer.model.parameters())
         devices, examples = f"{distributed.describe(device)}{library}", job.task.format_size(trainer.examples)
-        log.info("%s: %s parameters on %s, %s", run, f"{size:,}", devices, examples)
+        log.info("%s: %s parameters on %s, %s", run, f"{parameter_count:,}", devices, examples)
         finished = trainer.train(stop)
     if finished:
         print("\n".join([*summary(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Corpus)
 
-# Flags mark conspicuous translations and captions. The sentences in a report can be filtered by them.
+# Flags mark suspicious translations and captions. The sentences in a report can be filtered by them.
 EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
 UNKNOWN, UNATTENDED = "unknown words", "source words not attended to"
 # The least attention that a source word receives in total from all target words; 0.1 would flag half of all sentences.
@@ -80,8 +80,8 @@ class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaption
     def origin(self) -> dict[str, str]:
         """The names of the files or the test set that are scored, by setting."""
         declared = declarations.declared(type(self)).items()
-        read = {name: names(getattr(self, name)) for name, setting in declared if setting.reads}
-        return {name: ", ".join(files) for name, files in read.items() if files}
+        files_by_setting = {name: names(getattr(self, name)) for name, setting in declared if setting.reads}
+        return {name: ", ".join(files) for name, files in files_by_setting.items() if files}
 
     def problems(self) -> Iterator[str]:
         """Yield error messages for values out of their declared ranges, and for invalid settings of all tasks."""
@@ -188,9 +188,9 @@ class SystemsEvaluation(Evaluation):
         metrics = [name for name in score_names(self.task) if settings.ter or name != "ter"]
         references = [segment.references for segment in self.segments]
         used_scorers = scorers((*metrics, *settings.scores), references, **self.options)
-        compared = 1 if settings.baseline is None else 2  # the evaluated system and its baseline
+        compared_count = 1 if settings.baseline is None else 2  # the evaluated system and its baseline
         for title, output in zip(self._titles(), self.outputs, strict=True):
-            if len(systems) >= compared and settings.report is None:
+            if len(systems) >= compared_count and settings.report is None:
                 used_scorers = used_scorers[:1]  # a plot shows only the first score of the systems `beside`
             hypotheses = [output.hypotheses[segment.name] for segment in self.segments]
             systems[title] = System(hypotheses, used_scorers, samples=settings.bootstrap)
@@ -227,9 +227,9 @@ class SystemsEvaluation(Evaluation):
         return None if self.settings.baseline is None else Comparison(list(self.systems.values())[1], self.system)
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
-        compared = list(self.systems.values())[: 1 if self.settings.baseline is None else 2]
-        for segment, scored, *baseline in zip(self.segments, *(system.each() for system in compared), strict=True):
-            record = {self.segment_key: segment.name, "references": list(segment.references), **scored}
+        systems = list(self.systems.values())[: 1 if self.settings.baseline is None else 2]
+        for segment, scores, *baseline in zip(self.segments, *(system.each() for system in systems), strict=True):
+            record = {self.segment_key: segment.name, "references": list(segment.references), **scores}
             yield {**record, "baseline": baseline[0]} if baseline else record
 
     def details(self) -> Iterator[str]:

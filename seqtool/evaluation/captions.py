@@ -52,7 +52,7 @@ PICTURE_SIZE = 224  # side in pixels of a picture that is read from a file
 MAX_PNG_SIZE = 128  # pixels; pictures with a longer side are stored as JPEG
 JPEG_QUALITY = 80  # out of 100; Pillow's default is 75
 
-Caption = dict[str, Any]  # "text" and "words"; with attention also "grid" and rounded "weights"
+Caption = dict[str, Any]  # "text", "words"; with attention "grid", rounded "weights", and "chosen" if it is hard
 
 log = logging.getLogger(__name__)
 
@@ -90,12 +90,12 @@ class CaptionEvaluation(SystemsEvaluation):
         return brevity(self.system.statistics[0])
 
     def signatures(self) -> tuple[str, dict[str, str]]:
-        """The signature that coco-caption's scores share, and the signatures of scores with another one, by label."""
+        """The signature that coco-caption's scores share, and the signatures of the other scores, by label."""
         signatures = {score(name).label: self.system.signature(name) for name in self.system.values}
         common = next(iter(signatures.values()))
         return common, {label: signature for label, signature in signatures.items() if signature != common}
 
-    def meteor_and_spice_of_both(self) -> list[tuple[str, float, float]]:
+    def compare_meteor_and_spice(self) -> list[tuple[str, float, float]]:
         """METEOR and SPICE as (name, baseline's score, system's score). They have no intervals and no p-values."""
         if self.settings.baseline is None:
             return []
@@ -115,8 +115,8 @@ class CaptionEvaluation(SystemsEvaluation):
             record["intervals"] = {score(name).label: asdict(estimate) for name, estimate in estimates}
         if self.comparison is not None:
             record["comparison"] = self.comparison.record()
-            both = self.meteor_and_spice_of_both()
-            if java := {name: {"baseline": baseline, "system": system} for name, baseline, system in both}:
+            comparisons = self.compare_meteor_and_spice()
+            if java := {name: {"baseline": baseline, "system": system} for name, baseline, system in comparisons}:
                 record["comparison"]["java"] = java
         return record
 
@@ -132,7 +132,7 @@ class CaptionEvaluation(SystemsEvaluation):
             lines += ["", *self.likelihood.lines()]
         if self.comparison is not None:
             lines += ["", self.comparison.text()]
-        for name, baseline, system in self.meteor_and_spice_of_both():
+        for name, baseline, system in self.compare_meteor_and_spice():
             difference = f"difference {system - baseline:+.4f}, without p-value"
             lines.append(f"{name}: baseline {baseline:.4f}, system {system:.4f}, {difference}")
         return "\n".join(lines)
@@ -193,8 +193,8 @@ class CaptionEvaluator(Evaluator):
         if settings.java and settings.format == "jsonl":
             yield "java=true gives no scores of single captions: leave it out with format=jsonl."
         if settings.save_document_frequencies is not None:
-            hypotheses = settings.hypotheses, settings.baseline, settings.document_frequencies
-            is_scoring = checkpoint or settings.java or {*hypotheses, settings.output, settings.report} != {None}
+            files = settings.hypotheses, settings.baseline, settings.document_frequencies
+            is_scoring = checkpoint or settings.java or {*files, settings.output, settings.report} != {None}
             if is_scoring or len(settings.references) != 1:
                 yield "save_document_frequencies=FILE takes one references=FILE, and no setting of scoring."
             return
@@ -317,8 +317,8 @@ class CaptionEvaluator(Evaluator):
         """
         settings = self.settings
         for output in outputs[1:]:
-            common = dict.fromkeys(image for image in references if image in output.hypotheses)
-            check_images(common, references, hypotheses_name=output.name)
+            captioned_images = dict.fromkeys(image for image in references if image in output.hypotheses)
+            check_images(captioned_images, references, hypotheses_name=output.name)
         results: list[tuple[dict[str, float], list[str]]] = [({}, []) for _ in outputs]
         if settings.java:
             system_captions = [{image: output.hypotheses[image] for image in references} for output in outputs]
@@ -376,8 +376,8 @@ def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str,
         """The image of the references that `name` refers to; None if there is no such image, or several."""
         if name in references:
             return name
-        similar = [name] if name in references.other_names else image_names.find(name)
-        images = {references.other_names.get(other, other) for other in similar} & references.keys()
+        similar_names = [name] if name in references.other_names else image_names.find(name)
+        images = {references.other_names.get(other, other) for other in similar_names} & references.keys()
         images = images or by_short_name.get(_short_name(name), set())
         return next(iter(images)) if len(images) == 1 else None
 
@@ -409,15 +409,15 @@ def check_images(
     if unknown and len(missing) == len(references):
         raise InputError(
             f"{hypotheses_name} and {references_name} have no image in common: {hypotheses_name} has "
-            f"{_count(unknown).rstrip(',')}; {references_name} has {_count(missing).rstrip(',')}."
+            f"{_example(unknown).rstrip(',')}; {references_name} has {_example(missing).rstrip(',')}."
         )
     if missing:
         raise InputError(
-            f"{hypotheses_name} has no caption for {_count(missing)} of {references_name}: every image must have one."
+            f"{hypotheses_name} has no caption for {_example(missing)} of {references_name}: every image must have one."
         )
     if unknown:
         raise InputError(
-            f"{hypotheses_name} has captions for {_count(unknown)} that {references_name} does not have: "
+            f"{hypotheses_name} has captions for {_example(unknown)} that {references_name} does not have: "
             "remove them, or give the references of the same images. The references' images have names such as "
             f"{next(iter(getattr(references, 'other_names', None) or references))}."
         )
@@ -427,11 +427,11 @@ def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> N
     """Raise InputError if there are no images, or images without references. name: the file, for messages"""
     if not references:
         raise InputError(f"{name} has no images: there is nothing to score.")
-    if without := [image for image, captions in references.items() if not captions]:
-        raise InputError(f"{name} has no caption for {_count(without)}: every image needs at least one.")
+    if missing := [image for image, captions in references.items() if not captions]:
+        raise InputError(f"{name} has no caption for {_example(missing)}: every image needs at least one.")
 
 
-def _count(images: Sequence[str]) -> str:
+def _example(images: Sequence[str]) -> str:
     """The number of images and an example, for messages."""
     return f"image {images[0]}" if len(images) == 1 else f"{len(images):,} images, such as {images[0]},"
 
@@ -448,12 +448,12 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
     column = next((j for j, name in enumerate(evaluation.system.values) if name == "cider_d"), 0)  # orders the pictures
     segments = [(i, segment) for i, segment in enumerate(evaluation.segments) if segment.name in data_urls]
     scores = [values[0][column][i] or 0.0 for i, _ in segments]
-    ranked = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
-    shuffled = np.random.default_rng(0).permutation(len(scores)).tolist()
-    best, worst = ranked[:PICTURES_PER_ORDER], ranked[::-1][:PICTURES_PER_ORDER]
-    by_priority = list(dict.fromkeys([*best, *worst, *shuffled]))
-    card_indices, random = sorted(by_priority[:MAX_PICTURES]), shuffled[:PICTURES_PER_ORDER]
-    orders = {"best twelve": best, "worst twelve": worst, "random twelve": random, "all": card_indices}
+    ranking = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+    random_order = np.random.default_rng(0).permutation(len(scores)).tolist()
+    best, worst = ranking[:PICTURES_PER_ORDER], ranking[::-1][:PICTURES_PER_ORDER]
+    priority_order = list(dict.fromkeys([*best, *worst, *random_order]))
+    card_indices, random_indices = sorted(priority_order[:MAX_PICTURES]), random_order[:PICTURES_PER_ORDER]
+    orders = {"best twelve": best, "worst twelve": worst, "random twelve": random_indices, "all": card_indices}
     cards = []
     for i, segment in (segments[index] for index in card_indices):
         image, captions = str(segment.name), []

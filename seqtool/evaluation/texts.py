@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 @dataclass
 class TextEvaluation(Evaluation):
-    """The results of how well a text is predicted.
+    """The scores of a language model's predictions of a text.
 
     All symbols outside the vocabulary are the same token, UNK, so a text with many of them seems easier to predict.
 
@@ -69,8 +69,8 @@ class TextEvaluation(Evaluation):
         """
         nats, tokens, characters = self.token_nats, self.tokens, self.characters
         lines = len(tokens)
-        enough_lines = lines >= MIN_SEGMENTS or len(nats) <= MAX_BLOCK_TOKENS * lines
-        if enough_lines and 2 * characters.max() <= characters.sum():
+        has_enough_lines = lines >= MIN_SEGMENTS or len(nats) <= MAX_BLOCK_TOKENS * lines
+        if has_enough_lines and 2 * characters.max() <= characters.sum():
             return None
         size = min(MAX_BLOCK_TOKENS, max(1, len(nats) // MIN_SEGMENTS))
         starts = np.arange(0, len(nats), size)

@@ -32,7 +32,7 @@ from seqtool.view import plots, report
 if TYPE_CHECKING:
     from seqtool.predict.translator import Translator
 
-Split = Callable[[str], list[str]]  # splits a text into words
+Splitter = Callable[[str], list[str]]  # splits a text into words
 
 LIKELIEST_TOKENS = 5  # tokens that a report shows at each position of a translation
 
@@ -207,12 +207,12 @@ class TranslationEvaluator(Evaluator):
         """Evaluate hypotheses against references, and alignments against gold alignments."""
         settings, name, alignment = self.settings, str(self.settings.hypotheses), None
         hypotheses = read_translations(name)
-        segments, split = self.read_test_set(hypotheses)
+        segments, splitter = self.read_test_set(hypotheses)
         outputs = [Output(name, dict(enumerate(hypotheses, 1))), *self._read_other_outputs(segments)]
         if settings.alignments is not None:  # `problems` ensures that there are gold alignments too
             sources, references = _sources_and_references(segments)
-            links = read_alignments(settings.alignments, [sources, hypotheses, references], split, name=name)
-            alignment = _score_alignments(segments, [sure for sure, _ in links], split)
+            links = read_alignments(settings.alignments, [sources, hypotheses, references], splitter, name=name)
+            alignment = _score_alignments(segments, [sure for sure, _ in links], splitter)
         return self._evaluate(segments, outputs, alignment=alignment)
 
     def evaluate_checkpoint(self, predictor: "Translator", data: EvaluationData) -> TranslationEvaluation:
@@ -239,7 +239,7 @@ class TranslationEvaluator(Evaluator):
         outputs = [self._translate(predictor, [str(segment.source) for segment in segments]), *other_outputs]
         return self._evaluate(segments, outputs, alignment=alignment, training_counts=training_counts)
 
-    def read_test_set(self, hypotheses: Sequence[str] | None = None) -> tuple[list[Segment], Split]:
+    def read_test_set(self, hypotheses: Sequence[str] | None = None) -> tuple[list[Segment], Splitter]:
         """Read the test set that the settings name. Returns its segments and how alignments split a text into words.
 
         The settings are testset=NAME, or references=FILE[,FILE…] and optionally sources=FILE and gold=FILE.
@@ -259,13 +259,13 @@ class TranslationEvaluator(Evaluator):
         translation.check_lengths(lines, references, name=name, reference_names=reference_names)
         if settings.sources is not None:
             translation.check_lengths(lines, [sources], name=name, reference_names=[settings.sources])
-        golds, split = None, SPLITS[settings.words or "spaces"]
+        golds, splitter = None, SPLITS[settings.words or "spaces"]
         if settings.gold is not None:
             texts = [sources, references[0], *([] if hypotheses is None else [hypotheses])]
-            golds = read_alignments(settings.gold, texts, split, name=name)
-        return _segments(sources, references, golds), split
+            golds = read_alignments(settings.gold, texts, splitter, name=name)
+        return _segments(sources, references, golds), splitter
 
-    def test_set(self, translator: "Translator", data: EvaluationData) -> tuple[list[Segment], Split]:
+    def test_set(self, translator: "Translator", data: EvaluationData) -> tuple[list[Segment], Splitter]:
         """A model's test set, from `read_test_set` or a split of `data`, and how alignments split a text into words.
 
         If the split's files are gone, it is read from the cache of the data that the model was trained with.
@@ -290,13 +290,13 @@ class TranslationEvaluator(Evaluator):
             if data.checkpoint is None or moved_data.split_exists(corpus, split):
                 raise
             data_config = translator.config["data"]
-            cached = moved_data.texts(data.checkpoint, data_config, split)
-            if cached is None:
+            cached_split = moved_data.texts(data.checkpoint, data_config, split)
+            if cached_split is None:
                 raise InputError(
                     f"{error} {moved_data.missing_data_advice(data.checkpoint, data_config, [split])}"
                 ) from error
-            pairs = list(zip(cached.texts("source"), cached.texts("target"), strict=True))
-            alignments = cached.alignments()
+            pairs = list(zip(cached_split.texts("source"), cached_split.texts("target"), strict=True))
+            alignments = cached_split.alignments()
         if not pairs:
             raise InputError(f"The split '{split}' has no sentences: there is nothing to score.")
         sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
@@ -367,11 +367,11 @@ class TranslationEvaluator(Evaluator):
         if not samples:
             return []
         lengths, unit = translation.lengths(sources)
-        fitting = [line for line, length in enumerate(lengths, 1) if 10 <= length <= 20]
-        if not fitting and self.settings.plot is not None:
+        candidate_lines = [line for line, length in enumerate(lengths, 1) if 10 <= length <= 20]
+        if not candidate_lines and self.settings.plot is not None:
             print(f"samples={samples}: no source has 10 to 20 {unit}, so none is drawn.", file=sys.stderr)
-        order = np.random.default_rng(seed).permutation(len(fitting))
-        return sorted(fitting[index] for index in order[:samples])
+        order = np.random.default_rng(seed).permutation(len(candidate_lines))
+        return sorted(candidate_lines[index] for index in order[:samples])
 
     def _evaluate(self, segments: Sequence[Segment], outputs: Sequence[Output], **fields: Any) -> TranslationEvaluation:
         """Evaluate the systems. fields: further fields of the evaluation"""
@@ -381,12 +381,12 @@ class TranslationEvaluator(Evaluator):
         tokenize = self.tokeniser(lambda: translation.fitting_tokeniser(references, language=language))
         if settings.ter and tokenize in translation.CHARACTER_TOKENISERS:
             log.info("TER compares words between spaces, and this text has few spaces: leave it out with ter=false.")
-        scored_names = [settings.hypotheses or "The output of the model", *names(settings.baseline)]
-        for name, output in zip(scored_names, outputs, strict=False):
-            ends = sum(line.endswith(" .") for line in output.hypotheses.values())
-            if ends >= translation.TOKENISED_LINES and tokenize != "none":  # BLEU would tokenise it a second time
+        system_names = [settings.hypotheses or "The output of the model", *names(settings.baseline)]
+        for name, output in zip(system_names, outputs, strict=False):
+            count = sum(line.endswith(" .") for line in output.hypotheses.values())
+            if count >= translation.TOKENISED_LINES and tokenize != "none":  # BLEU would tokenise it a second time
                 log.warning(
-                    f"{name} looks tokenised ({ends:,} lines end in ' .'), but tokenize={tokenize} expects "
+                    f"{name} looks tokenised ({count:,} lines end in ' .'), but tokenize={tokenize} expects "
                     "untokenised text: detokenise it, or set tokenize=none if all texts are tokenised alike."
                 )
         if settings.bootstrap and settings.baseline is not None and len(segments) < MIN_SEGMENTS:
@@ -403,11 +403,11 @@ class TranslationEvaluator(Evaluator):
         return evaluation
 
 
-def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], split: Split) -> AlignmentScores:
+def _score_alignments(segments: Sequence[Segment], links: Sequence[set[Link]], splitter: Splitter) -> AlignmentScores:
     """Score links between the words of each segment's source and first reference by its gold alignment."""
     golds = [segment.gold or (set(), set()) for segment in segments]
     sizes = [
-        (len(split(source)), len(split(target)))
+        (len(splitter(source)), len(splitter(target)))
         for source, target in zip(*_sources_and_references(segments), strict=True)
     ]
     return AlignmentScores.of(links, golds, sizes)
@@ -440,11 +440,11 @@ def read_translations(path: str) -> list[str]:
     return translations
 
 
-def read_alignments(path: str, texts: Sequence[Sequence[str]], split: Split, *, name: str) -> list[Gold]:
+def read_alignments(path: str, texts: Sequence[Sequence[str]], splitter: Splitter, *, name: str) -> list[Gold]:
     """Read a file of alignments in Pharaoh format.
 
     texts: the sources and one or more translations; a link must be between words of a source and a translation
-    split: how a line is split into words
+    splitter: how a line is split into words
     name: the file with the aligned lines, for messages
     """
     alignments = [
@@ -453,14 +453,14 @@ def read_alignments(path: str, texts: Sequence[Sequence[str]], split: Split, *, 
     if len(alignments) != len(texts[0]):
         counts = f"{path} has {len(alignments):,} lines but {name} has {len(texts[0]):,}"
         raise InputError(f"{counts}: they must be parallel.")
-    _check_links(alignments, texts, split, name=path)
+    _check_links(alignments, texts, splitter, name=path)
     return alignments
 
 
-def _check_links(alignments: Sequence[Gold], texts: Sequence[Sequence[str]], split: Split, *, name: str) -> None:
+def _check_links(alignments: Sequence[Gold], texts: Sequence[Sequence[str]], splitter: Splitter, *, name: str) -> None:
     """Raise InputError for a link to a word that does not exist. The arguments are those of `read_alignments`."""
     for number, ((sure, possible), *lines) in enumerate(zip(alignments, *texts, strict=True), 1):
-        source_length, *target_lengths = (len(split(line)) for line in lines)
+        source_length, *target_lengths = (len(splitter(line)) for line in lines)
         target_length = max(target_lengths)
         for i, j in sorted(sure | possible):
             if i >= source_length or j >= target_length:
@@ -480,13 +480,13 @@ def _sacrebleu_texts(name: str, langpair: str | None) -> list[list[str]]:
     if langpair not in pairs:
         raise InputError(f"testset={name} needs langpair=…, one of {', '.join(pairs)}.")
     stem = Path(sacrebleu.utils.SACREBLEU_DIR, name, f"{name.replace('/', '_')}.{langpair}")
-    expected = [Path(f"{stem}.src"), Path(f"{stem}.ref")]  # files that sacreBLEU or the user puts there
-    texts = [list(read_lines(file)) for file in expected if file.is_file()]
+    local_files = [Path(f"{stem}.src"), Path(f"{stem}.ref")]  # files that sacreBLEU or the user puts there
+    texts = [list(read_lines(file)) for file in local_files if file.is_file()]
     if len(texts) == 2 and len(texts[0]) == len(texts[1]):
         return texts
     download = LibraryDownload(
         subject=f"testset={name}",
-        advice=f"put its text, one sentence per line, into {expected[0]} and {expected[1]}",
+        advice=f"put its text, one sentence per line, into {local_files[0]} and {local_files[1]}",
         addresses=sacrebleu.DATASETS[name].data or [],
     )
     files = download.run(

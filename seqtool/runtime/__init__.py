@@ -1,1 +1,1 @@
-"""The machine: devices, precision, processes, files and the network."""
+"""Code close to hardware and operating system: devices, precision, processes, files and the network."""

@@ -1,4 +1,4 @@
-"""Reads the defaults of settings from configs/, the only place where they stand."""
+"""Reads the defaults of settings from configs/, the only place where they are written."""
 
 from collections.abc import Mapping
 from functools import cache

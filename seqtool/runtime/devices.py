@@ -13,7 +13,7 @@ from seqtool.runtime import distributed
 from seqtool.settings import declarations
 
 MODEL_TOO_LARGE = (
-    "for the model's weights: end what else takes memory there, choose a smaller model, or device=cpu for a GPU's."
+    "for the model's weights: close other programs, choose a smaller model, or set device=cpu if a GPU is full."
 )
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 _default_threads: list[int] = []  # the number that torch chose; empty unless another number is set
@@ -54,7 +54,7 @@ def find_device(name: str) -> torch.device:
         )
     if name == "cuda" and distributed.local_rank() is not None:
         rank, count = distributed.local_rank() or 0, torch.cuda.device_count()
-        sees_only_its_own = count == 1 and distributed.is_alone_on_gpu()  # if the launcher hides the others
+        sees_only_its_own = count == 1 and distributed.is_alone_on_gpu()  # the launcher hides the others
         if not sees_only_its_own and (count < 2 or rank >= count):
             raise InputError(
                 f"More processes were started than the {_gpus(count)} that torch sees here: lower --nproc-per-node, or "
@@ -68,8 +68,8 @@ def find_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda", "mps") or (device.type == "mps" and not torch.backends.mps.is_available()):
         raise InputError(f"device={name} cannot be used by seqtool here; use device=auto or device=cpu.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        seen = f"torch {torch.__version__} sees {_gpus(torch.cuda.device_count())}"
-        raise InputError(f"device={name} does not exist here: {seen}; use device=auto or device=cpu.")
+        torch_sees = f"torch {torch.__version__} sees {_gpus(torch.cuda.device_count())}"
+        raise InputError(f"device={name} does not exist here: {torch_sees}; use device=auto or device=cpu.")
     return device
 
 
@@ -84,7 +84,7 @@ def _gpus(count: int) -> str:
     if count:
         return f"{count} GPU{'s' if count > 1 else ''}"
     if torch.version.cuda is None and torch.version.hip is None:
-        return "0 GPUs (it was built without CUDA: pytorch.org/get-started has one with it)"
+        return "0 GPUs (it was built without CUDA: see pytorch.org/get-started for a build with it)"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     reasons = [] if visible is None else [f"CUDA_VISIBLE_DEVICES='{visible}' hides all others"]
     try:
@@ -110,22 +110,22 @@ def computing_on(device: torch.device, threads: int | None = None) -> Iterator[N
     restored afterwards.
     """
     names_a_gpu = device.type == "cuda" and device.index is not None
-    before = torch.get_num_threads()
+    previous_threads = torch.get_num_threads()
     with torch.cuda.device(device) if names_a_gpu else nullcontext():
         try:
-            if threads not in (None, before):
+            if threads not in (None, previous_threads):
                 torch.set_num_threads(threads)
             yield
         finally:
-            if threads not in (None, before):
-                torch.set_num_threads(before)
+            if threads not in (None, previous_threads):
+                torch.set_num_threads(previous_threads)
 
 
 def keep_memory() -> None:
     """Have glibc's malloc keep freed memory, and torch ask Linux for pages of 2 MiB.
 
-    By default malloc returns memory, so that the logits of every step are new memory, with a page fault for each 4 KiB.
-    Tensors that begin at a large page also leave fewer gaps, so that less memory is used in total.
+    By default malloc returns freed memory to Linux, so that the logits of every step are new memory, with a page fault
+    for each 4 KiB. Tensors that begin at a large page also leave fewer gaps, so that less memory is used in total.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads this when it allocates the first tensor of 2 MiB
     with suppress(AttributeError, OSError, TypeError):  # there is no glibc

@@ -1,7 +1,7 @@
 """The processes that torchrun starts, which work together through torch.distributed.
 
 All processes run the same command on the same input. They divide the work and exchange the results. Only the first
-process reads standard input, writes files and prints. A single process is a group of one, without any of the costs.
+process reads standard input, writes files and prints. A single process is a group of one, without any overhead.
 
 A process that fails records the cause in the store through which the processes found each other. torchrun's own store
 outlives the processes. So each machine reports a cause only once, even though torchrun restarts all processes whatever
@@ -74,10 +74,10 @@ def group() -> Iterator[None]:
     InputError, raises it with the same message.
     """
     global _rank, _size
-    members = int(os.environ.get("WORLD_SIZE", 1)) if dist.is_torchelastic_launched() else 1
+    process_count = int(os.environ.get("WORLD_SIZE", 1)) if dist.is_torchelastic_launched() else 1
     if not dist.is_torchelastic_launched():
         _check_launcher()
-    if members == 1 or _size > 1:
+    if process_count == 1 or _size > 1:
         yield
         return
     try:
@@ -170,16 +170,16 @@ def parallel_map(function: Callable[[X], Y], items: Sequence[X]) -> list[Y]:
     global _rank, _size
     if _size == 1:
         return [function(item) for item in items]
-    before = _rank, _size
+    previous_group = _rank, _size
     shard = items[_rank::_size]
     try:
         _rank, _size = 0, 1
         shard_results = [function(item) for item in shard]
     finally:
-        _rank, _size = before
+        _rank, _size = previous_group
     results: list[Any] = [None] * len(items)
-    for process, part in enumerate(gather(shard_results)):
-        results[process::_size] = part
+    for process, process_results in enumerate(gather(shard_results)):
+        results[process::_size] = process_results
     return results
 
 
@@ -207,7 +207,7 @@ def from_first(function: Callable[[], X]) -> X:
 def first_on_each_machine(function: Callable[[], X]) -> X:
     """The function's result. The first process of each machine calls it before the others, which can use its files.
 
-    The others wait, however long it takes. If it raises InputError in a first process, all processes do.
+    The others wait, however long it takes. If the function raises InputError in a first process, all processes do.
     """
     if _size == 1:
         return function()
@@ -261,8 +261,8 @@ class DistributedLoss:
 
     def __init__(self, loss: nn.Module) -> None:
         self._loss = loss
-        self._wrapped: Any = loss
-        self._trained = -1  # the number of trained parameters when the loss was wrapped
+        self._wrapped_loss: Any = loss
+        self._trainable_count = -1  # the number of trainable parameters when the loss was wrapped
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[Any]:
@@ -271,24 +271,24 @@ class DistributedLoss:
         Gradients accumulate, and are exchanged only for the `last` batch of a step. The set of trained parameters may
         change from one step to the next.
         """
-        trained = sum(parameter.requires_grad for parameter in self._loss.parameters())
-        if _size > 1 and trained != self._trained:
+        trainable_count = sum(parameter.requires_grad for parameter in self._loss.parameters())
+        if _size > 1 and trainable_count != self._trainable_count:
             warnings.filterwarnings("ignore", "Grad strides do not match")  # harmless, for matrices with one row
-            self._wrapped, self._trained = DistributedDataParallel(self._loss), trained
-        with nullcontext() if last or _size == 1 else self._wrapped.no_sync():
-            yield self._wrapped
+            self._wrapped_loss, self._trainable_count = DistributedDataParallel(self._loss), trainable_count
+        with nullcontext() if last or _size == 1 else self._wrapped_loss.no_sync():
+            yield self._wrapped_loss
 
 
 def _check_launcher() -> None:
-    """Raise InputError if another launcher than torchrun started several processes, which would all do the same work.
+    """Raise InputError if a launcher other than torchrun started several processes, which would all do the same work.
 
     srun only causes a warning: it sets no rank for torch, and may be starting torchrun itself or different commands.
     """
-    sizes = ["OMPI_COMM_WORLD_SIZE", *(["WORLD_SIZE"] if "RANK" in os.environ else [])]
-    for variable in sizes:
+    size_variables = ["OMPI_COMM_WORLD_SIZE", *(["WORLD_SIZE"] if "RANK" in os.environ else [])]
+    for variable in size_variables:
         if (size := os.environ.get(variable, "1")).isdecimal() and int(size) > 1:
             raise InputError(
-                f"{variable}={size} shows that another launcher than torchrun started {size} processes, which would "
+                f"{variable}={size} shows that a launcher other than torchrun started {size} processes, which would "
                 f"all do the same: use torchrun --nproc-per-node={size} -m seqtool … instead, or unset {variable} for "
                 "a single process."
             )
@@ -314,7 +314,7 @@ def _record_cause(error: Exception) -> None:
 def _explanation(error: Exception, timeout: timedelta | None) -> InputError:
     """The error that explains why waiting for another process failed: the cause it recorded, or torch's message.
 
-    timeout: how long this process waited; None before all have connected.
+    timeout: how long this process waited; None if not all processes have connected.
     """
     is_input_error, cause = False, ""
     if _store is not None:
@@ -343,10 +343,10 @@ def _explanation(error: Exception, timeout: timedelta | None) -> InputError:
 
 
 def already_reported(error: Exception, sentence: str) -> bool:
-    """Whether a process on this machine has already reported the error, if only before torchrun restarted them.
+    """Whether a process on this machine has already reported the error, perhaps before torchrun restarted all of them.
 
-    From now on the error counts as reported. If torchrun keeps no store of its own
-    (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1), processes cannot know what earlier ones reported, or others before they have
+    After this call, the error counts as reported. If torchrun keeps no store of its own
+    (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1), processes cannot know what was reported before a restart, or before all have
     connected: then the first process of each machine reports the error.
     """
     machine = os.environ.get("GROUP_RANK", "0")

@@ -146,8 +146,8 @@ def _not_utf8(path: Path, line: int, byte: int, content: bytes) -> InputError:
 def _read_rest_of_word(file: Any) -> bytes:
     """Read on to white space; if there is none within `MAX_WORD_BYTES`, to the end of a character."""
     rest = b""
-    while len(rest) < MAX_WORD_BYTES + 3 and (following := file.peek(1)[:1]) and not following.isspace():
-        if len(rest) >= MAX_WORD_BYTES and not b"\x80" <= following < b"\xc0":
+    while len(rest) < MAX_WORD_BYTES + 3 and (next_byte := file.peek(1)[:1]) and not next_byte.isspace():
+        if len(rest) >= MAX_WORD_BYTES and not b"\x80" <= next_byte < b"\xc0":
             break
         rest += file.read(1)
     return rest
@@ -268,8 +268,8 @@ def check_plain(value: Any, depth: int = 0) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically: `path` never has a part of it, even if the power fails. A replaced file's mode stays."""
-    with replacement_path(path) as temporary, _created(temporary, path) as file:
+    """Write a file atomically: `path` never holds a part of it, even if the power fails. A replaced file's mode stays."""
+    with replacement_path(path) as temporary, _create(temporary, path) as file:
         file.write(content)
         sync(file)
 
@@ -291,7 +291,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
     for existing in filter(Path.exists, (path, path.parent)):
         _check_writable(existing, str(path), "file")
     with replacement_path(path) as temporary:
-        file = _created(temporary, path)
+        file = _create(temporary, path)
         with TextIOWrapper(file, encoding="utf-8", newline="\n") as stream:
             yield stream
             stream.flush()
@@ -323,7 +323,7 @@ def replacement_path(path: Path) -> Iterator[Path]:
             yield temporary
         temporary.replace(path)
     except OSError as error:
-        if str(error.filename) == str(temporary):  # messages name the file that the user named
+        if str(error.filename) == str(temporary):  # messages name the user's file, not the temporary one
             error.filename, error.filename2 = str(path), None
         raise
     finally:
@@ -341,11 +341,11 @@ def locked(path: Path, when_busy: Callable[[], None]) -> Iterator[None]:
 
     lock = FileLock(path, fallback_to_soft=False)
     try:
-        held = lock.acquire(blocking=False)
+        acquired_lock = lock.acquire(blocking=False)
     except Timeout:
         when_busy()
-        held = lock.acquire()
-    with held:
+        acquired_lock = lock.acquire()
+    with acquired_lock:
         yield
 
 
@@ -370,13 +370,13 @@ def cut(file: IO[bytes], size: int) -> None:
     os.fsync(file.fileno())
 
 
-def _created(path: Path, like: Path) -> BinaryIO:
-    """Create a file to write and read, with the mode of the file `like` that it will replace, if that exists."""
-    if not like.exists():
+def _create(path: Path, replaced_file: Path) -> BinaryIO:
+    """Create a file to write and read, with the mode of `replaced_file` if that exists."""
+    if not replaced_file.exists():
         return path.open("w+b")
     path.touch(0o600)
     file = path.open("w+b")
-    path.chmod(stat.S_IMODE(like.stat().st_mode))  # after opening: the mode may forbid writing
+    path.chmod(stat.S_IMODE(replaced_file.stat().st_mode))  # after opening: the mode may forbid writing
     return file
 
 
@@ -452,9 +452,9 @@ def _keep(stream: TextIO, path: Path, finished: str) -> None:
         print(f"Stopped before anything was finished: {path} is not written.", file=sys.stderr)
         return
     partial = path.with_name(f"{path.name}.partial")
-    with open(os.dup(stream.fileno()), "rb") as written, replacing(partial) as copy:  # noqa: PTH123 a descriptor
-        written.seek(0)
-        shutil.copyfileobj(written, copy.buffer)
+    with open(os.dup(stream.fileno()), "rb") as source, replacing(partial) as copy:  # noqa: PTH123 a descriptor
+        source.seek(0)
+        shutil.copyfileobj(source, copy.buffer)
     unchanged = f"; {path} is unchanged" if path.exists() else ""
     print(f"Stopped: {partial} has what is finished, {finished}{unchanged}.", file=sys.stderr)
 

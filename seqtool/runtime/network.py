@@ -26,7 +26,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import write_whole
 from seqtool.runtime.version import __version__
 
-MAX_BYTES = 50_000_000  # the size of a download, unless it is a file of known size
+MAX_BYTES = 50_000_000  # the largest size of a download, unless it is a file of known size
 TIMEOUT_SECONDS = 20.0  # the time for a whole download, from looking up the name to the last byte
 FILE_TIMEOUT_SECONDS = 120.0  # the time for a file, whose download the next attempt resumes
 PROBE_SECONDS = 4.0  # the time in which the server of a library's download must answer
@@ -74,9 +74,9 @@ def download_file(address: str, path: Path, size: int, sha256: str) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    received = partial.read_bytes() if partial.is_file() else b""
+    received_bytes = partial.read_bytes() if partial.is_file() else b""
     content = BytesIO()
-    content.write(received if len(received) < size else b"")
+    content.write(received_bytes if len(received_bytes) < size else b"")
     try:
         _receive(address, content, maximum=size, seconds=FILE_TIMEOUT_SECONDS)
     except DownloadError as error:
@@ -129,14 +129,14 @@ class LibraryDownload:
     def run(self, fetch: Callable[[], T]) -> T:
         """The result of `fetch`, in which the library downloads. Raises InputError if the network fails."""
         self.check()
-        before = socket.getdefaulttimeout()
+        previous_timeout = socket.getdefaulttimeout()
         socket.setdefaulttimeout(SOCKET_TIMEOUT_SECONDS)
         try:
             return fetch()
         except (OSError, HTTPException, SystemExit) as error:  # sacreBLEU logs the reason and exits
             raise self._failure("" if isinstance(error, SystemExit) else reason_of(error)) from error
         finally:
-            socket.setdefaulttimeout(before)
+            socket.setdefaulttimeout(previous_timeout)
 
     def _failure(self, reason: str) -> InputError:
         source = f" from {' and '.join(self.addresses)}" if self.addresses else ""
@@ -157,19 +157,19 @@ def _receive(address: str, file: BinaryIO, *, maximum: int, seconds: float) -> N
     A thread does the work, since looking up a name cannot be interrupted, and a socket's own timeout restarts with
     every byte. After the deadline the thread ends with the next chunk, or when the socket times out.
     """
-    answer: Future[None] = Future()
+    outcome: Future[None] = Future()
     deadline = time.monotonic() + seconds
 
-    def work() -> None:
+    def receive() -> None:
         try:
             _follow(address, file, maximum, deadline)
-            answer.set_result(None)
+            outcome.set_result(None)
         except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid host name
-            answer.set_exception(error)
+            outcome.set_exception(error)
 
-    threading.Thread(target=work, name="download", daemon=True).start()
+    threading.Thread(target=receive, name="download", daemon=True).start()
     try:
-        answer.result(timeout=seconds)
+        outcome.result(timeout=seconds)
     except DownloadError:
         raise
     except (OSError, HTTPException, ValueError) as error:
@@ -230,9 +230,9 @@ def _open(address: str, deadline: float, *, start: int) -> HTTPResponse:
     """
     parts = urlsplit(address)
     host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
-    quoted = quote(urlunsplit(parts._replace(netloc=host, fragment="")), safe=UNQUOTED)
+    quoted_address = quote(urlunsplit(parts._replace(netloc=host, fragment="")), safe=UNQUOTED)
     headers = {"User-Agent": f"seqtool/{__version__}", **({"Range": f"bytes={start}-"} if start else {})}
-    request = urllib.request.Request(quoted, headers=headers)
+    request = urllib.request.Request(quoted_address, headers=headers)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({} if _is_local(address) else None), _NoRedirects)
     return cast(HTTPResponse, opener.open(request, timeout=_remaining(deadline)))
 

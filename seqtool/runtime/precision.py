@@ -11,8 +11,8 @@ import torch
 from seqtool.errors import InputError
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-ONEDNN = "bf16"  # with this value of torch's switch, oneDNN multiplies fp32 matrices
-KEPT_SHAPES = "64"  # the number of shapes for which torch caches oneDNN's prepared products
+ONEDNN_SWITCH = "bf16"  # with this value of torch's switch, oneDNN multiplies fp32 matrices
+CACHED_SHAPES = "64"  # the number of shapes for which torch caches oneDNN's prepared products
 
 
 def check_precision(device: torch.device, precision: str) -> None:
@@ -33,7 +33,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 @contextmanager
 def onednn() -> Iterator[bool]:
-    """Multiply fp32 matrices on a CPU by oneDNN within the context, unless it loses precision. Yields whether it does.
+    """Multiply fp32 matrices on a CPU with oneDNN within the context, if it is exact. Yields whether it is.
 
     MKL, torch's choice on x86, uses AVX-512 only on Intel's processors and is half as fast on others. oneDNN takes half
     a millisecond to generate code for a new shape, and keeps the code of 1,024 shapes, which are most of those in an
@@ -42,13 +42,13 @@ def onednn() -> Iterator[bool]:
     if not _onednn_is_exact():
         yield False
         return
-    with _products_by(ONEDNN):
+    with _product_precision(ONEDNN_SWITCH):
         yield True
 
 
 def without_onednn() -> AbstractContextManager[None]:
     """Use MKL again within `onednn()`: it takes a tenth of oneDNN's time to start a small product."""
-    return _products_by("none") if _onednn_is_exact() else nullcontext()
+    return _product_precision("none") if _onednn_is_exact() else nullcontext()
 
 
 def mkl_is_fast() -> bool:
@@ -66,11 +66,11 @@ def _onednn_is_exact() -> bool:
 
     torch's only switch for oneDNN also lets it round to bf16, as it does on processors with units for bf16 (AMX, Arm).
     """
-    os.environ.setdefault("LRU_CACHE_CAPACITY", KEPT_SHAPES)  # torch reads this once, for the first product
+    os.environ.setdefault("LRU_CACHE_CAPACITY", CACHED_SHAPES)  # torch reads this once, for the first product
     if not _onednn_can_be_chosen():
         return False
     x = torch.full((256, 256), 1 + 2**-12)
-    with _products_by(ONEDNN), torch.autocast("cpu", enabled=False):
+    with _product_precision(ONEDNN_SWITCH), torch.autocast("cpu", enabled=False):
         return torch.equal(x @ torch.eye(256), x)
 
 
@@ -80,14 +80,14 @@ def _onednn_can_be_chosen() -> bool:
 
 
 @contextmanager
-def _products_by(precision: str) -> Iterator[None]:
+def _product_precision(precision: str) -> Iterator[None]:
     """Set torch's switch for the precision of oneDNN's products to this value within the context."""
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before, matmul.fp32_precision = matmul.fp32_precision, precision
+    previous, matmul.fp32_precision = matmul.fp32_precision, precision
     try:
         yield
     finally:
-        restore(matmul, before)
+        restore(matmul, previous)
 
 
 def fp32_switches() -> list[Any]:
@@ -112,7 +112,7 @@ def without_tf32() -> Iterator[None]:
 
     Afterwards torch's switches, both the older switches and the switches of torch 2.9, are restored.
     """
-    before = [(switch, switch.fp32_precision) for switch in fp32_switches()]
+    previous = [(switch, switch.fp32_precision) for switch in fp32_switches()]
     convolutions_tf32 = product_precision = None
     with suppress(RuntimeError):  # torch raises it if a newer switch contradicts this one
         convolutions_tf32 = torch.backends.cudnn.allow_tf32
@@ -123,7 +123,7 @@ def without_tf32() -> Iterator[None]:
             torch.backends.cudnn.allow_tf32 = False
         if product_precision not in (None, "highest"):
             torch.set_float32_matmul_precision("highest")
-        for switch, _ in before:
+        for switch, _ in previous:
             if switch.fp32_precision not in ("none", "ieee"):
                 switch.fp32_precision = "ieee"
         yield
@@ -132,6 +132,6 @@ def without_tf32() -> Iterator[None]:
             torch.backends.cudnn.allow_tf32 = True
         if product_precision not in (None, "highest"):
             torch.set_float32_matmul_precision(product_precision)
-        for switch, precision in before:
+        for switch, precision in previous:
             if switch.fp32_precision != precision:
                 restore(switch, precision)

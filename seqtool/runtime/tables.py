@@ -14,7 +14,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table without rules: the first column is aligned left, the last as given, others right."""
+    """The lines of a table without rules. Columns are aligned right, except for the first and the last (left)."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for name, *numbers, last in rows:

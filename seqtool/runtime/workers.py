@@ -34,25 +34,25 @@ def in_order(
     if processes == 1:
         yield from map(function, items)
         return
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start)
-    waiting: deque[Future[Result]] = deque()
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_initialise_worker)
+    futures: deque[Future[Result]] = deque()
     try:
         for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > 2 * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            futures.append(pool.submit(function, item))
+            if len(futures) > 2 * processes:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
     except BrokenProcessPool as error:
         raise UnfinishedError(
-            "A process that prepared data ended before its work did, possibly out of memory: set data.processes=1 "
-            '(a script of your own needs `if __name__ == "__main__":` besides).'
+            "A process that prepared data ended before it had finished, possibly out of memory: set data.processes=1 "
+            '(a script of your own also needs `if __name__ == "__main__":`).'
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _start() -> None:
+def _initialise_worker() -> None:
     """Set up a process: it leaves Ctrl-C to its parent, which ends the pool, and ends if the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

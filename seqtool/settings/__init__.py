@@ -60,7 +60,7 @@ def check_arguments(
         if name in parts or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if name in arguments or parameter.default is parameter.empty:
-            fields.append((name, _checkable(parameter.annotation), dataclasses.field()))
+            fields.append((name, _checkable_hint(parameter.annotation), dataclasses.field()))
         else:  # the target has a default value, so only the name is needed
             fields.append((name, Any, dataclasses.field(default=None)))
     settings: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix=prefix)
@@ -143,10 +143,10 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
         name = join(prefix, str(key))
         if key not in full_names:
             problems[name] = unknown(name, full_names.values())
-        elif (inner := _dataclass_in(hints[key])) is not None and isinstance(value, Mapping):
+        elif (inner_schema := _dataclass_in(hints[key])) is not None and isinstance(value, Mapping):
             if OmegaConf.is_missing(target, key) or target[key] is None:
-                target[key] = OmegaConf.structured(inner)
-            problems |= _fill(target[key], inner, value, name)
+                target[key] = OmegaConf.structured(inner_schema)
+            problems |= _fill(target[key], inner_schema, value, name)
         elif isinstance(value, float) and math.isnan(value):
             problems[name] = f"setting '{name}' must be {_kind(hints[key])}, not nan"
         elif isinstance(value, int) and abs(value) > MAX_WHOLE_NUMBER:
@@ -157,19 +157,19 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
                 assigned = target[key]  # OmegaConf checks text that contains ${ only when it is read
                 _ = list(assigned) if isinstance(assigned, ListConfig) else assigned
             except ValidationError:
-                shown = "null" if value is None else repr(value)
-                problems[name] = f"setting '{name}' must be {_kind(hints[key])}, not {shown}"
+                value_text = "null" if value is None else repr(value)
+                problems[name] = f"setting '{name}' must be {_kind(hints[key])}, not {value_text}"
                 target[key] = MISSING
     return problems
 
 
-def _checkable(hint: Any) -> Any:
+def _checkable_hint(hint: Any) -> Any:
     """The type hint if OmegaConf can check it (scalars, lists of them, null, dataclasses), otherwise Any."""
     alternatives = _alternatives(hint)
     if class_in(hint) is not None:
         return str
     if len(alternatives) == 2 and type(None) in alternatives:
-        return hint if all(_checkable(part) is part for part in alternatives) else Any
+        return hint if all(_checkable_hint(part) is part for part in alternatives) else Any
     if len(alternatives) > 1:
         return Any
     (kind,) = alternatives

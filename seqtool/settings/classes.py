@@ -82,8 +82,8 @@ def user_modules(*settings: Config, others: Iterable[str] = ()) -> list[str]:
     for group in settings:
         target, values = locate_target(group, trusted=True), plain(group)
         class_names += [values["_target_"], *(str(values[key]) for key in _bases(target) if key in values)]
-    tops = dict.fromkeys(name.partition(".")[0] for name in (*class_names, *others) if "." in name)
-    return [top for top in tops if top != PACKAGE]
+    packages = dict.fromkeys(name.partition(".")[0] for name in (*class_names, *others) if "." in name)
+    return [package for package in packages if package != PACKAGE]
 
 
 def modules(trust: str | Sequence[str] | ListConfig | None) -> list[str]:
@@ -148,11 +148,11 @@ def _import_callable(name: str) -> Any:
     """Import the class or function called `name`. Raises InputError, with a suggestion, if it does not exist."""
     module_name, _, attribute = name.rpartition(".")
     if name.partition(".")[0] != PACKAGE:
-        here = str(Path.cwd())
+        current_directory = str(Path.cwd())
         # Put the current directory first on Python's path, as `python -m` does. It stays there, since the user's
         # modules may import further modules later, and worker processes inherit the path.
-        if sys.path[:1] not in ([here], [""]):
-            sys.path.insert(0, here)
+        if sys.path[:1] not in ([current_directory], [""]):
+            sys.path.insert(0, current_directory)
         importlib.invalidate_caches()  # so that recently written modules are found
     try:
         module = importlib.import_module(module_name)
@@ -161,8 +161,8 @@ def _import_callable(name: str) -> Any:
             raise  # the module exists, but it imports a module that does not
         package, _, last = error.name.rpartition(".")
         directories = getattr(sys.modules.get(package), "__path__", []) if package else [str(Path.cwd())]
-        similar = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(directories)], n=1)
-        advice = f"; did you mean '{join(package, similar[0])}'?" if similar else "."
+        matches = difflib.get_close_matches(last, [module.name for module in pkgutil.iter_modules(directories)], n=1)
+        advice = f"; did you mean '{join(package, matches[0])}'?" if matches else "."
         raise InputError(f"Unknown target '{name}': there is no module '{error.name}'{advice}") from error
     target = getattr(module, attribute, None)
     if not callable(target):

@@ -35,8 +35,8 @@ from seqtool.errors import InputError
 class Setting:
     """The properties of a setting besides its name, type, default and help.
 
-    reads: whether it names a file or directory that is read, or with `text` another input
-    writes: whether it names a file or directory that is written, or with `text` another output
+    reads: whether it names a file or directory that is read; with `text`, another input such as a test set
+    writes: whether it names a file or directory that is written; with `text`, another output such as a run
     several: whether it may hold several values, `a,b,c`
     text: whether it may hold any text, which is taken literally
     classes: whether it holds names of Python modules or classes
@@ -46,7 +46,7 @@ class Setting:
     unit: the unit of the limits, which follows them in messages
     choices: the values that it may have; empty if they are not limited to a list
     fixed: whether a resumed run must keep its value; None means that the group that contains it decides
-    streams: True if only models that read streams of text use it, False if only other models use it
+    streams: True if only models that read streams of text use it, False if only other models do, None if all do
     method: `search` or `sampling` if only that way of decoding uses it
     attention: whether it needs a model with attention over a source
     checkpoint: whether `eval` uses it only with a checkpoint
@@ -534,7 +534,7 @@ def other_names() -> Mapping[str, Sequence[str]]:
 def other_name(name: str, settings: Collection[str]) -> str | None:
     """The first of these settings, in any group, that other toolkits call `name`; None if there is none."""
     last = name.rpartition(".")[2]
-    return next((setting for setting, others in other_names().items() if setting in settings and last in others), None)
+    return next((setting for setting, names in other_names().items() if setting in settings and last in names), None)
 
 
 def out_of_range(schema: Any, values: Mapping[str, Any], prefix: str = "") -> list[str]:

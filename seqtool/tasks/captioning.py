@@ -41,7 +41,7 @@ class Captioning(Task):
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
         """Prepare captions and images; images become input for the encoder, or annotation vectors if it is frozen."""
-        from seqtool.data.images.image_store import prepare_captions  # imports torch, as do the next two
+        from seqtool.data.images.image_store import prepare_captions  # these three modules import torch
         from seqtool.models.backbone import EncoderSettings, warning
         from seqtool.runtime.devices import choose_device, set_threads
 
@@ -87,8 +87,8 @@ class Captioning(Task):
         return groups
 
     def check_weights(self, model: "ImageCaptioner[Any]", config: DictConfig, cache: Cache, path: Path) -> None:
-        """Raise InputError if the stored annotation vectors were computed by another backbone than this frozen one: the
-        model would be trained with one backbone and describe images with another.
+        """Raise InputError if the stored annotation vectors were computed by a backbone that differs from this frozen
+        one: the model would be trained with one backbone and describe images with another.
         """
         if cache.store.fits(model.backbone):
             return

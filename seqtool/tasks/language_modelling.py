@@ -66,7 +66,7 @@ class LanguageModelling(Task):
         return StreamValidator(streams, cache.target_vocabulary, characters=characters, machine=machine)
 
     def decoding_settings(self) -> list[str]:
-        """The names of the settings that apply to reading a text."""
+        """The names of the settings with which `eval` scores a text, which needs no decoding."""
         return ["precision", "device", "threads"]
 
 
@@ -76,15 +76,15 @@ def _streams(cache: Cache, split: str, settings: "TrainSettings") -> "Streams":
     """
     from seqtool.data.batches import Streams  # imports torch
 
-    tokens, rows = cache.split(split).stream, settings.batch_size
-    limit = max(1, len(tokens) // settings.bptt) if settings.fewer_streams else rows
-    if limit < rows:
+    tokens, count = cache.split(split).stream, settings.batch_size
+    limit = max(1, len(tokens) // settings.bptt) if settings.fewer_streams else count
+    if limit < count:
         log.info(
             "The split '%s' has %s tokens and is read in %s: with train.batch_size=%d streams, each would be shorter "
             "than train.bptt=%d.",
-            *(split, f"{len(tokens):,}", "one stream" if limit == 1 else f"{limit} streams", rows, settings.bptt),
+            *(split, f"{len(tokens):,}", "one stream" if limit == 1 else f"{limit} streams", count, settings.bptt),
         )
-    return Streams(tokens, stream_count=min(rows, limit), steps=settings.bptt)
+    return Streams(tokens, stream_count=min(count, limit), steps=settings.bptt)
 
 
 TASK = LanguageModelling()

@@ -38,7 +38,7 @@ NON_SETTING_ARGUMENTS = ("source_vocabulary", "target_vocabulary", "pretrained",
 
 
 class Task(ABC):
-    """One task. A subclass defines:
+    """The interface of a task. A subclass defines:
 
     name: the task's key in `runtime.task_table`
     corpus: the base class of the task's data
@@ -87,7 +87,7 @@ class Task(ABC):
         """Raise InputError for settings of a run that have no effect for this task or are invalid for its model, before
         any data are prepared.
 
-        pretrained: as for `make_model`.
+        pretrained: whether `make_model` will load an image encoder's pretrained weights.
         """
         self.check_model(config)
         choices = (*self.scores, *names(config.validation.get("scores")), "loss")
@@ -99,12 +99,12 @@ class Task(ABC):
             self.check_tokenizer(tokenize)
         if "source" not in self.corpus.sides and config.embeddings.source is not None:
             raise InputError("embeddings.source means nothing without source sentences: use embeddings.target.")
-        declared, default_values = declarations.command_settings("train"), defaults("train")
+        properties, default_values = declarations.command_settings("train"), defaults("train")
         unused = [  # settings that only streams use, or that streams do not use
             f"{group}.{name}"
             for group in ("train", "validation")
             for name, default in default_values[group].items()
-            if config[group][name] != default and declared[f"{group}.{name}"].streams is (not self.streams)
+            if config[group][name] != default and properties[f"{group}.{name}"].streams is (not self.streams)
         ]
         if unused and self.streams:
             raise InputError(f"{', '.join(f'{name}=' for name in unused)} means nothing for {self.name}: leave it out.")
@@ -138,9 +138,9 @@ class Task(ABC):
     def make_model(
         self, config: DictConfig, cache: "Cache", *, pretrained: bool, parts: "Parts"
     ) -> "EncoderDecoder[Any]":
-        """Make the model from its settings and parts, before `initialisation`.
+        """Make the model from its settings and parts; its weights are initialised later.
 
-        pretrained: load an image encoder's pretrained weights; otherwise a checkpoint will supply them.
+        pretrained: whether to load an image encoder's pretrained weights; otherwise a checkpoint will supply them.
         """
         from seqtool.models.contract import EncoderDecoder  # imports torch
         from seqtool.models.parts import build_model
@@ -183,7 +183,7 @@ class Task(ABC):
     def load(self, checkpoints: Any, **settings: Any) -> Any:
         """Load the predictor for a trained model or an ensemble.
 
-        checkpoints: one or several paths or open checkpoints.
+        checkpoints: a path or an open checkpoint, or a list of several.
         settings: as on the command line.
         """
         return resolve_name(self.predictor).load(checkpoints, **settings)
@@ -204,8 +204,8 @@ def task_name(owner: Any, setting: str) -> str:
 
 
 def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
-    """The settings of the data, in which a run or built-in model whose vocabulary is reused is replaced by its
-    checkpoint's directory.
+    """The settings of the data. If `vocabulary.reuse` names a run or a built-in model, it is replaced by the directory
+    of its checkpoint.
     """
     reuse = OmegaConf.select(data, "vocabulary.reuse")
     if not isinstance(reuse, str):

@@ -60,21 +60,21 @@ class Translation(Task):
 
         split = cache.split("valid")
         references = split.texts("target")[: settings.sentences]
-        ids = [split.source(i).tolist()[: source_length(settings) - 1] for i in range(len(references))]
-        nonempty = [i for i, source in enumerate(ids) if source]
+        source_ids = [split.source(i).tolist()[: source_length(settings) - 1] for i in range(len(references))]
+        nonempty_indices = [i for i, source in enumerate(source_ids) if source]
         names, reference_sets = (*self.scores, *settings.scores), [[reference] for reference in references]
         metrics = scorers(names, reference_sets, tokenize=settings.tokenize, lowercase=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
-            translations = dict(zip(nonempty, texts, strict=True))
+            translations = dict(zip(nonempty_indices, texts, strict=True))
             return System([translations.get(i, "") for i in range(len(references))], metrics).values
 
         source_texts = split.texts("source") if train.show else []
 
         def example(i: int) -> dict[str, str]:
-            return {"source": source_texts[nonempty[i]], "reference": references[nonempty[i]]}
+            return {"source": source_texts[nonempty_indices[i]], "reference": references[nonempty_indices[i]]}
 
-        sources = encoded_sentences([ids[i] for i in nonempty])
+        sources = encoded_sentences([source_ids[i] for i in nonempty_indices])
         vocabulary = cache.target_vocabulary
         return Validator(split, sources, score, vocabulary, example=example, settings=settings, machine=machine)
 
