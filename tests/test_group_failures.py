@@ -231,7 +231,7 @@ def test_other_launchers_are_refused(
     assert cli.run([command, *settings.get(command, ["checkpoint=x"])], config_directory()) == 2
     variable = next(iter(variables))
     assert capsys.readouterr().err == (
-        f"seqtool: {variable}=4 shows that another launcher than torchrun started 4 processes, which would all do the "
+        f"seqtool: {variable}=4 shows that a launcher other than torchrun started 4 processes, which would all do the "
         f"same: use torchrun --nproc-per-node=4 -m seqtool … instead, or unset {variable} for a single process.\n"
     )
     assert not list(tmp_path.iterdir())

@@ -268,7 +268,7 @@ def check_plain(value: Any, depth: int = 0) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically: `path` never holds a part of it, even if the power fails. A replaced file's mode stays."""
+    """Write a file atomically: `path` never holds a part, even if the power fails. A replaced file's mode stays."""
     with replacement_path(path) as temporary, _create(temporary, path) as file:
         file.write(content)
         sync(file)

@@ -414,5 +414,5 @@ def test_a_worker_that_dies_is_reported() -> None:
     with pytest.raises(InputError) as error:
         list(workers.in_order(os._exit, [1, 1], processes=2))
     assert str(error.value).startswith(
-        "A process that prepared data ended before its work did, possibly out of memory: set data.processes=1 "
+        "A process that prepared data ended before it had finished, possibly out of memory: set data.processes=1 "
     )
