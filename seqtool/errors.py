@@ -52,7 +52,7 @@ def out_of_memory(advice: Callable[[], str], device: object = None) -> Iterator[
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Add the file's name to the error of a full disk or of a file that is too large: a failing write gives none."""
+    """Add the file's name to the error of a full disk or of a file that is too large: failed writes do not name it."""
     try:
         yield
     except OSError as error:

@@ -157,7 +157,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read(arguments: Sequence[str], command: str, configs: Path) -> tuple[argparse.Namespace, list[str], ConfigFiles]:
-    """The options of a command line, its settings as overrides for Hydra, and the files that they choose from."""
+    """The options of a command line, its settings as overrides for Hydra, and the command's YAML files."""
     options, overrides, paths = split(arguments, command)
     files = config_files(arguments, command, configs)
     check_files(overrides, files)

@@ -354,7 +354,8 @@ class EvaluationData(NamedTuple):
     """The data that hold a model's test set.
 
     config: the settings of a corpus that the user chose; None means the data that the predictor's `config` describes
-    checkpoint: identifies the cache of the training data, which may hold the test set if its files are gone
+    checkpoint: the checkpoint that identifies the cache of the training data, which may still hold the test set if
+        its files are gone
     """
 
     config: DictConfig | None = None

@@ -229,8 +229,8 @@ class CaptionEvaluator(Evaluator):
         if len(captioned) < len(references):
             images = f"{len(captioned):,} of the {len(references):,} images of {references_name}"
             log.warning(f"{name} has captions for {images}: only these are scored.")
-        if empty := [image for image in captioned if not hypotheses[image].strip()]:
-            log.warning(f"{name} has {len(empty):,} empty captions, such as that of {empty[0]}: they are scored too.")
+        if blanks := [image for image in captioned if not hypotheses[image].strip()]:
+            log.warning(f"{name} has {len(blanks):,} empty captions, such as that of {blanks[0]}: they are scored too.")
         return self._evaluate(outputs, captioned, options=self._scorer_options(captioned))
 
     def evaluate_checkpoint(self, predictor: "Captioner", data: EvaluationData) -> CaptionEvaluation:

@@ -30,7 +30,7 @@ BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write at the star
 MAX_GZIP_BYTES = 1 << 30  # the decompressed size of a .gz that is read as a whole
 MAX_LINE_BYTES = 16 << 20  # a limit is needed, since a small .gz can contain a line that fills the memory
 CHUNK_BYTES = 4096  # longer lines are read in chunks of this size, of which ten thousand are encoded together
-MAX_WORD_BYTES = 256  # a chunk continues this far to the end of a word
+MAX_WORD_BYTES = 256  # a chunk is extended by at most this much, to end with a whole word
 SUFFIX = re.compile(r"(?<=.)\.[A-Za-z_-]+\Z")  # the end of a name; it has no digits, so that `a.v1` has no suffix
 MAX_JSON_DEPTH = 64  # the depth of nested brackets in a JSON file that seqtool wrote
 
@@ -136,7 +136,7 @@ def read_text(path: Path) -> str:
 
 
 def _not_utf8(path: Path, line: int, byte: int, content: bytes) -> InputError:
-    """The error for a byte that is not UTF-8; `content` is that of the line, or begins with the file's first line."""
+    """The error for a byte that is not UTF-8; `content` is the line, or begins with the file's first line."""
     if line == 1 and content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         return InputError(f"{path} is UTF-16: convert it with iconv -f UTF-16 -t UTF-8, or save it as UTF-8.")
     problem = f"is not valid UTF-8 (byte {byte:,} of the line): convert the file to UTF-8."

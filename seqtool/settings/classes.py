@@ -63,7 +63,7 @@ def check_class_names(settings: Config, *, trusted: Trust, base: type) -> None:
 
 
 def chosen(name: str | T, table: Mapping[str, T], *, kind: str) -> T:
-    """The entry called `name` in the table. A class is returned unchanged: `import_class` imports one."""
+    """The entry called `name` in the table. A class, which `import_class` has imported, is returned unchanged."""
     if not isinstance(name, str):
         return name
     if name not in table:
