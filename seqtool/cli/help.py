@@ -114,7 +114,7 @@ def complete(line: str, configs: Path) -> list[str]:
         settings |= files.choice_settings(group, arguments.get(group, choice))
     branches = {name.rpartition(".")[0] for name in settings}
     names = {name for name in settings - branches if not name.endswith("_target_")} | files.groups.keys()
-    if words[0] == "check":  # its bare words are an exercise, and a class, which cannot be completed
+    if words[0] == "check":  # it takes an exercise, which is completed, and a class, which is not
         exercises = re.findall(r"^(\w+):", Path(__file__).with_name("exercises.yaml").read_text("utf-8"), re.MULTILINE)
         candidates = {*exercises} - {"hints", "changes"} if len(words) == 1 else {}
         return sorted(f"{name} " for name in candidates if name.startswith(word))

@@ -144,7 +144,7 @@ class _JobError(BaseException):
 
 
 def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> int:
-    """Compose the configuration and call the command's function, with -m once for each job. Returns the exit status."""
+    """Compose the configuration and call the command's function; -m calls it for each job. Returns the exit status."""
     from seqtool.cli.arguments import read
     from seqtool.cli.setting_errors import explain_errors, initialise_hydra
 

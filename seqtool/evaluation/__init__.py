@@ -339,7 +339,7 @@ def find_flags(
         weights, source_words = attention
         totals = zip(source_words, weights.sum(0), strict=False)
         unattended = any(total < MIN_ATTENTION and re.search(r"\w", word) for word, total in totals)  # not punctuation
-    conditions = {
+    is_set_by_flag = {
         EMPTY: not words,
         REPEATED: is_repeated(words_or_characters, are_characters),
         CUT: not ended,
@@ -347,7 +347,7 @@ def find_flags(
         UNKNOWN: unknown,
         UNATTENDED: unattended,
     }
-    return [flag for flag, is_set in conditions.items() if is_set]
+    return [flag for flag, is_set in is_set_by_flag.items() if is_set]
 
 
 class EvaluationData(NamedTuple):

@@ -124,7 +124,7 @@ SEARCH, SAMPLING = Setting(method="search"), Setting(method="sampling")
 ATTENTION = Setting(attention=True)
 
 File = Annotated[str, READS]
-Files = Annotated[Any, READS, SEVERAL]  # null, one name or several (`settings.names`)
+Files = Annotated[Any, READS, SEVERAL]  # null, one name or several; see `settings.names`
 NewFile = Annotated[str, WRITES]
 Text = Annotated[str, TEXT]
 Classes = Annotated[Any, Setting(classes=True, several=True)]

@@ -52,10 +52,10 @@ class Captioning(Task):
         encoder.check()
         if (message := warning(encoder)) is not None:
             print(message, file=sys.stderr)
-        machine = typed(declarations.Machine, {"device": config.device, "threads": config.threads})
-        set_threads(machine.threads)
+        device_settings = typed(declarations.Machine, {"device": config.device, "threads": config.threads})
+        set_threads(device_settings.threads)
         data = with_vocabulary_of_run(config.data)
-        return prepare_captions(data, encoder, device=choose_device(machine.device), needs=needs)
+        return prepare_captions(data, encoder, device=choose_device(device_settings.device), needs=needs)
 
     def prepare_again(self, config: DictConfig, checkpoint: "Checkpoint") -> Cache:
         return self.prepare(config)
