@@ -118,7 +118,7 @@ def beam_search(
         owner, column = ended.nonzero(as_tuple=True)
         if len(owner):
             set_aside(active[owner], length, best.at(owner, column))
-        if length in maximum:  # these sentences end here: fill up their n best with live hypotheses
+        if length in maximum:  # fill up the n best of sentences at their maximum length with live hypotheses
             finished_count = torch.tensor([len(finished[i]) for i in active.tolist()])
             live_count = (live.log_p != -math.inf).sum(1).maximum((finished_count == 0).long())  # at least one
             missing_count = live_count.minimum(n_best - finished_count).masked_fill(limit[active] != length, 0)

@@ -35,9 +35,9 @@ def draw(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     return F.one_hot(categorical(alpha.detach(), uniform_noise), alpha.shape[-1]).to(alpha.dtype)
 
 
-def draw_after(rows: int) -> Choice:
-    """Return the rule by which the first `rows` rows take the expected context and the other rows draw."""
-    return lambda alpha, noise: torch.cat([alpha[:rows], draw(alpha[rows:], noise[rows:])])
+def draw_after(expected_rows: int) -> Choice:
+    """Return the rule by which the first rows take the expected context and the other rows draw."""
+    return lambda alpha, noise: torch.cat([alpha[:expected_rows], draw(alpha[expected_rows:], noise[expected_rows:])])
 
 
 CHOICES: dict[str, Choice] = {"expected": expectation, "argmax": argmax, "sample": draw}

@@ -25,8 +25,8 @@ from seqtool.settings.declarations import Setting, at_least, between, choice
 class ImageMemory(Memory):
     """A memory that also determines how attention chooses locations.
 
-    uniform_noise: a random number in [0, 1) for the draw of each step, B×T_max, or B×0 if none is drawn; an image's
-        numbers are rows of its memory, so its draws do not depend on other images
+    uniform_noise: a random number in [0, 1) for the draw of each step, B×T_max, or B×0 if none is drawn; each
+        image has its own row of numbers, so its draws do not depend on other images
     choose: the rule that weights the locations
     """
 

@@ -82,7 +82,7 @@ BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"} 
 AVERAGE = "average-"
 NAME = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # never a path to another directory
 STEP = re.compile(r"step-(\d+)(-stopped|-saved)?")
-UNFINISHED = re.compile(rf"\.({NAME.pattern})-(\w+)")  # what `save` writes and `remove` deletes
+UNFINISHED = re.compile(rf"\.({NAME.pattern})-(\w+)")  # directories during `save` and `remove`
 
 
 @dataclass(frozen=True)

@@ -129,10 +129,10 @@ def prepare_or_reuse(checkpoint: Checkpoint, data: Config, base: type[Corpus], p
         if not missing:
             raise
         if any(new.get(name) != old.get(name) for name in SOURCES):  # the user gave new paths
-            not_moved = [f"data.{name}=…" for name in missing if new.get(name) == old.get(name) is not None]
-            if not not_moved:
+            missing_settings = [f"data.{name}=…" for name in missing if new.get(name) == old.get(name) is not None]
+            if not missing_settings:
                 raise
-            raise InputError(f"{error} If it was moved too, add {' '.join(not_moved)}.") from error
+            raise InputError(f"{error} If it was moved too, add {' '.join(missing_settings)}.") from error
         cache = find_cache(checkpoint, data)
         if cache is None:
             raise InputError(f"{error} {missing_data_advice(checkpoint, data, missing)}") from error
@@ -148,15 +148,13 @@ def find_cache(checkpoint: Checkpoint, data: Config) -> Cache | None:
         with suppress(OSError, ValueError, KeyError, TypeError):  # the cache is damaged, or of another type or version
             inputs = read_record(file)["inputs"]
             cached_digests = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
-            recorded = {
+            recorded_digests = {
                 name: digest for name, digest in checkpoint.data.items() if name != CONTENT or name in cached_digests
             }
-            if cached_digests == recorded and inputs.get("limits") == limits:
+            if cached_digests == recorded_digests and inputs.get("limits") == limits:
                 cache = Cache(file.parent)
-                vocabularies = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
-                if all(
-                    copy.is_file() and copy.read_bytes() == original.read_bytes() for copy, original in vocabularies
-                ):
+                files = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
+                if all(stored.is_file() and stored.read_bytes() == cached.read_bytes() for stored, cached in files):
                     return cache
     return None
 

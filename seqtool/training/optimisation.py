@@ -82,7 +82,7 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
 
 
 def check_optimisation(optim: Config, schedule: Config) -> None:
-    """Raise InputError for settings with which making the optimisation, or its first step, always fails."""
+    """Raise InputError if making an optimiser from these settings, or its first step, would always fail."""
     make_schedule(plain(schedule))
     settings = plain(optim)
     on_gpu = settings.get("capturable") and torch.cuda.is_available()  # `capturable` needs a GPU

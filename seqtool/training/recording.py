@@ -30,7 +30,7 @@ from seqtool.view import plots
 
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
 RECORDS = METRICS, FLOW, SAMPLES = ("metrics.jsonl", "gradient_flow.jsonl", "samples.jsonl")
-PARTIAL_FILES = (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp")  # from a killed process
+PARTIAL_FILES = (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp")  # left by a killed process
 # Settings that limit a run, each with the clause that follows its value in the summary.
 LIMITS = {"train.steps": "", "train.epochs": "", "schedule.epochs": ", where the learning rate is 0"}
 
@@ -67,7 +67,7 @@ class MetricsLog:
         return self._bar
 
     def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
-        """Reset the sums to zero, or to a stopped run's: −log p in nats, and tokens."""
+        """Reset the sums of −log p, in nats, and of tokens to zero, or to the saved sums of a run that resumes."""
         self.nll = torch.tensor(nll)
         self.tokens = self._recorded_tokens = tokens
         self.norm: Tensor | None = None

@@ -57,7 +57,7 @@ class Progress:
     seconds: the time trained.
     best: the best checkpoint's name and scores.
     stale: the number of scheduled validations in a row that were not better than the `yardstick`.
-    since_halving: the number of these since the learning rate was last halved.
+    since_halving: the number of such validations since the learning rate was last halved.
     plateaus: how often the learning rate was halved.
     yardstick: the best scores of a scheduled validation.
     scheduled: the checkpoints of the latest scheduled validations.

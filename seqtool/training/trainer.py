@@ -183,7 +183,7 @@ class Trainer:
         )
 
     def _validate(self, *, scheduled: bool) -> None:
-        """Score the validation set and save a checkpoint. Only a scheduled one counts for patience and plateaus."""
+        """Score the validation set; save a checkpoint. Only scheduled validations count for patience and plateaus."""
         progress, settings = self.progress, self.settings
         if scheduled:
             self._measure_flow()

@@ -31,7 +31,7 @@ SAMPLE_TOKENS = 200  # the length of a language model's sample
 
 
 class ValidationDecoding(DecodeSettings):
-    """The settings with which a validation decodes; a message about memory names them as users set them."""
+    """The settings with which a validation decodes; error messages call them by the names in `validation`."""
 
     memory = "validation.beam or validation.max_length"
 
