@@ -752,7 +752,8 @@ BAD_MODELS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "more units than the weights have": (
         {"embedding": 10**6},
-        "translator does not fit the model: 'source_embedding.weight' is (11, 6) there and (11, 1000000) here.",
+        "translator does not fit the model: "
+        "'source_embedding.weight' is (11, 6) in the checkpoint and (11, 1000000) in the model.",
     ),
     "more units than any model has": (
         {"maxout": 10**12},
@@ -761,7 +762,7 @@ BAD_MODELS: dict[str, tuple[dict[str, Any], str]] = {
     "too many layers": ({"encoder_layers": 10**9}, "model.encoder_layers must be at most 100, not 1,000,000,000."),
     "a different shape": (
         {"maxout": 7},
-        "translator does not fit the model: 'deep_state.weight' is (12, 8) there and (14, 8) here.",
+        "translator does not fit the model: 'deep_state.weight' is (12, 8) in the checkpoint and (14, 8) in the model.",
     ),
     "a model without some of the weights": (
         {"bidirectional": False},
@@ -945,7 +946,10 @@ def test_tensors_of_another_type_are_refused(directory: Path, capsys: Capture) -
     path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
     repair(path.parent)
     message = refusal(capsys, TRANSLATE)
-    assert message == "translator does not fit the model: 'output.weight' is int32 there and float32 here."
+    assert (
+        message
+        == "translator does not fit the model: 'output.weight' is int32 in the checkpoint and float32 in the model."
+    )
 
 
 # Code.

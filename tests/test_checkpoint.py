@@ -225,7 +225,8 @@ def test_weights_of_another_model_are_refused(run: Path) -> None:
     with pytest.raises(InputError, match=r"does not fit the model: .*(lacks|has no) '"):
         checkpoint.find(run).load_weights(make_model("sutskever-lstm"))
     with pytest.raises(
-        InputError, match=r"does not fit the model: '[\w.]+' is \([\d, ]+\) there and \([\d, ]+\) here\.$"
+        InputError,
+        match=r"model: '[\w.]+' is \([\d, ]+\) in the checkpoint and \([\d, ]+\) in the model\.$",
     ):
         checkpoint.find(run).load_weights(make_model("bahdanau-rnn"))
 

@@ -69,7 +69,7 @@ class DecodeSettings(declarations.Decode):
 
 def source_length(settings: Any) -> int:
     """The maximum number of tokens of a source that are read, EOS included: at least the default `max_length`, so that
-    a small `max_length` shortens outputs, not sources. settings: those of decoding or of validation
+    a small `max_length` shortens outputs, not sources. settings: the decoding or the validation settings
     """
     return int(settings.max_source_length or max(settings.max_length, defaults("decoding")["max_length"]))
 
@@ -88,10 +88,10 @@ def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
     """Raise InputError for settings without effect: settings of sampling without `sample`, the coverage penalty without
     attention, and the maximum length of sources in tasks other than translation.
     """
-    changed = [name for name in SAMPLING_SETTINGS if getattr(settings, name) != defaults("decoding")[name]]
-    if changed and not settings.sample:
-        listed = ", ".join(f"{name}=" for name in changed)
-        raise InputError(f"{listed} can only be given with sample=true, which draws words instead of searching.")
+    changed_names = [name for name in SAMPLING_SETTINGS if getattr(settings, name) != defaults("decoding")[name]]
+    if changed_names and not settings.sample:
+        joined = ", ".join(f"{name}=" for name in changed_names)
+        raise InputError(f"{joined} can only be given with sample=true, which draws words instead of searching.")
     if settings.max_source_length is not None and task != "translation":
         raise InputError("max_source_length=… is for translations: a picture has no tokens.")
     if settings.coverage_penalty and not attends:
@@ -173,7 +173,7 @@ def decode(
             if prefixes:
                 tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
                 state, prefix = read_prefix(model, memory, state, tokens)
-            common: dict[str, Any] = {
+            arguments: dict[str, Any] = {
                 "step": model.step,
                 "memory": memory,
                 "state": state,
@@ -189,9 +189,9 @@ def decode(
                     temperature=settings.temperature,
                     top_k=settings.top_k,
                     top_p=settings.top_p,
-                    **common,
+                    **arguments,
                 )
-                # Samples that ended come first, and likelier ones before others.
+                # Samples that ended come first; both groups are sorted by log-probability.
                 n_best = [sorted(group, key=lambda h: (not h.ended, -h.log_probability)) for group in samples]
             else:
                 n_best = beam_search(
@@ -201,7 +201,7 @@ def decode(
                     coverage=settings.coverage_penalty,
                     mask=source.mask if isinstance(source, Source) else None,
                     trace=trace,
-                    **common,
+                    **arguments,
                 )
         if progress is not None:
             progress(len(rows))
@@ -230,10 +230,10 @@ def force_all(
     """Forced decoding (`common.force`) of targets, ids without BOS and EOS, in batches.
 
     owners: for each target, the row of its source in `sources`; by default the i-th target belongs to row i
-    likeliest: the number of likeliest tokens to keep at each position; 0 keeps none, nor the entropy
+    likeliest: the number of likeliest tokens to keep at each position; 0 keeps neither them nor the entropy
     """
     owners = range(len(targets)) if owners is None else owners
-    rank = {row: i for i, row in enumerate(sources.order)}
+    batch_position = {row: i for i, row in enumerate(sources.order)}
 
     def force_batch(batch: Sequence[int]) -> list[Hypothesis]:
         with computing(device, settings.precision, lower=f"{settings.memory}, or give shorter texts"):
@@ -241,7 +241,7 @@ def force_all(
             target = make_target([targets[i] for i in batch]).to(device)
             return force(model.step, memory, state, target, likeliest=likeliest)
 
-    order = sorted(range(len(targets)), key=lambda i: (len(targets[i]), -rank[owners[i]]))
+    order = sorted(range(len(targets)), key=lambda i: (len(targets[i]), -batch_position[owners[i]]))
     return map_in_batches(force_batch, order, settings.sources_per_batch)
 
 
@@ -276,8 +276,8 @@ class Ensemble:
     def prefill(
         self, memory: tuple[Any, ...], state: tuple[Any, ...], tokens: Int[Tensor, "N t"]
     ) -> Prefilled[tuple[Any, ...]]:
-        prefilled = [model.prefill(m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
-        return Prefilled(tuple(p.state for p in prefilled), _mean([p.attention for p in prefilled]))
+        outputs = [model.prefill(m, s, tokens) for model, m, s in zip(self.models, memory, state, strict=True)]
+        return Prefilled(tuple(output.state for output in outputs), _mean([output.attention for output in outputs]))
 
     def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Int[Tensor, "N"]) -> Step[tuple[Any, ...]]:
         steps = [model.step(m, s, token) for model, m, s in zip(self.models, memory, state, strict=True)]

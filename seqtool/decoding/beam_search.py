@@ -66,30 +66,30 @@ def beam_search(
     trace: records every continuation that is considered
     """
     active = torch.arange(len(maximum))  # the sentences that are not finished
-    first = active.repeat_interleave(beam)
+    row_sentence = active.repeat_interleave(beam)
     prefix = prefix or Prefix(torch.full((len(active), 1), BOS), None)
-    pointers = BackPointers(prefix, first)
+    pointers = BackPointers(prefix, row_sentence)
     to_device = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
-    state = keep(state, first, len(active))
-    token = prefix.tokens[first, -1].cpu()
+    state = keep(state, row_sentence, len(active))
+    token = prefix.tokens[row_sentence, -1].cpu()
     total = torch.full((len(active), beam), -math.inf)  # on the CPU, so that each step waits for the GPU only once
     total[:, 0] = 0.0  # the beams of a sentence start equal, so only the first may be continued
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     limit = torch.tensor(maximum)
     divisor = torch.tensor([penalty(length) for length in maximum], dtype=torch.float64)
     beam_ended = torch.zeros(len(maximum), dtype=torch.bool)  # whether `beam` hypotheses or more have ended
-    score_to_beat = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # −∞: there are no n best
-    real = mask.cpu() if coverage and mask is not None else None
+    score_to_beat = torch.full((len(maximum),), -math.inf, dtype=torch.float64)  # −∞: fewer than n have ended
+    is_real = mask.cpu() if coverage and mask is not None else None
 
     def set_aside(sentences: Int[Tensor, "n"], length: int, last: Continuations) -> None:
         """Add a finished hypothesis to each of these sentences; `last` holds the last steps of the hypotheses."""
         new_scores_to_beat = {}
-        for i, hypothesis in zip(sentences.tolist(), pointers.trace(last), strict=True):
+        for i, hypothesis in zip(sentences.tolist(), pointers.hypotheses(last), strict=True):
             score = hypothesis.log_probability / penalty(length)
             if coverage and hypothesis.attention is not None and hypothesis.ended:
-                covered = hypothesis.attention.sum(0)
-                covered = covered if real is None else covered[real[i]]
-                score += coverage * float(covered.clamp(MIN_COVERAGE, 1).log().sum())
+                coverages = hypothesis.attention.sum(0)
+                coverages = coverages if is_real is None else coverages[is_real[i]]
+                score += coverage * float(coverages.clamp(MIN_COVERAGE, 1).log().sum())
             done = finished[i]
             done.append(hypothesis._replace(score=score))
             beam_ended[i] = len(done) >= beam
@@ -110,25 +110,24 @@ def beam_search(
         best = Continuations(row, index % vocabulary, values)
         ends = best.token == EOS
         ended = (ends & (values != -math.inf))[:, :beam]
-        values, kept = values.masked_fill(ends, -math.inf).topk(
-            beam, -1
-        )  # if there are fewer, the others have log-probability −∞
-        live = Continuations(best.row.gather(1, kept), best.token.gather(1, kept), values)
+        # if fewer than `beam` continuations do not end, the others have log-probability −∞
+        values, live_index = values.masked_fill(ends, -math.inf).topk(beam, -1)
+        live = Continuations(best.row.gather(1, live_index), best.token.gather(1, live_index), values)
         if trace is not None:
-            trace.add(active, best, kept)
+            trace.add(active, best, live_index)
         owner, column = ended.nonzero(as_tuple=True)
         if len(owner):
             set_aside(active[owner], length, best.at(owner, column))
-        if length in maximum:  # fill up the n best of the sentences that end here with live hypotheses
-            done = torch.tensor([len(finished[i]) for i in active.tolist()])
-            alive = (live.log_p != -math.inf).sum(1).maximum((done == 0).long())  # at least one
-            room = alive.minimum(n_best - done).masked_fill(limit[active] != length, 0)
-            owner, column = (torch.arange(beam) < room[:, None]).nonzero(as_tuple=True)
+        if length in maximum:  # fill up the n best of sentences at their maximum length with live hypotheses
+            finished_count = torch.tensor([len(finished[i]) for i in active.tolist()])
+            live_count = (live.log_p != -math.inf).sum(1).maximum((finished_count == 0).long())  # at least one
+            missing_count = live_count.minimum(n_best - finished_count).masked_fill(limit[active] != length, 0)
+            owner, column = (torch.arange(beam) < missing_count[:, None]).nonzero(as_tuple=True)
             if len(owner):
                 set_aside(active[owner], length, live.at(owner, column))
-        # −∞ if none is live
-        attainable = live.log_p[:, 0].double() / torch.where(beam_ended[active], penalty(length), divisor[active])
-        hopeless = attainable <= score_to_beat[active]
+        # −∞ if no hypothesis is live
+        bound = live.log_p[:, 0].double() / torch.where(beam_ended[active], penalty(length), divisor[active])
+        hopeless = bound <= score_to_beat[active]
         unfinished = ((limit[active] > length) & ~hopeless).nonzero().flatten()
         if not len(unfinished):
             break
@@ -147,15 +146,15 @@ def highest(x: Float[Tensor, "N V"], k: int) -> tuple[Float[Tensor, "N {k}"], In
     """Return the k highest values of each row and their indices, like `topk` but in a quarter of its time on long rows.
     These values lie in the k blocks with the highest maxima, or after the last whole block.
     """
-    whole = x.shape[1] // BLOCK_SIZE * BLOCK_SIZE
-    if whole < 8 * k * BLOCK_SIZE:  # too few blocks to save time
+    blocked_length = x.shape[1] // BLOCK_SIZE * BLOCK_SIZE
+    if blocked_length < 8 * k * BLOCK_SIZE:  # too few blocks to save time
         return x.topk(k, -1)
-    blocks = x[:, :whole].reshape(len(x), -1, BLOCK_SIZE)
+    blocks = x[:, :blocked_length].reshape(len(x), -1, BLOCK_SIZE)
     first = BLOCK_SIZE * blocks.amax(-1).topk(k, -1).indices[:, :, None]
     index = (first + torch.arange(BLOCK_SIZE, device=x.device)).flatten(1)
-    index = torch.cat([index, torch.arange(whole, x.shape[1], device=x.device).expand(len(x), -1)], 1)
-    values, chosen = x.gather(1, index).topk(k, -1)
-    return values, index.gather(1, chosen)
+    index = torch.cat([index, torch.arange(blocked_length, x.shape[1], device=x.device).expand(len(x), -1)], 1)
+    values, top = x.gather(1, index).topk(k, -1)
+    return values, index.gather(1, top)
 
 
 def length_penalty(name: str, alpha: float) -> LengthPenalty:
@@ -193,7 +192,7 @@ class Continuations(NamedTuple):
 
 class BackPointers:
     """The history of a search. For every step it has the row that each new row continues and the token it adds, and the
-    attention of the rows before the step. Nothing is copied when rows are reordered; `trace` follows the pointers back.
+    attention of the rows before the step. Nothing is copied when rows are reordered; `hypotheses` follows the pointers.
     """
 
     def __init__(self, prefix: Prefix, sentences: Int[Tensor, "N"]) -> None:
@@ -216,18 +215,18 @@ class BackPointers:
         self._rows.append(rows.tolist())
         self._tokens.append(tokens.tolist())
 
-    def trace(self, last: Continuations) -> list[Hypothesis]:
+    def hypotheses(self, last: Continuations) -> list[Hypothesis]:
         """The hypotheses that end in these continuations."""
         path, ids = [last.row.tolist()], [last.token.tolist()]
-        for parents, added in zip(reversed(self._rows), reversed(self._tokens), strict=True):
-            ids.append([added[row] for row in path[-1]])
+        for parents, step_tokens in zip(reversed(self._rows), reversed(self._tokens), strict=True):
+            ids.append([step_tokens[row] for row in path[-1]])
             path.append([parents[row] for row in path[-1]])
-        attention, locations = (_gather_path(steps, path[::-1]) for steps in (self._attention, self._locations))
+        attention, locations = (_select_path(steps, path[::-1]) for steps in (self._attention, self._locations))
         return hypotheses([list(reversed(row)) for row in zip(*ids, strict=True)], attention, locations, last.log_p)
 
 
-def _gather_path(steps: list[Tensor], path: list[list[int]]) -> Tensor | None:
-    """Gather the values of each step in the rows of a path (T lists of n rows), n×T×…; None if steps have no values."""
+def _select_path(steps: list[Tensor], path: list[list[int]]) -> Tensor | None:
+    """Select the values of each step along a path (T lists of n rows): n×T×…, or None if steps have no values."""
     if len(steps) < len(path):
         return None
     return torch.stack([step.index_select(0, rows) for step, rows in zip(steps, torch.tensor(path), strict=True)], 1)
@@ -249,8 +248,8 @@ class Candidate(NamedTuple):
 
 
 class Lattice:
-    """A record of a search, which fills it when it is given as `trace`. `steps[sentence][t]` are the candidates of step
-    t, best first. A sentence gets no more steps once its search is over.
+    """A record of a search, filled by it if passed to it as `trace`. `steps[sentence][t]` are the candidates of step t,
+    best first. A sentence gets no more steps once its search is over.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""What beam search and sampling share: hypotheses, the step function, prefixes, and the tokens that may come next.
+"""The basis of beam search and sampling: hypotheses, the step function, prefixes, and which tokens may come next.
 
-Forced decoding, which gives the probability of a text, is here too. `beam_search.py` and `sampling.py` decide where a
-hypothesis ends.
+Forced decoding, which gives the probability of a text, is in this module too. `beam_search.py` and `sampling.py` decide
+where a hypothesis ends.
 """
 
 import math
@@ -37,7 +37,7 @@ class TokenPredictions(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """The numbers of a hypothesis together with the prefix from which it was decoded.
+    """The numbers of a whole output: the prefix from which a hypothesis was decoded, and its continuation.
 
     prefix_tokens: the length of the prefix, in tokens
     log_probability_with_prefix: the log-probability of all tokens, in nats
@@ -131,32 +131,32 @@ def force(
     """Forced decoding: return the targets as hypotheses with the log-probability of every token, and the attention.
 
     targets: ids, BOS … EOS and then padding
-    likeliest: the number of likeliest tokens to keep at each position; 0 keeps none, nor the entropy
+    likeliest: the number of likeliest tokens to keep at each position; 0 keeps neither them nor the entropy
     """
     all_log_p, alphas, top_tokens = [], [], []
-    for token, following in zip(targets.T[:-1], targets.T[1:], strict=True):
+    for token, next_token in zip(targets.T[:-1], targets.T[1:], strict=True):
         logits, state, alpha, _ = step(memory, state, token)
         log_p = logits.float().log_softmax(-1)
-        token_log_p = log_p.gather(1, following[:, None]).squeeze(1)
-        all_log_p.append(token_log_p.masked_fill(following == PAD, 0.0))
+        token_log_p = log_p.gather(1, next_token[:, None]).squeeze(1)
+        all_log_p.append(token_log_p.masked_fill(next_token == PAD, 0.0))
         if likeliest:
-            possible = log_p.index_fill(1, torch.tensor([PAD, BOS], device=log_p.device), -torch.inf)
-            best = possible.topk(min(likeliest, log_p.shape[1] - 2), -1)
+            possible_log_p = log_p.index_fill(1, torch.tensor([PAD, BOS], device=log_p.device), -torch.inf)
+            best = possible_log_p.topk(min(likeliest, log_p.shape[1] - 2), -1)
             top_tokens.append((torch.special.entr(log_p.exp()).sum(-1), best.indices, best.values))
         alphas.append(alpha)
     log_p = torch.stack(all_log_p, 1).cpu()
-    forced = hypotheses(targets[:, 1:].tolist(), stack(alphas), None, log_p.sum(1))
-    forced = [h._replace(log_p=row[: len(h.tokens) + h.ended]) for h, row in zip(forced, log_p, strict=True)]
+    results = hypotheses(targets[:, 1:].tolist(), stack(alphas), None, log_p.sum(1))
+    results = [h._replace(log_p=row[: len(h.tokens) + h.ended]) for h, row in zip(results, log_p, strict=True)]
     if not likeliest:
-        return forced
+        return results
     columns = [torch.stack(column, 1).cpu() for column in zip(*top_tokens, strict=True)]
     rows = [TokenPredictions(*row) for row in zip(*columns, strict=True)]
-    return [h._replace(predictions=row.truncate(len(h.tokens) + h.ended)) for h, row in zip(forced, rows, strict=True)]
+    return [h._replace(predictions=row.truncate(len(h.tokens) + h.ended)) for h, row in zip(results, rows, strict=True)]
 
 
 def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: bool = True) -> Float[Tensor, "N V"]:
     """The log-probabilities of the next token, −∞ for tokens that may not come next: padding, BOS, EOS unless
-    `may_end`, and the unknown token unless `unknown`. The others are not renormalised.
+    `may_end`, and the unknown token unless `unknown`. The remaining probabilities are not renormalised.
 
     Logits in single precision are overwritten.
     """

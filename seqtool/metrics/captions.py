@@ -78,7 +78,7 @@ class CaptionScorer(Scorer):
         self._words = list(chain.from_iterable(split))  # the words of all references, one after another
         self._lengths = np.array([len(words) for words in split], dtype=np.int64)  # the length of each reference
         self._image = np.repeat(np.arange(len(references)), [len(captions) for captions in references])
-        self._first = np.searchsorted(self._image, np.arange(len(references)))  # each image's first reference
+        self._first_reference = np.searchsorted(self._image, np.arange(len(references)))  # each image's first reference
 
     def statistics(self, hypotheses: Sequence[str]) -> Statistics:
         """Images × 13: everything from which the scores of a corpus are computed, in the columns listed above."""
@@ -99,9 +99,9 @@ class CaptionScorer(Scorer):
         return np.column_stack(
             [
                 *correct,
-                *(np.maximum(lengths - shorter, 0) for shorter in range(len(ORDERS))),
+                *(np.maximum(lengths - n + 1, 0) for n in ORDERS),
                 lengths,
-                np.minimum.reduceat(rank, self._first) % base,
+                np.minimum.reduceat(rank, self._first_reference) % base,
                 np.array([rouge_l(*pair) if self._rouge else np.nan for pair in pairs]),
                 CIDER_SCALE * self._mean(np.mean(clipped, axis=0) * penalty),
                 CIDER_SCALE * self._mean(np.mean(plain, axis=0)),
@@ -147,7 +147,8 @@ class CaptionScorer(Scorer):
             is_reference = counts.caption >= documents  # the first captions are the hypotheses
             image = self._image[counts.caption[is_reference] - documents]
             keys = image * size + counts.ngram[is_reference]
-            unique, _ = np.unique(keys, return_counts=True)  # with counts numpy 2.4 sorts; without, it hashes, slowly
+            # with `return_counts` numpy 2.4 sorts, which is faster than its default, hashing
+            unique, _ = np.unique(keys, return_counts=True)
             with_ngram = np.bincount(unique % max(size, 1), minlength=size)
         else:
             documents, frequencies = self._frequencies.images, self._frequencies.counts
@@ -168,16 +169,16 @@ class CaptionScorer(Scorer):
         keys = self._image[reference] * size + counts.ngram[start:]
         hypothesis_keys = np.append(counts.caption[:start] * size + counts.ngram[:start], -1)
         entry = np.searchsorted(hypothesis_keys[:-1], keys)  # the hypothesis's entry for the reference's n-gram
-        shared = hypothesis_keys[entry] == keys  # whether there is such an entry
-        reference, entry = reference[shared], entry[shared]
+        is_shared = hypothesis_keys[entry] == keys  # whether there is such an entry
+        reference, entry = reference[is_shared], entry[is_shared]
         limit = np.zeros(start, dtype=np.int64)
-        np.maximum.at(limit, entry, counts.count[start:][shared])
+        np.maximum.at(limit, entry, counts.count[start:][is_shared])
         matched = np.bincount(counts.caption[:start], np.minimum(counts.count[:start], limit), images)
         weights = counts.count * inverse_frequencies[counts.ngram]
         norms = np.sqrt(np.bincount(counts.caption, weights**2, images + len(self._image)))
         product = norms[:images][self._image] * norms[images:]
         scale = np.divide(1, product, out=np.zeros_like(product), where=product != 0)
-        hypothesis_weights, reference_weights = weights[entry], weights[start:][shared]
+        hypothesis_weights, reference_weights = weights[entry], weights[start:][is_shared]
         clipped_weights = np.minimum(hypothesis_weights, reference_weights)
         clipped = np.bincount(reference, clipped_weights * reference_weights, len(self._image))
         plain = np.bincount(reference, hypothesis_weights * reference_weights, len(self._image))
@@ -198,10 +199,10 @@ def tokenize_captions(captions: Sequence[str], tokenize: str) -> list[str]:
 
 def fitting_tokeniser(references: Iterable[str]) -> tuple[str, str]:
     """The name of the tokeniser that fits these references, and the reason, empty for `ptb` in ordinary text."""
-    text = analyse_writing(references)
-    if text.has_no_spaces:
+    writing = analyse_writing(references)
+    if writing.has_no_spaces:
         return "char", "tokenize=char: the captions have almost no spaces; each character counts as a word."
-    if text.is_mostly_unspaced:
+    if writing.is_mostly_unspaced:
         reason = "the captions seem to be segmented into words by spaces; tokenize=char counts characters"
         return "ptb", f"tokenize=ptb: {reason}."
     return "ptb", ""
@@ -285,9 +286,9 @@ def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:
     end = np.repeat(np.cumsum(lengths), lengths)  # the end of each word's caption
     start, ngram = np.arange(len(word)), np.zeros_like(word)
     for n in ORDERS:
-        inside = start + n <= end[start]
-        start = start[inside]
-        keys = (ngram[inside] << WORD_BITS) | word[start + n - 1]
+        is_inside = start + n <= end[start]
+        start = start[is_inside]
+        keys = (ngram[is_inside] << WORD_BITS) | word[start + n - 1]
         unique, ngram = np.unique(keys, return_inverse=True)
         example_start = np.zeros_like(unique)
         example_start[ngram] = start

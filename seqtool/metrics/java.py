@@ -27,8 +27,8 @@ def java_scores(
         return {}, ["METEOR and SPICE need pycocoevalcap: pip install pycocoevalcap."]
     if shutil.which("java") is None:
         return {}, ["METEOR and SPICE need Java, which is not on the PATH."]
-    captions = {image: _lines([caption], tokenize) for image, caption in hypotheses.items()}
-    alternatives = {image: _lines(references[image], tokenize) for image in hypotheses}
+    hypothesis_lines = {image: _lines([caption], tokenize) for image, caption in hypotheses.items()}
+    reference_lines = {image: _lines(references[image], tokenize) for image in hypotheses}
     scores: dict[str, float] = {}
     problems: list[str] = []
     output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
@@ -42,7 +42,7 @@ def java_scores(
         try:
             with printing_to_stderr(), redirect_stdout(sys.stderr):
                 scorer = scorer_class()
-                scores[name] = float(scorer.compute_score(alternatives, captions)[0])
+                scores[name] = float(scorer.compute_score(reference_lines, hypothesis_lines)[0])
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             problems.append(f"{name.upper()} failed in Java: {str(error).rstrip('.')}.")
             lock = getattr(scorer, "lock", None)

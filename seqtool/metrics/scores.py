@@ -267,15 +267,15 @@ class Comparison:
         self.digits = max(score(name).digits for name in system.values)
         self.differences: list[Difference] = []
         for name in system.values:
-            first, second, p = baseline.estimates[name], system.estimates[name], None
+            baseline_estimate, system_estimate, p = baseline.estimates[name], system.estimates[name], None
             if system.samples:
-                scale = max(abs(first.value), abs(second.value))
+                scale = max(abs(baseline_estimate.value), abs(system_estimate.value))
                 differences = system.draws[name] - baseline.draws[name]
-                p = p_value(second.value - first.value, differences, scale=scale)
+                p = p_value(system_estimate.value - baseline_estimate.value, differences, scale=scale)
                 if name in SCORES and round(scale, score(name).digits) == 0:
                     p = 1.0  # both are printed as 0; they differ only by the constants that avoid dividing by zero
             signature = system.signature(name, samples=system.samples or None)
-            self.differences.append(Difference(score(name).label, first, second, p, signature))
+            self.differences.append(Difference(score(name).label, baseline_estimate, system_estimate, p, signature))
 
     def record(self) -> dict[str, Any]:
         """The differences as plain containers, for JSON."""
@@ -288,5 +288,5 @@ class Comparison:
             for d in self.differences
         ]
         signatures = {d.signature for d in self.differences}
-        quoted = signatures if len(signatures) == 1 else [f"{d.name}: {d.signature}" for d in self.differences]
-        return "\n".join([*table(("score", "baseline", "system", "difference", "p"), rows), "", *quoted])
+        signature_lines = signatures if len(signatures) == 1 else [f"{d.name}: {d.signature}" for d in self.differences]
+        return "\n".join([*table(("score", "baseline", "system", "difference", "p"), rows), "", *signature_lines])

@@ -85,14 +85,14 @@ def fitting_tokeniser(references: Iterable[str], *, language: str | None = None)
     Otherwise only tokenisers are chosen that need no further package. Any text with hardly any spaces is scored by
     characters, since a line of a single word has no n-grams with n > 1.
     """
-    text = analyse_writing(references)
+    writing = analyse_writing(references)
     tokenize, reason = "13a", ""
-    if text.has_no_spaces and text.is_chinese:
+    if writing.has_no_spaces and writing.is_chinese:
         tokenize, reason = "zh", "the references are Chinese; each of their characters counts as a word"
-    elif text.has_no_spaces or text.has_hardly_any_spaces:
+    elif writing.has_no_spaces or writing.has_hardly_any_spaces:
         tokenize, reason = "char", "the references have almost no spaces; each character counts as a word"
-    elif text.is_mostly_unspaced:
-        by_characters = "zh" if text.is_chinese else "char"
+    elif writing.is_mostly_unspaced:
+        by_characters = "zh" if writing.is_chinese else "char"
         reason = f"the references seem to be segmented into words by spaces; tokenize={by_characters} counts characters"
     if language is not None:
         better = LANGUAGE_TOKENISERS.get(language.partition("_")[0], "13a")
@@ -102,8 +102,8 @@ def fitting_tokeniser(references: Iterable[str], *, language: str | None = None)
             is_ordinary = better == "13a" and not reason
             return better, "" if is_ordinary else f"tokenize={better}, sacreBLEU's default for this language pair."
     else:
-        better = "ja-mecab" if text.scripts["kana"] and tokenize == "char" else ""
-        better = "ko-mecab" if 2 * text.scripts["Hangul"] > text.scripts.total() else better
+        better = "ja-mecab" if writing.scripts["kana"] and tokenize == "char" else ""
+        better = "ko-mecab" if 2 * writing.scripts["Hangul"] > writing.scripts.total() else better
     note = f"tokenize={tokenize}: {reason}." if reason else f"tokenize={tokenize}."
     if better:
         package = f"sacrebleu[{better.partition('-')[0]}]"
@@ -176,17 +176,17 @@ class Gaps:
 
 
 def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: Indices, *, samples: int) -> Gaps:
-    """The gaps between two systems, from their BLEU statistics and the same resamples. `short` and `long` are the
+    """The system's lead over its baseline, from BLEU statistics and the same resamples. `short` and `long` are the
     indices of the sentences in two bins, neither of them empty.
     """
 
-    def gap(i: Indices) -> float:
+    def lead(i: Indices) -> float:
         return bleu_parts(system[i]).score - bleu_parts(baseline[i]).score
 
     return Gaps(
-        short=bootstrap(gap, [short], samples),
-        long=bootstrap(gap, [long], samples),
-        growth=bootstrap(lambda i, j: gap(j) - gap(i), [short, long], samples),
+        short=bootstrap(lead, [short], samples),
+        long=bootstrap(lead, [long], samples),
+        growth=bootstrap(lambda i, j: lead(j) - lead(i), [short, long], samples),
     )
 
 

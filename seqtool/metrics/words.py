@@ -71,11 +71,11 @@ def _overlap(
     hypothesis: str, references: Sequence[str], counts: Mapping[str, int], split: Callable[[str], list[str]]
 ) -> NDArray[np.int64]:
     """Ranges × 3: the numbers of matched words, of words in the hypothesis and of words in the reference."""
-    written = Counter(split(hypothesis))
+    hypothesis_words = Counter(split(hypothesis))
     candidates = [Counter(split(reference)) for reference in references]
-    reference_words = max(candidates, key=lambda candidate: (written & candidate).total())
+    reference_words = max(candidates, key=lambda candidate: (hypothesis_words & candidate).total())
     overlap = np.zeros((len(LABELS), 3), np.int64)
-    for column, column_words in enumerate((written & reference_words, written, reference_words)):
+    for column, column_words in enumerate((hypothesis_words & reference_words, hypothesis_words, reference_words)):
         for word, count in column_words.items():
             index = np.searchsorted(EDGES, counts.get(word, 0), side="right")
             overlap[index, column] += count
@@ -103,8 +103,8 @@ def is_repeated(units: Sequence[str], are_characters: bool) -> bool:
     for length in range(1, MAX_REPEAT_LENGTH + 1):
         times = short_times if length <= max_short else 2
         equal = 0  # the number of successive units that equal the unit `length` before them
-        for before, unit in zip(units, units[length:], strict=False):
-            equal = equal + 1 if unit == before else 0
+        for earlier_unit, unit in zip(units, units[length:], strict=False):
+            equal = equal + 1 if unit == earlier_unit else 0
             if equal >= (times - 1) * length:
                 return True
     return False

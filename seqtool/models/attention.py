@@ -1,4 +1,4 @@
-"""Attention: the score, how well a state s and an annotation h_j match, and the weighted sum of the annotations.
+"""Attention: scores of how well a state s matches each annotation h_j, and the weighted sum of the annotations.
 
 A query is the decoder's state; keys are computed from the annotation vectors, once per sentence. K queries (the beams
 of one sentence) share its keys and values without a copy.

@@ -1,7 +1,7 @@
 """Convolutional encoders, which turn pixels into one annotation vector for each cell of a grid.
 
 The backbone `small` is ours, for the built-in images; `torchvision/NAME` and `timm/NAME` are models of those libraries,
-cut off after the layer whose map is used. `ImageCaptioner` is the base class of captioners.
+truncated after the layer whose feature map is used. `ImageCaptioner` is the base class of captioners.
 """
 
 import math
@@ -26,7 +26,7 @@ from seqtool.settings import declarations
 
 StateT = TypeVar("StateT")
 Images = Annotations | Pixels
-SMALL_REVISION = 2  # part of the fingerprint of cached annotation vectors: raise it when `Small` computes other numbers
+SMALL_REVISION = 2  # part of the fingerprint of cached annotation vectors: raise it when the output of `Small` changes
 MAX_SHIFT = 1 / 16  # augmentation moves a picture by at most this fraction of its side
 MAX_JITTER = 0.15  # augmentation changes brightness and contrast by at most this fraction
 
@@ -92,9 +92,8 @@ class Backbone(nn.Module):
         self.register_buffer("std", 255 * torch.tensor(cut.std).view(3, 1, 1))
         self.requires_grad_(not self.frozen)
         self.network.eval()
-        with (
-            torch.no_grad()
-        ):  # one black image is passed through to learn the map's shape and which layers the map needs
+        # one black image is passed through to find the feature map's shape and the layers that the map needs
+        with torch.no_grad():
             try:
                 black = torch.zeros(1, 3, settings.size, settings.size)
                 shape = as_map(cut_off(self.network, self.read, black)).shape
@@ -134,7 +133,7 @@ class Backbone(nn.Module):
 
 
 def as_map(x: Tensor) -> Tensor:
-    """Return a vector B×D, such as a classifier's output, as a map of one location, and a map B×D×H×W unchanged."""
+    """Return a feature map B×D×H×W unchanged; a vector B×D, such as a classifier's output, as a map of one location."""
     return x[:, :, None, None] if x.dim() == 2 else x
 
 

@@ -68,9 +68,8 @@ class Bahdanau(RecurrentDecoder[Layers]):
         h = for_products(encoding.annotations)
         # ←h_1, or →h_S if there is no backward direction
         final_output = (encoding.backward or encoding.forward)[-1][0]
-        s_0 = torch.tanh(
-            at_least_single(self.initial(final_output))
-        )  # tanh(W_s ←h_1) (A.2.2), for each layer and tensor
+        # tanh(W_s ←h_1) (A.2.2), for each layer and tensor
+        s_0 = torch.tanh(at_least_single(self.initial(final_output)))
         layers = Layers.split(s_0, 1 + len(self.upper), self.cell.tensors)
         return Memory(h, self.attention.score.keys(h), source.mask), layers
 
@@ -81,15 +80,15 @@ class Bahdanau(RecurrentDecoder[Layers]):
     def decoder_step(self, memory: Memory, state: Layers, projected: Tensor) -> StepOutput[Layers]:
         c, alpha = self.attention(state.top, memory)  # a(s_{i−1}, h_j), (6), (5): s is still the old state
         layers: list[State] = [self.cell(projected + self.cell_context(c), state.layers[0])]  # s_i, A.2.2
-        for recurrence, old in zip(self.upper, state.layers[1:], strict=True):
-            layers.append(recurrence.step(self.dropout(layers[-1][0]), old))
-        new = Layers(tuple(layers))
-        return StepOutput(new, (new.top, c), alpha)
+        for recurrence, old_state in zip(self.upper, state.layers[1:], strict=True):
+            layers.append(recurrence.step(self.dropout(layers[-1][0]), old_state))
+        new_state = Layers(tuple(layers))
+        return StepOutput(new_state, (new_state.top, c), alpha)
 
     def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
         """Return t_i, the maximum over pairs of t̃_i = U_o s + V_o E y_{i−1} + C_o c_i (A.2.2).
 
-        The paper prints s_{i−1}; here s is s_i, as in most code, which already contains y_{i−1} and c_i.
+        The paper prints s_{i−1}; here s is s_i, as in most code; it already depends on y_{i−1} and c_i.
         """
         s, c = feature_inputs
         t = self.deep_state(s) + self.deep_word(y) + self.deep_context(c)

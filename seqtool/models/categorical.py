@@ -13,7 +13,7 @@ def categorical(p: Tensor, uniform: Tensor) -> Tensor:
     """
     cumulative, uniform = p.cumsum(-1), uniform.to(p.dtype)
     if p.device.type == "cpu":  # cumulative sums never decrease here, so a binary search takes fewer operations
-        # At least `tiny`, since a first p of 0 reaches 0. In a row with a NaN searchsorted finds V, one index too far.
+        # At least `tiny`, since a first p of 0 reaches 0. In a row with a NaN, searchsorted returns V, one too many.
         positive = (uniform[:, None] * cumulative[:, -1:]).clamp_min_(torch.finfo(p.dtype).tiny)
         return torch.searchsorted(cumulative, positive).squeeze(-1).clamp_max_(p.shape[-1] - 1)
     exceeds = (cumulative > uniform[:, None] * cumulative[:, -1:]) & (p > 0)

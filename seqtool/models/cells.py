@@ -1,4 +1,4 @@
-"""Recurrent cells, the layer that runs a cell over a sequence, stacks of layers, and the translation models' encoder.
+"""Recurrent cells, the layer that runs a cell over a sequence, stacks of layers and the translation models' encoder.
 
 A cell takes x, its input projection (W x_t + b), so that the product with W is computed once for all time steps; only
 the product with the recurrent matrix U is left inside the recurrence. Gate order, formulas and the second bias of
@@ -28,7 +28,7 @@ InputProjection = Float[Tensor, "N {self.gates*self.hidden}"]  # `self` is the c
 class Cell(nn.Module, ABC):
     """One step of a recurrence, from the input projection `x` and the state to the new state.
 
-    gates: the input projection has gates·H numbers
+    gates: the number of gates; the input projection has gates·H numbers
     tensors: the number of tensors in the state
     recurrent: the map U from h to the gates
     """
@@ -180,7 +180,7 @@ class Layers:
 
     @classmethod
     def split(cls, state: Float[Tensor, "N ..."], layers: int, tensors: int) -> "Layers":
-        """Split a tensor in whose last dimension the states of all layers stand side by side, `tensors` for each."""
+        """Split a tensor whose last dimension concatenates the states of all layers, `tensors` tensors for each."""
         return cls(tuple(layer.chunk(tensors, -1) for layer in state.chunk(layers, -1)))
 
     @property
@@ -205,11 +205,11 @@ class Stack(nn.ModuleList):
         self, x: Float[Tensor, "N inputs"], layers: tuple[State, ...], dropout: nn.Dropout
     ) -> tuple[Float[Tensor, "N H"], tuple[State, ...]]:
         """Run one step of all layers, with dropout after each; return the output and the new states."""
-        new: list[State] = []
-        for recurrence, old in zip(self, layers, strict=True):
-            new.append(recurrence.step(x, old))
-            x = dropout(new[-1][0])
-        return x, tuple(new)
+        new_states: list[State] = []
+        for recurrence, old_state in zip(self, layers, strict=True):
+            new_states.append(recurrence.step(x, old_state))
+            x = dropout(new_states[-1][0])
+        return x, tuple(new_states)
 
 
 @dataclass(frozen=True)

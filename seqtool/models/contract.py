@@ -26,7 +26,7 @@ The rules:
 - `attends`: whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise α is None.
 - `task`, a name in `runtime.task_table`, determines what `encode` takes: a text (`inputs.Source`) for translation,
   images (`Annotations` or `Pixels`) for captioning, and None for language modelling, where the first state has one
-  row, to be repeated.
+  row, which the caller repeats.
 - The constructor's arguments are the settings of `model`, the sizes of the vocabularies and, if the model can be built
   of faster parts, `parts` (`parts.Parts`), which it passes on to `EncoderDecoder` and to its layers. Annotations such
   as `Size` declare the range of each setting (`settings.declarations`); `EncoderDecoder` refuses values outside it.
@@ -74,7 +74,7 @@ class Step(NamedTuple, Generic[StateT]):
     logits: the logits of the next token
     state: the state after the step
     attention: α over the source; None without attention
-    location: the source position from which hard attention took the context; None where it took the expectation
+    location: the source position from which hard attention took the context; None if the context is the expected one
     """
 
     logits: Float[Tensor, "N V"]
@@ -98,7 +98,7 @@ class Output:
     features: the vectors that `project` maps to logits
     attention: α over the source; None without attention
     state: the state after the last step
-    sampled: the locations that hard attention drew; None if it took the expectation
+    sampled: the locations that hard attention drew in training; otherwise None
     """
 
     features: Float[Tensor, "N T R"]
@@ -181,23 +181,23 @@ def stack(steps: Sequence[Tensor | None]) -> Tensor | None:
     return torch.stack(tensors, 1) if tensors else None
 
 
-def tie_matrices(model: EncoderDecoder[Any], tied: str) -> None:
+def tie_matrices(model: EncoderDecoder[Any], tie: str) -> None:
     """Share the target embedding with the output matrix (`output`), and with the source embedding as well (`all`)."""
     choices, suffix = ["none", "output", "all"], ""
     if model.task in MODEL_WITHOUT_SOURCE:
         choices, suffix = ["none", "output"], f" of {MODEL_WITHOUT_SOURCE[model.task]}"
-    if tied not in choices:
-        raise InputError(f"Unknown model.tie '{tied}'{suffix}; choose from {', '.join(choices)}.")
-    if tied == "none":
+    if tie not in choices:
+        raise InputError(f"Unknown model.tie '{tie}'{suffix}; choose from {', '.join(choices)}.")
+    if tie == "none":
         return
-    target, features = model.target_embedding, model.output.in_features
+    target, size = model.target_embedding, model.output.in_features
     if model.output.weight.shape != target.weight.shape:
         raise InputError(
-            f"model.tie={tied} needs the output features to be the size of the embeddings, but they are {features} and "
+            f"model.tie={tie} needs the output features to be the size of the embeddings, but they are {size} and "
             f"{target.embedding_dim}: make the two sizes equal or use model.tie=none."
         )
     model.output.weight = target.weight
-    if tied == "all":
+    if tie == "all":
         # tasks/translation.py refuses any two vocabularies, even of one size, but models are also built without a task.
         source = model.source_embedding
         if source.weight.shape != target.weight.shape:

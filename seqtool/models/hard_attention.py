@@ -1,4 +1,4 @@
-"""Hard attention (Xu et al. 2015): how it chooses locations, the locations drawn, and the terms of its loss.
+"""Hard attention (Xu et al. 2015): rules for choosing locations, the drawn locations, and the terms of its loss.
 `training/losses.py` adds these terms to −log p, and keeps the moving average of the reward, a baseline.
 """
 
@@ -21,7 +21,7 @@ Choice = Callable[[Alpha, Noise], Alpha]
 
 
 def expectation(alpha: Alpha, uniform_noise: Noise) -> Alpha:
-    """Return α, as soft attention does: the context is its expectation."""
+    """Return α itself: the context is the expected annotation vector, as in soft attention."""
     return alpha
 
 
@@ -35,9 +35,9 @@ def draw(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     return F.one_hot(categorical(alpha.detach(), uniform_noise), alpha.shape[-1]).to(alpha.dtype)
 
 
-def draw_after(rows: int) -> Choice:
-    """Return the rule by which the first `rows` rows take the expectation and the other rows draw."""
-    return lambda alpha, noise: torch.cat([alpha[:rows], draw(alpha[rows:], noise[rows:])])
+def draw_after(expected_rows: int) -> Choice:
+    """Return the rule by which the first rows take the expected context and the other rows draw."""
+    return lambda alpha, noise: torch.cat([alpha[:expected_rows], draw(alpha[expected_rows:], noise[expected_rows:])])
 
 
 CHOICES: dict[str, Choice] = {"expected": expectation, "argmax": argmax, "sample": draw}
@@ -51,7 +51,7 @@ class Rows:
 
     image: the index in the batch of each row's image
     expected_rows: the first `expected_rows` rows take the expected context
-    samples: every other image has this number of adjacent rows, each of which draws the context
+    samples: each of the remaining images has this number of adjacent rows, each of which draws its own context
     uniform_noise: a random number in [0, 1) for each step of the n rows that draw
     """
 
@@ -63,7 +63,7 @@ class Rows:
     @classmethod
     def draw(cls, images: int, steps: int, samples: int, soft_share: float, device: torch.device) -> "Rows":
         """Make rows. A random fraction of the images takes the expected context, each in a single row (section 4.1)."""
-        expected_rows = math.floor(soft_share * images + float(torch.rand(1)))  # rounded at random: exact on average
+        expected_rows = math.floor(soft_share * images + float(torch.rand(1)))  # randomly rounded: exact on average
         image = torch.randperm(images, device=device) if expected_rows else torch.arange(images, device=device)
         image = torch.cat([image[:expected_rows], image[expected_rows:].repeat_interleave(samples)])
         return cls(image, expected_rows, samples, torch.rand(len(image) - expected_rows, steps, device=device))
@@ -90,7 +90,7 @@ class DrawnLocations:
     """The locations that hard attention drew for an output's N rows.
 
     image, expected_rows, samples: as in `Rows`
-    log_probability: log α of each drawn location, of the n rows that drew
+    log_probability: log α of each drawn location, for the n rows that drew
     entropy: the entropy of α at each step of these rows, in nats
     """
 

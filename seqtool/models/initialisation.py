@@ -1,4 +1,4 @@
-"""Schemes of initialisation, ours and those printed in papers; `initialisation=NAME` chooses one.
+"""Initialisation schemes: a default, and two from papers; `initialisation=NAME` chooses one.
 
 No scheme touches normalisation layers, whose gains are 1 and biases 0 from the start, or a captioner's backbone, which
 has initial weights of its own.
@@ -33,7 +33,7 @@ def default(model: nn.Module) -> None:
             nn.init.xavier_uniform_(parameter)
     for module in model.modules():
         if isinstance(module, Cell):
-            _orthogonal(module)
+            _make_orthogonal(module)
         if isinstance(module, LSTM):
             nn.init.ones_(module.recurrent.bias[module.hidden : 2 * module.hidden])
 
@@ -47,7 +47,7 @@ def sutskever2014(model: nn.Module) -> None:
 def bahdanau2015(model: nn.Module) -> None:
     """Make recurrent matrices orthogonal, W_a and U_a N(0, 0.001²), v_a and biases 0, others N(0, 0.01²) (B.1).
 
-    With v_a = 0, attention starts uniform and learns slowly at first, which suits the paper's long runs only.
+    With v_a = 0, attention starts uniform and learns slowly at first, so this suits only runs as long as the paper's.
     """
     for _, parameter in _named_parameters(model):
         if parameter.dim() < 2:
@@ -56,7 +56,7 @@ def bahdanau2015(model: nn.Module) -> None:
             nn.init.normal_(parameter, std=NORMAL_STD)
     for module in model.modules():
         if isinstance(module, Cell):
-            _orthogonal(module)
+            _make_orthogonal(module)
         elif isinstance(module, Additive):
             nn.init.normal_(module.W.weight, std=ALIGNMENT_STD)
             nn.init.normal_(module.U.weight, std=ALIGNMENT_STD)
@@ -107,7 +107,7 @@ def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter not in excluded)
 
 
-def _orthogonal(cell: Cell) -> None:
+def _make_orthogonal(cell: Cell) -> None:
     for linear in _recurrent_maps(cell):
         for gate in torch.split(linear.weight, cell.hidden):
             nn.init.orthogonal_(gate)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tensors:
-    """A record of tensors that are moved together."""
+    """A record of tensors that are moved to a device together."""
 
     def pinned(self) -> Self:
         return self._each(Tensor.pin_memory)

@@ -68,7 +68,7 @@ class Luong(RecurrentDecoder[LuongState]):
         encoding = self.encoder(x, source.lengths)
         layers = encoding.forward
         if encoding.backward is not None:
-            layers = tuple(map(_joined, encoding.forward, encoding.backward))
+            layers = tuple(map(_join_directions, encoding.forward, encoding.backward))
         h = for_products(encoding.annotations)
         memory = Memory(h, self.attention.score.keys(h), source.mask)
         return memory, LuongState(layers, torch.zeros_like(layers[-1][0]))
@@ -84,6 +84,6 @@ class Luong(RecurrentDecoder[LuongState]):
         return self.dropout(attentional)
 
 
-def _joined(forward: tuple[Tensor, ...], backward: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _join_directions(forward: tuple[Tensor, ...], backward: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Join the states of a layer in both directions, tensor by tensor."""
     return tuple(torch.cat(tensors, -1) for tensors in zip(forward, backward, strict=True))

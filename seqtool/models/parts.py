@@ -1,8 +1,8 @@
 """The parts that models are built of: plain ones, which follow the equations, or faster ones for a device.
 
-Constructors of models and of their layers take a record of `Parts`, by default `PLAIN`, and build from it. With any
-record, results are the same up to rounding, and parameters have the same names and shapes, so checkpoints do not depend
-on it. `fast/parts_for.py` chooses the record for a device.
+Constructors of models and of their layers take a record of `Parts`, by default `PLAIN`, and build from it. The
+results of all records are equal up to rounding, and parameters have the same names and shapes, so checkpoints do not
+depend on the record. `fast/parts_for.py` chooses the record for a device.
 
 States and attention are in single precision at least, and products in the type that autocast chooses.
 """
@@ -75,12 +75,12 @@ def cross_entropy(
     logits: Float[Tensor, "N T V"] = output(features)
     log_p = F.log_softmax(logits, -1, dtype=single(logits.dtype))
     nll = F.nll_loss(log_p.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels)
-    spread = -log_p.mean(-1) * (labels != PAD)
-    return CrossEntropy((1 - smoothing) * nll.sum() + smoothing * spread.sum(), nll.detach())
+    uniform_loss = -log_p.mean(-1) * (labels != PAD)
+    return CrossEntropy((1 - smoothing) * nll.sum() + smoothing * uniform_loss.sum(), nll.detach())
 
 
-def _none(*_: Any) -> None:
-    """Return None: there is no faster way."""
+def _no_faster_way(*_: Any) -> None:
+    """Return None, so that the caller runs the steps one by one."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class Parts:
     weighted_sum: Callable[[Tensor, Tensor], Tensor] = weighted_sum
     attend: Callable[..., Tensor] = F.scaled_dot_product_attention
     cross_entropy: Callable[[Tensor, Any, Tensor, float], CrossEntropy] = cross_entropy
-    whole_sequence: Callable[..., Any] = _none
-    whole_target: Callable[..., Any] = _none
+    whole_sequence: Callable[..., Any] = _no_faster_way
+    whole_target: Callable[..., Any] = _no_faster_way
     around_steps: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def build(self, kind: type[T], *arguments: Any) -> T:

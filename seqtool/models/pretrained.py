@@ -1,4 +1,4 @@
-"""Other libraries' backbones, cut off after the layer whose map is used, with default weights or weights from a file.
+"""Other libraries' backbones, up to the layer whose feature map is used, with default weights or weights from a file.
 
 torchvision and timm are imported only here, and only when one of their backbones is made.
 """
@@ -22,7 +22,7 @@ from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.network import LibraryDownload, reason_of
 from seqtool.settings import sentence, unknown
 
-LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # torchvision's last layers with a map
+LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # torchvision's last layers that output a map
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # names of weights in repositories of the Hugging Face Hub
 DAMAGE = (  # the errors that loading a damaged file may raise
     *(OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError),
@@ -31,7 +31,7 @@ DAMAGE = (  # the errors that loading a damaged file may raise
 
 
 class Cut(NamedTuple):
-    """A network up to the layer whose map is used; `read` computes this map from images normalised by `mean`, `std`."""
+    """A truncated network, and `read`, which computes its feature map from images normalised by `mean` and `std`."""
 
     network: nn.Module
     read: Callable[[nn.Module, Tensor], Tensor]
@@ -42,7 +42,7 @@ class Cut(NamedTuple):
 def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
     """Make torchvision/NAME or timm/NAME up to a layer; raise InputError if any of these or the weights are missing.
 
-    layer: the name of the layer; None: the layer that makes the last map
+    layer: the name of the layer; None: the last layer that outputs a feature map
     download: whether to load the default weights, downloading them if needed
     """
     library, _, name = backbone.partition("/")
@@ -60,22 +60,22 @@ def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
 
 
 def _cut_torchvision(name: str, layer: str | None, download: bool) -> Cut:
-    models = _library("torchvision.models")
+    models = _import_library("torchvision.models")
     model = models.get_model(name, weights="DEFAULT" if download else None)
     modules = dict(model.named_modules())
-    layer = layer or next((last for last in LAST_MAPS if last in modules), None)
+    layer = layer or next((candidate for candidate in LAST_MAPS if candidate in modules), None)
     if layer is None:
         raise InputError(f"Set model.encoder.layer: seqtool does not know which layer of {name} makes the last map.")
     if layer not in modules:
         raise InputError(sentence([unknown(layer, [module for module in modules if module], kind=f"layer of {name}")]))
-    extraction = _library("torchvision.models.feature_extraction")
+    extraction = _import_library("torchvision.models.feature_extraction")
     network = extraction.create_feature_extractor(model, {layer: "map"}, suppress_diff_warning=True)
     preprocessing = models.get_model_weights(name).DEFAULT.transforms()
     return Cut(network, lambda network, x: network(x)["map"], tuple(preprocessing.mean), tuple(preprocessing.std))
 
 
 def _cut_timm(name: str, layer: str | None, download: bool) -> Cut:
-    timm = _library("timm")
+    timm = _import_library("timm")
     options: dict[str, Any] = {"num_classes": 0, "global_pool": ""}
     if layer is not None:
         options = {"features_only": True, "out_indices": (int(layer),)}
@@ -95,7 +95,7 @@ def _cut_timm(name: str, layer: str | None, download: bool) -> Cut:
 
 
 def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: Tensor) -> Tensor:
-    """Put identities in place of the layers that the map of the image `x` does not need; return this map."""
+    """Replace layers that are not needed for the feature map of the image `x` by identities; return the feature map."""
     calls: list[tuple[nn.Module, Any]] = []  # modules and their outputs, in the order in which calls return
 
     def hook(module: nn.Module, _: Any, output: Any) -> None:
@@ -115,7 +115,7 @@ def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: 
     return map_
 
 
-def _library(module: str) -> ModuleType:
+def _import_library(module: str) -> ModuleType:
     name = module.partition(".")[0]
     try:
         return import_module(module)
@@ -139,19 +139,19 @@ def default_weights(backbone: str) -> LibraryDownload | None:
     library, _, name = backbone.partition("/")
     timm_config, refusal = None, None
     if library == "torchvision":
-        models = _library("torchvision.models")
+        models = _import_library("torchvision.models")
         names = models.list_models(module=models)
         if name not in names:
             raise InputError(sentence([unknown(name, names, kind="torchvision backbone")]))
         address = models.get_model_weights(name).DEFAULT.url
     else:
-        timm = _library("timm")
+        timm = _import_library("timm")
         if not timm.is_model(name):
             raise InputError(sentence([unknown(name, timm.list_models(), kind="timm backbone")]))
         timm_config = timm.get_pretrained_cfg(name)
         address = timm_config and timm_config.url
     if timm_config is not None and timm_config.hf_hub_id:
-        hub = _library("huggingface_hub")
+        hub = _import_library("huggingface_hub")
         repository, _, revision = timm_config.hf_hub_id.partition("@")
         files = [timm_config.hf_hub_filename] if timm_config.hf_hub_filename else HUB_FILES
         cached = (hub.try_to_load_from_cache(repository, file, revision=revision or None) for file in files)
@@ -181,10 +181,10 @@ def load_weights(network: nn.Module, file: Path, name: str) -> None:
     The file must have every tensor of the network in its shape; tensors of layers that were cut off are ignored.
     Messages call the backbone `name`.
     """
-    loaded = {_comparable(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
+    loaded = {_normalise_key(key.removeprefix("backbone.network.")): tensor for key, tensor in _read(file).items()}
     missing, state = [], network.state_dict()
     for key, tensor in state.items():
-        replacement = loaded.get(_comparable(key.removeprefix("model.")))  # timm's wrapper adds this prefix to names
+        replacement = loaded.get(_normalise_key(key.removeprefix("model.")))  # timm's wrapper adds this prefix to names
         if replacement is None:
             missing += [] if key.endswith("num_batches_tracked") else [key]
         elif replacement.shape != tensor.shape:
@@ -220,6 +220,6 @@ def _read(file: Path) -> dict[str, Tensor]:
     return {str(key): tensor for key, tensor in tensors.items() if isinstance(tensor, Tensor)}
 
 
-def _comparable(key: str) -> str:
+def _normalise_key(key: str) -> str:
     """Return a name with dots for underscores: timm's models that end at a layer have underscores for some dots."""
     return key.replace("_", ".")

@@ -51,7 +51,7 @@ class RecurrentDecoder(EncoderDecoder[StateT]):
 
     @abstractmethod
     def decoder_step(self, memory: Any, state: StateT, projected: Tensor) -> StepOutput[StateT]:
-        """Run one step of the recurrence, given the word's input projection, N×…."""
+        """Run one step of the recurrence from the word's input projection, N×…."""
 
     def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
         """Return features …×R of embedded words …×E and `StepOutput.feature_inputs`; by default, its only tensor."""
@@ -68,8 +68,9 @@ class RecurrentDecoder(EncoderDecoder[StateT]):
 
     def step(self, memory: Any, state: StateT, token: Tensor) -> Step[StateT]:
         y = self.embed(token)
-        new = self.decoder_step(memory, state, self.input_projection(memory, y))
-        return Step(self.project(self.features(y, *new.feature_inputs)), new.state, new.attention, new.location)
+        output = self.decoder_step(memory, state, self.input_projection(memory, y))
+        logits = self.project(self.features(y, *output.feature_inputs))
+        return Step(logits, output.state, output.attention, output.location)
 
     def prefill(self, memory: Any, state: StateT, tokens: Tensor) -> Prefilled[StateT]:
         steps = self.unroll(memory, state, self.input_projection(memory, self.embed(tokens.t())))

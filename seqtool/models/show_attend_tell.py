@@ -25,8 +25,8 @@ from seqtool.settings.declarations import Setting, at_least, between, choice
 class ImageMemory(Memory):
     """A memory that also determines how attention chooses locations.
 
-    uniform_noise: a random number in [0, 1) for the draw of each step, B×T_max, or B×0 if none is drawn; an image's
-        numbers are rows of its memory, so its draws do not depend on other images
+    uniform_noise: a random number in [0, 1) for the draw of each step, B×T_max, or B×0 if none is drawn; each
+        image has its own row of numbers, so its draws do not depend on other images
     choose: the rule that weights the locations
     """
 
@@ -58,9 +58,10 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
     """A cell, in the paper an LSTM, that attends to the image before every word. The paper's COCO model: embedding 512,
     LSTM 1800, alignment 512, dropout 0.5.
 
-    The context is an expectation (soft attention) or one drawn location (hard attention). Hard attention is trained
-    with `samples` draws per image; a fraction of `soft_share` of the images take the expectation instead (section 4.1).
-    Outside training its context is the expectation as well, unless the memory has another rule (`ImageMemory.choose`).
+    The context is the expected annotation vector (soft attention) or that of one drawn location (hard attention). Hard
+    attention is trained with `samples` draws per image; a fraction of `soft_share` of the images take the expected
+    context instead (section 4.1). Outside training hard attention takes the expected context too, unless the memory has
+    another rule (`ImageMemory.choose`).
     """
 
     attends = True
@@ -109,7 +110,8 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         self.initial = parts.linear(D, recurrent_cell.tensors * hidden)
         self.score = make_score(score, query=hidden, value=D, size=alignment, parts=parts)
         self.gate = parts.linear(hidden, 1) if gate else None
-        self.cell = recurrent_cell  # after the gate: the order of the parameters fixes which random numbers fill them
+        # after the gate: the order of the parameters determines which random numbers fill each of them
+        self.cell = recurrent_cell
         self.cell_word = parts.linear(embedding, self.cell.gates * hidden)
         self.cell_context = parts.linear(D, self.cell.gates * hidden, bias=False)
         self.deep_state = parts.linear(hidden, embedding)
@@ -135,8 +137,8 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
     def forward_rows(self, a: Tensor, target: Tensor, rows: Rows) -> Output:
         """Run teacher forcing for rows that take the expected context or draw their own, from annotations B×S×D."""
         memory, first_state = self._memory_and_state(a[rows.image])
-        unused = rows.uniform_noise.new_zeros(rows.expected_rows, rows.uniform_noise.shape[1])
-        noise = torch.cat([unused, rows.uniform_noise])
+        unused_noise = rows.uniform_noise.new_zeros(rows.expected_rows, rows.uniform_noise.shape[1])
+        noise = torch.cat([unused_noise, rows.uniform_noise])
         memory = replace(memory, uniform_noise=noise, choose=draw_after(rows.expected_rows))
         output = self.teacher_force(memory, first_state, target[rows.image])
         assert output.attention is not None
@@ -166,13 +168,13 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         z = self.parts.weighted_sum(weights, memory.values)  # ẑ_t = φ({a_i}, {α_i}), (6)
         if self.gate is not None:
             z = torch.sigmoid(self.gate(h)) * z  # β_t = σ(f_β(h_{t−1})), section 4.2.1
-        new = self.cell(projected + self.cell_context(z), state.cell)  # (1)–(3)
+        cell_state = self.cell(projected + self.cell_context(z), state.cell)  # (1)–(3)
         one_location = memory.choose is not expectation and not self.training
         location = weights.argmax(-1) if one_location else None
-        return StepOutput(ShowAttendTellState(new, state.position + 1), (new[0], z), alpha, location)
+        return StepOutput(ShowAttendTellState(cell_state, state.position + 1), (cell_state[0], z), alpha, location)
 
     def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
-        """Return E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; the authors' code adds tanh and dropouts."""
+        """Return E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; the authors' code adds tanh and dropout."""
         h, z = feature_inputs
         deep = y + self.deep_state(self.dropout(h)) + self.deep_context(z)
         return self.dropout(torch.tanh(deep))

@@ -88,7 +88,7 @@ class SelfAttention(nn.Module):
         return q, keys_values
 
     def _output(self, q: Vectors, keys_values: KeysValues, mask: Tensor | None, *, is_causal: bool = False) -> Vectors:
-        q, k, v = (split_heads(part, self.heads) for part in (q, *keys_values.chunk(2, -1)))
+        q, k, v = (split_heads(vectors, self.heads) for vectors in (q, *keys_values.chunk(2, -1)))
         return self.output(join_heads(self.attend(q, k, v, mask, is_causal=is_causal)))
 
 
@@ -107,17 +107,17 @@ class CrossAttention(nn.Module):
         self, x: Vectors, source: SourceKeysValues, mask: Mask, *, return_weights: bool
     ) -> tuple[Vectors, Float[Tensor, "N t heads S"] | None]:
         """Return the output and, if `return_weights`, the attention weights softmax(QKᵀ/√d_k) of (1)."""
-        q, allowed, alpha = self.queries(x), mask[:, None, None], None
+        q, attention_mask, alpha = self.queries(x), mask[:, None, None], None
         joined_rows = q.reshape(len(source), -1, q.shape[-1])  # the tokens of a source's K rows, in one row
         q, k, v = (split_heads(part, self.heads) for part in (joined_rows, *source.to(q.dtype).chunk(2, -1)))
         if return_weights:
             scaled = q / math.sqrt(q.shape[-1])  # scaled first: the unscaled product may overflow in half precision
-            e = (scaled @ k.transpose(-1, -2)).masked_fill(~allowed, -math.inf)
+            e = (scaled @ k.transpose(-1, -2)).masked_fill(~attention_mask, -math.inf)
             alpha = e.softmax(-1, dtype=single(e.dtype))
             y = alpha.to(v.dtype) @ v
             alpha = alpha.transpose(1, 2).reshape(*x.shape[:2], self.heads, -1)
         else:
-            y = self.attend(q, k, v, allowed)
+            y = self.attend(q, k, v, attention_mask)
         return self.output(join_heads(y).reshape(x.shape)), alpha
 
 
@@ -230,7 +230,7 @@ class InputEmbedding(nn.Module):
         return table
 
 
-@lru_cache(maxsize=32)  # tables: a few types and devices times a few powers of two
+@lru_cache(maxsize=32)  # enough tables for a few lengths, types and devices
 def _cached_sinusoids(length: int, width: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "t E"]:
     """Return the vectors of the positions 0 to length − 1, cached since decoding needs them at every step."""
     with torch.inference_mode(False):
@@ -256,7 +256,7 @@ def join_heads(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class KeyValueCache:
-    """The keys and values of the p tokens read so far, for each layer, 2·E numbers a token."""
+    """The keys and values of the p tokens read so far, for each layer, 2·E numbers per token."""
 
     layers: tuple[Float[Tensor, "N p EE"], ...]
 
@@ -505,8 +505,8 @@ class TransformerLanguageModel(EncoderDecoder[Window]):
         features = []
         while tokens.shape[1]:
             window = self.with_room(window)
-            new, tokens = tokens.tensor_split([self.context - window.tokens.shape[1]], 1)
-            output = self.decoder(new, self.target_embedding, window.cache)
-            window = Window(torch.cat([window.tokens, new], 1), output.state)
+            window_tokens, tokens = tokens.tensor_split([self.context - window.tokens.shape[1]], 1)
+            output = self.decoder(window_tokens, self.target_embedding, window.cache)
+            window = Window(torch.cat([window.tokens, window_tokens], 1), output.state)
             features.append(output.features)
         return torch.cat(features, 1), window

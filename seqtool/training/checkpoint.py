@@ -82,7 +82,7 @@ BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"} 
 AVERAGE = "average-"
 NAME = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # never a path to another directory
 STEP = re.compile(r"step-(\d+)(-stopped|-saved)?")
-UNFINISHED = re.compile(rf"\.({NAME.pattern})-(\w+)")  # what `save` writes and `remove` deletes
+UNFINISHED = re.compile(rf"\.({NAME.pattern})-(\w+)")  # directories during `save` and `remove`
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Checkpoint:
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The weights' shapes by name. No weight is read. A run in progress may remove the files afterwards."""
-        with _opened(self.path / WEIGHTS) as file:
+        with _open_tensors(self.path / WEIGHTS) as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
     @property
@@ -155,31 +155,33 @@ class Checkpoint:
 
     def weights(self) -> dict[str, Tensor]:
         """The model's parameters and buffers by name."""
-        with _opened(self.path / WEIGHTS) as file:
+        with _open_tensors(self.path / WEIGHTS) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def training_tensors(self) -> dict[str, Tensor]:
         """The tensors of training.safetensors, by name. The checkpoint must have been opened for `training`."""
-        with _opened(self.path / TRAINING) as file:
+        with _open_tensors(self.path / TRAINING) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def _weights_of(self, model: nn.Module) -> dict[str, Tensor]:
         parameters, shapes = weights(model), self.shapes
         for name in sorted(parameters.keys() ^ shapes.keys()):
-            where = "the checkpoint lacks" if name in parameters else "the model has no"
-            raise self._does_not_fit(f"{where} '{name}'")
+            mismatch = "the checkpoint lacks" if name in parameters else "the model has no"
+            raise self._misfit_error(f"{mismatch} '{name}'")
         for name, parameter in parameters.items():
             if parameter.shape != shapes[name]:
-                raise self._does_not_fit(f"'{name}' is {shapes[name]} there and {tuple(parameter.shape)} here")
-        with _opened(self.path / WEIGHTS) as file:
+                raise self._misfit_error(
+                    f"'{name}' is {shapes[name]} in the checkpoint and {tuple(parameter.shape)} in the model"
+                )
+        with _open_tensors(self.path / WEIGHTS) as file:
             stored = {name: file.get_tensor(name) for name in parameters}
         for name, parameter in parameters.items():
             stored_type, model_type = (str(tensor.dtype).removeprefix("torch.") for tensor in (stored[name], parameter))
             if stored[name].dtype.is_floating_point != parameter.dtype.is_floating_point:
-                raise self._does_not_fit(f"'{name}' is {stored_type} there and {model_type} here")
+                raise self._misfit_error(f"'{name}' is {stored_type} in the checkpoint and {model_type} in the model")
         return stored
 
-    def _does_not_fit(self, reason: str) -> InputError:
+    def _misfit_error(self, reason: str) -> InputError:
         return InputError(f"{self.path} does not fit the model: {reason}.")
 
 
@@ -213,7 +215,7 @@ def _find(path: Path, purpose: Purpose) -> Checkpoint:
     best = run / "checkpoints" / str(best_name)
     checkpoints = list_checkpoints(run)
     older = reversed(checkpoints[: checkpoints.index(newest_checkpoint.path) + 1])
-    # an average is made when the run ends, and kept only if it scores better
+    # an average is made when the run ends, and kept only if it scores better than `best`
     paths = dict.fromkeys([*list_averages(run), best, *older])
     return _first_intact(paths, purpose, averaged_at=newest_checkpoint.progress["step"])
 
@@ -256,7 +258,7 @@ def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
             file = path / Path(name).name
             same_size = file.stat().st_size == expected["bytes"] and file.is_file()
             if not same_size or (_is_used(name, purpose) and sha256(file) != expected["sha256"]):
-                raise _damaged(path, f"{name} does not match {MANIFEST}")
+                raise _damage_error(path, f"{name} does not match {MANIFEST}")
         record = read_record(path / RECORD)
         if record["format"] != FORMAT and isinstance(record["format"], int):
             raise InputError(
@@ -264,9 +266,9 @@ def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
             )
         files = [file.name for pattern in (f"[!.]*{VOCABULARY}", TRAINING) for file in path.glob(pattern)]
         if unlisted := sorted({RECORD, WEIGHTS, *files} - manifest.keys()):
-            raise _damaged(path, f"{MANIFEST} does not list {unlisted[0]}")
+            raise _damage_error(path, f"{MANIFEST} does not list {unlisted[0]}")
         if not _is_record(record):
-            raise _damaged(path, "its record cannot be read")
+            raise _damage_error(path, "its record cannot be read")
         return Checkpoint(path, **{name: record[name] for name in ("task", "config", "progress", "versions", "data")})
     except InputError:
         raise
@@ -274,10 +276,10 @@ def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
         missing = Path(error.filename).name
         raise InputError(f"Checkpoint {path} is incomplete: it has no {missing}; use another one.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(path, "its record cannot be read") from error
+        raise _damage_error(path, "its record cannot be read") from error
 
 
-def _damaged(path: Path, reason: str) -> InputError:
+def _damage_error(path: Path, reason: str) -> InputError:
     return InputError(f"Checkpoint {path} is damaged: {reason}; use another one.")
 
 
@@ -402,7 +404,7 @@ def average(checkpoints: list[Checkpoint]) -> dict[str, Tensor]:
     """The mean of several checkpoints' weights."""
     mean = {}
     with ExitStack() as stack:
-        files = [stack.enter_context(_opened(checkpoint.path / WEIGHTS)) for checkpoint in checkpoints]
+        files = [stack.enter_context(_open_tensors(checkpoint.path / WEIGHTS)) for checkpoint in checkpoints]
         for name in files[0].keys():  # noqa: SIM118
             stacked = torch.stack([file.get_tensor(name) for file in files])
             mean[name] = stacked.double().mean(0).to(stacked.dtype)
@@ -456,7 +458,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open_tensors(path: Path) -> Iterator[Any]:
     """Open a file of tensors, from which each is read when it is requested."""
     if not path.exists():
         raise InputError(f"Checkpoint {path.parent} has no {path.name}.")

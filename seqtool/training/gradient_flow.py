@@ -29,7 +29,7 @@ from seqtool.view import plots
 from seqtool.view.report import rounded
 
 MAX_EXAMPLES = 64
-DRAWN_STEPS = 6  # at least as many measurements of a run are drawn, if it has as many
+MIN_PLOTTED = 6  # a figure shows at least this number of measurements, if the run has as many
 
 Calls = list[tuple[Tensor, State, State]]  # each step of a cell: its input, and its state before and after
 
@@ -57,8 +57,8 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
 
 
 def evenly_spaced(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Evenly spaced measurements to draw, the last one included."""
-    stride = max(1, len(records) // DRAWN_STEPS)
+    """Evenly spaced measurements to plot, including the last."""
+    stride = max(1, len(records) // MIN_PLOTTED)
     return records[::-stride][::-1]
 
 
@@ -114,7 +114,7 @@ def flow(model: EncoderDecoder[Any], batch: Batch) -> dict[str, Any]:
 
 
 def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
-    """The mean norm at each time step over the rows with a gradient; after a row's last token it is exactly 0."""
+    """The mean norm at each time step over the rows with a gradient, which is exactly 0 after a row's last token."""
     norms = []
     for gradient in gradients:
         # in double precision: in single precision, squares of small gradients underflow
@@ -128,8 +128,8 @@ def _singular_values(cell: Cell, calls: Calls, length: int) -> list[float | None
     """The singular values of ∂s_t/∂s_{t−1} in the first row, at the middle of its `length` targets or of its source;
     empty if the state has exploded.
     """
-    inputs, before, _ = calls[min(length, len(calls)) // 2]
-    x, state = inputs[:1].detach(), [tensor[:1].detach() for tensor in before]
+    inputs, states_before, _ = calls[min(length, len(calls)) // 2]
+    x, state = inputs[:1].detach(), [tensor[:1].detach() for tensor in states_before]
     sizes = [tensor.shape[1] for tensor in state]
 
     def step(s: Tensor) -> Tensor:

@@ -60,12 +60,12 @@ class TrainingLoss(nn.Module):
         self.register_buffer("baseline", torch.tensor(math.nan))
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
-        """Compute the loss. For streams that continue, `state` is the last state of the batch before."""
+        """Compute the loss. For streams that continue, `state` is the last state of the previous batch."""
         inputs, labels = batch.inputs, batch.labels
         output = self.model(batch.source, inputs, state)
         if output.sampled is not None:
             return self._sampled_loss(output, output.sampled, labels)
-        loss = self._expected_loss(output.features, output.attention, labels)
+        loss = self._loss_without_samples(output.features, output.attention, labels)
         return loss if batch.continues is None else loss._replace(state=tree.map_tensors(Tensor.detach, output.state))
 
     @torch.no_grad()
@@ -74,10 +74,10 @@ class TrainingLoss(nn.Module):
         baseline; a reward that is not finite leaves it unchanged.
         """
         b, decay = self.baseline, self.model.penalties.decay
-        updated = torch.where(b.isnan(), reward, decay * b + (1 - decay) * reward)
-        b.copy_(torch.where(reward.isfinite(), updated, b))
+        new_baseline = torch.where(b.isnan(), reward, decay * b + (1 - decay) * reward)
+        b.copy_(torch.where(reward.isfinite(), new_baseline, b))
 
-    def _expected_loss(
+    def _loss_without_samples(
         self, features: Float[Tensor, "N T R"], attention: Float[Tensor, "N T S"] | None, labels: Int[Tensor, "N T"]
     ) -> Loss:
         """The loss without sampled attention: −log p and the doubly stochastic penalty."""
@@ -95,13 +95,13 @@ class TrainingLoss(nn.Module):
         assert output.attention is not None
         labels = labels[sampled.image]
         soft, hard = slice(sampled.expected_rows), slice(sampled.expected_rows, None)  # rows without and with draws
-        expected = self._expected_loss(output.features[soft], output.attention[soft], labels[soft])
+        soft_loss = self._loss_without_samples(output.features[soft], output.attention[soft], labels[soft])
         loss, nll = self.model.loss(output.features[hard], labels[hard], self.smoothing)
         real = labels[hard] != PAD
         loss = loss + hard_attention_terms(self.model.penalties, sampled, nll, real, self.baseline)
         if penalty:
             loss = loss + penalty * doubly_stochastic(output.attention[hard], labels[hard]).sum()
-        return Loss(expected.total + loss / M, expected.nll + nll.sum() / M, -nll.sum(1).mean())
+        return Loss(soft_loss.total + loss / M, soft_loss.nll + nll.sum() / M, -nll.sum(1).mean())
 
 
 def doubly_stochastic(alpha: Float[Tensor, "N T S"], labels: Int[Tensor, "N T"]) -> Float[Tensor, "N"]:

@@ -73,18 +73,18 @@ def _with_original_paths(
     """The settings, with paths that are not overridden taken relative to where the run was started, if they exist."""
     directory = _original_directory(checkpoint)
 
-    def original(value: Any) -> Any:
+    def resolve_original(value: Any) -> Any:
         if isinstance(value, list):
-            return [original(item) for item in value]
+            return [resolve_original(item) for item in value]
         exists = isinstance(value, str) and os.path.exists(directory / value)  # noqa: PTH110 may be an invalid path
         return str(directory / value) if exists else value
 
     paths = {*SOURCES, "cache"} & (values.keys() - overrides.keys())
-    return {name: original(value) if name in paths else value for name, value in values.items()}
+    return {name: resolve_original(value) if name in paths else value for name, value in values.items()}
 
 
 def _original_directory(checkpoint: Checkpoint) -> Path:
-    """Where the run was started, if the checkpoint is in a runs/NAME/checkpoints; otherwise the current directory."""
+    """Where the run was started, if the checkpoint is in runs/NAME/checkpoints; otherwise the current directory."""
     path = checkpoint.path.resolve()
     return path.parents[3] if path.parent.name == "checkpoints" and len(path.parents) > 3 else Path()
 
@@ -113,26 +113,26 @@ def _digest(path: Path) -> str:
     return sha256(check_file(path))
 
 
-def prepare_or_reuse(checkpoint: Checkpoint, data: Config, kind: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
+def prepare_or_reuse(checkpoint: Checkpoint, data: Config, base: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
     """The cache that `prepare` makes for a run that resumes; if the text's files are gone, the run's previous cache.
 
     checkpoint: the checkpoint from which the run resumes
     data: the settings of its data
-    kind: the base class of its corpus
+    base: the base class of its corpus
     prepare: makes the cache
     """
     try:
         return prepare()
     except InputError as error:
-        corpus, before, now = make_corpus(data, kind, trusted=True), checkpoint.config.get("data", {}), plain(data)
+        corpus, old, new = make_corpus(data, base, trusted=True), checkpoint.config.get("data", {}), plain(data)
         missing = [split for split in corpus.splits() if not split_exists(corpus, split)]
         if not missing:
             raise
-        if any(now.get(name) != before.get(name) for name in SOURCES):  # the user gave new paths
-            unchanged = [f"data.{name}=…" for name in missing if now.get(name) == before.get(name) is not None]
-            if not unchanged:
+        if any(new.get(name) != old.get(name) for name in SOURCES):  # the user gave new paths
+            missing_settings = [f"data.{name}=…" for name in missing if new.get(name) == old.get(name) is not None]
+            if not missing_settings:
                 raise
-            raise InputError(f"{error} If it was moved too, add {' '.join(unchanged)}.") from error
+            raise InputError(f"{error} If it was moved too, add {' '.join(missing_settings)}.") from error
         cache = find_cache(checkpoint, data)
         if cache is None:
             raise InputError(f"{error} {missing_data_advice(checkpoint, data, missing)}") from error
@@ -147,12 +147,14 @@ def find_cache(checkpoint: Checkpoint, data: Config) -> Cache | None:
     for file in summaries:
         with suppress(OSError, ValueError, KeyError, TypeError):  # the cache is damaged, or of another type or version
             inputs = read_record(file)["inputs"]
-            cached = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
-            recorded = {name: digest for name, digest in checkpoint.data.items() if name != CONTENT or name in cached}
-            if cached == recorded and inputs.get("limits") == limits:
+            cached_digests = {**inputs["text"], **({"images": inputs["images"]} if "images" in inputs else {})}
+            recorded_digests = {
+                name: digest for name, digest in checkpoint.data.items() if name != CONTENT or name in cached_digests
+            }
+            if cached_digests == recorded_digests and inputs.get("limits") == limits:
                 cache = Cache(file.parent)
-                copies = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
-                if all(copy.is_file() and copy.read_bytes() == file.read_bytes() for copy, file in copies):
+                files = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
+                if all(stored.is_file() and stored.read_bytes() == cached.read_bytes() for stored, cached in files):
                     return cache
     return None
 
@@ -176,7 +178,7 @@ def missing_data_advice(checkpoint: Checkpoint, data: Config, splits: Sequence[s
 
 
 def _cache_directories(checkpoint: Checkpoint, data: Config) -> list[Path]:
-    """The directories with caches: `data.cache`, relative to this directory and to where the run was started."""
+    """The directories with caches: `data.cache`, relative to the working directory and to where the run was started."""
     name = plain(data).get("cache")
     if not isinstance(name, str):
         return []

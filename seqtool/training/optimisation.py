@@ -55,7 +55,7 @@ class Optimisation:
 
 
 def make_optimisation(optim: Config, schedule: Config, parameters: Iterable[Any]) -> Optimisation:
-    """Make an optimiser with a schedule from the settings `optim` and `schedule`, for groups with their `from_step`."""
+    """Make an optimiser with a schedule, from the settings of both. Each group of parameters has a `from_step`."""
     settings = plain(schedule)
     return Optimisation(make_optimiser(plain(optim), parameters), make_schedule(settings), settings.get("patience"))
 
@@ -82,10 +82,10 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
 
 
 def check_optimisation(optim: Config, schedule: Config) -> None:
-    """Raise InputError for settings with which making the optimisation, or its first step, always fails."""
+    """Raise InputError if making an optimiser from these settings, or its first step, would always fail."""
     make_schedule(plain(schedule))
     settings = plain(optim)
-    on_gpu = settings.get("capturable") and torch.cuda.is_available()  # which `capturable` needs
+    on_gpu = settings.get("capturable") and torch.cuda.is_available()  # `capturable` needs a GPU
     parameter = torch.nn.Parameter(torch.zeros(1, device="cuda" if on_gpu else "cpu"))
     parameter.grad = torch.zeros_like(parameter)
     optimiser = make_optimiser(settings, [parameter])
@@ -110,7 +110,7 @@ def _convert(optimiser: type[torch.optim.Optimizer], arguments: Mapping[str, Any
     for name, parameter in inspect.signature(optimiser).parameters.items():
         if name in arguments:
             fields.append((name, SETTING_TYPES.get(type(parameter.default), Any), dataclasses.field()))
-        elif parameter.default is not parameter.empty:  # the user did not set it: only its name matters
+        elif parameter.default is not parameter.empty:  # settings that the user did not set: only their names matter
             fields.append((name, Any, dataclasses.field(default=None)))
     values: Any = typed(dataclasses.make_dataclass("Settings", fields, kw_only=True), arguments, prefix="optim")
     return {name: getattr(values, name) for name in arguments}
@@ -134,10 +134,10 @@ def _choose(
 def make_schedule(settings: Mapping[str, Any]) -> Schedule:
     """Make the schedule that the setting `name` names; the other settings are its arguments."""
     _, make, arguments = _choose(settings, SCHEDULES, kind="schedule", group="schedule")
-    checked = check_arguments(make, arguments, prefix="schedule")
-    if problems := declarations.out_of_range(declarations.Schedule, checked, "schedule."):
+    checked_arguments = check_arguments(make, arguments, prefix="schedule")
+    if problems := declarations.out_of_range(declarations.Schedule, checked_arguments, "schedule."):
         raise InputError(f"{problems[0]}.")
-    return cast(Schedule, make(**checked))
+    return cast(Schedule, make(**checked_arguments))
 
 
 def check_warmup(schedule: Config, steps: int) -> None:

@@ -27,7 +27,8 @@ class Prefetcher:
         self._device = device
         self._thread: ThreadPoolExecutor | None = None
         self._pending: deque[tuple[Indices, Future[Batch]]] = deque()
-        self._rank, self._processes = distributed.rank(), distributed.size()  # now, since they change while validating
+        # read once, since both change during validation
+        self._rank, self._process_count = distributed.rank(), distributed.size()
 
     def __enter__(self) -> "Prefetcher":
         if self._device.type in ASYNCHRONOUS_DEVICES:
@@ -50,14 +51,14 @@ class Prefetcher:
         """
         while self._pending and not np.array_equal(self._pending[0][0], indices):  # another batch was expected
             self._pending.popleft()[1].cancel()
-        prepared = self._pending.popleft()[1] if self._pending else None
+        future = self._pending.popleft()[1] if self._pending else None
         if self._thread is not None:
-            for later in following[len(self._pending) : MAX_PENDING]:
-                self._pending.append((later, self._thread.submit(self._make, later)))
-        return self._make(indices) if prepared is None else prepared.result()
+            for next_indices in following[len(self._pending) : MAX_PENDING]:
+                self._pending.append((next_indices, self._thread.submit(self._make, next_indices)))
+        return self._make(indices) if future is None else future.result()
 
     def _make(self, indices: Indices) -> Batch:
-        rows = indices[self._rank :: self._processes] if self._rank < len(indices) else indices[:1]
+        rows = indices[self._rank :: self._process_count] if self._rank < len(indices) else indices[:1]
         batch = self._collate(rows)
         if self._device.type != "cuda":
             return batch

@@ -30,7 +30,8 @@ from seqtool.view import plots
 
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
 RECORDS = METRICS, FLOW, SAMPLES = ("metrics.jsonl", "gradient_flow.jsonl", "samples.jsonl")
-PARTIAL_FILES = (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp")  # from a killed process
+PARTIAL_FILES = (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp")  # left by a killed process
+# Settings that limit a run, each with the clause that follows its value in the summary.
 LIMITS = {"train.steps": "", "train.epochs": "", "schedule.epochs": ", where the learning rate is 0"}
 
 
@@ -66,7 +67,7 @@ class MetricsLog:
         return self._bar
 
     def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
-        """Reset the sums to zero, or to a stopped run's: −log p in nats, and tokens."""
+        """Reset the sums of −log p, in nats, and of tokens to zero, or to the saved sums of a run that resumes."""
         self.nll = torch.tensor(nll)
         self.tokens = self._recorded_tokens = tokens
         self.norm: Tensor | None = None
@@ -152,16 +153,16 @@ def summary(run: Path, config: DictConfig, progress: Progress, best: Mapping[str
     usage: a format string, with {checkpoint}, of the command that uses the trained model
     """
     settings, trust = typed(TrainSettings, config.train), trust_option(config, resuming=False)
-    limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # named if time ended the run before them
-    missed = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
-    if reached := progress.limits(settings):
-        ended = f"Ended by {' and '.join(f'train.{name}={limit:g}' for name, limit in reached.items())}"
-        ended += f" at step {progress.step:,}"
-        if missed and list(reached) == ["minutes"]:
+    limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # reported if time ran out before
+    missed_limits = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
+    if reached_limits := progress.limits(settings):
+        message = f"Ended by {' and '.join(f'train.{name}={limit:g}' for name, limit in reached_limits.items())}"
+        message += f" at step {progress.step:,}"
+        if missed_limits and list(reached_limits) == ["minutes"]:
             command = f"{resume_command(run)}{trust_option(config, resuming=True)}"
-            ended += f", in epoch {progress.epoch + 1}, before {' and '.join(missed)}. Resume with: {command}"
-            ended += " train.minutes=null"
-        yield ended
+            message += f", in epoch {progress.epoch + 1}, before {' and '.join(missed_limits)}. Resume with: {command}"
+            message += " train.minutes=null"
+        yield message
     if best and math.isfinite(best["loss"]):  # a resumed run may have lost its best checkpoint
         yield f"Best: {', '.join(format_scores(best))} at step {best['step']:,}"
     elif not all(map(math.isfinite, progress.last.values())):
@@ -201,7 +202,7 @@ def _truncate(path: Path, step: int) -> None:
 
 
 def _score_line(scores: Scores) -> str:
-    *others, loss = format_scores(scores)
-    # of a loss of 100 and more, 44 digits and more would be printed, and exp overflows at 710
+    *other_scores, loss = format_scores(scores)
+    # from a loss of 100 on, the perplexity has 44 digits or more, and exp overflows at 710
     perplexity = math.inf if scores["loss"] >= 100 else math.exp(scores["loss"])
-    return ", ".join([f"validation {loss} (perplexity {perplexity:.2f})", *others])
+    return ", ".join([f"validation {loss} (perplexity {perplexity:.2f})", *other_scores])

@@ -40,21 +40,17 @@ from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.saving import AVERAGED, Progress, TrainSettings
 
 log = logging.getLogger("seqtool")
+# Settings that may name the user's classes, besides the groups `model` and `data`, and the classes' base classes.
 OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
-GROUPS = tuple(group for group in declarations.TRAIN if group and "." not in group)  # at the top level
-SUBGROUPS = tuple(group for group in declarations.TRAIN if "." in group)  # a run may lack them
+GROUPS = tuple(group for group in declarations.TRAIN if group and "." not in group)  # groups at the top level
+SUBGROUPS = tuple(group for group in declarations.TRAIN if "." in group)  # groups inside groups; a run may lack them
 CLASSES = tuple(declarations.declared(declarations.Groups))  # the groups that choose a class
 FIXED, CHANGEABLE = (  # settings and groups that a resumed run must keep; settings in them that it may change
     [name for name, setting in declarations.command_settings("train").items() if setting.fixed is fixed]
     for fixed in (True, False)
 )
-UNLOGGED = (
-    "train.resume",
-    "train.epochs",
-    "train.steps",
-    "train.minutes",
-    "train.patience",
-)  # limits, raised to resume
+# Changes of these settings are not logged: to resume a run, users raise its limits.
+UNLOGGED = ("train.resume", "train.epochs", "train.steps", "train.minutes", "train.patience")
 
 
 class ChangedRunError(InputError):
@@ -97,8 +93,8 @@ class RunHandle:
 
 @contextmanager
 def open_run(config: DictConfig) -> Iterator[RunHandle]:
-    """Open the run that `config` asks to resume, or a new one. If it is stopped at once, or by a full disk, report
-    how to resume it.
+    """Open the run that `config` asks to resume, or a new one. If it is interrupted, or
+    the disk is full, report how to resume it.
     """
     resume = str(config.train.resume).lower()
     run = distributed.from_first(partial(_existing_run, config, resume))
@@ -181,32 +177,32 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
 
     Raises InputError for a setting that must not change.
     """
-    stored = _stored_config(last, modules(config.trust))
-    changed = stored.copy()
+    stored_config = _stored_config(last, modules(config.trust))
+    changed_config = stored_config.copy()
     overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # before interpolation of ${…}
     for override in overrides:
         key = override.partition("=")[0].lstrip("+~")
         if key == "experiment":  # a preset: take the groups it chose
             for group in CLASSES:
-                OmegaConf.update(changed, group, config[group], merge=False)
+                OmegaConf.update(changed_config, group, config[group], merge=False)
         else:
             value = OmegaConf.select(config, key)
-            OmegaConf.update(changed, key, escape(value) if isinstance(value, str) else value, merge=False)
+            OmegaConf.update(changed_config, key, escape(value) if isinstance(value, str) else value, merge=False)
     for key in CHANGEABLE:
-        before, now = (OmegaConf.select(settings, key, default=...) for settings in (stored, changed))
-        are_files = all(isinstance(value, str | ListConfig) for value in (before, now))
-        is_size = key.partition(".")[2] in moved_data.SOURCES and not are_files  # the built-in data's train=1000
-        if before is not ... and now is not ... and not is_size:  # the files and weights are compared later
-            OmegaConf.update(stored, key, escape(now) if isinstance(now, str) else now)
+        old, new = (OmegaConf.select(settings, key, default=...) for settings in (stored_config, changed_config))
+        are_files = all(isinstance(value, str | ListConfig) for value in (old, new))
+        is_size = key.partition(".")[2] in moved_data.SOURCES and not are_files  # such as data.train=1000
+        if old is not ... and new is not ... and not is_size:  # the files and weights are compared later
+            OmegaConf.update(stored_config, key, escape(new) if isinstance(new, str) else new)
     differences: list[tuple[str, Any, Any]] = []
     for key in FIXED:
-        differences += _differences(key, OmegaConf.select(stored, key), OmegaConf.select(changed, key))
-    missing = [name for name, *_ in differences if OmegaConf.select(stored, name, default=...) is ...]
+        differences += _differences(key, OmegaConf.select(stored_config, key), OmegaConf.select(changed_config, key))
+    missing = [name for name, *_ in differences if OmegaConf.select(stored_config, name, default=...) is ...]
     if missing:
         problems = []
         for name in missing:
             group = f"{name.partition('.')[0]}."
-            choices = [choice for choice, _ in leaves(plain(stored)) if choice.startswith(group)]
+            choices = [choice for choice, _ in leaves(plain(stored_config)) if choice.startswith(group)]
             problems.append(unknown(name, choices))
         raise InputError(sentence(problems))
     if differences:
@@ -215,13 +211,13 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
             f"Run {last.path.parents[1]} was started with other settings of {', '.join(changes)}: a resumed "
             f"run keeps them. Leave {'it' if len(differences) == 1 else 'them'} out",
             [name for name, *_ in differences],
-            changed,
+            changed_config,
         )
     for key in ("optim", "schedule", "train", "validation"):
-        for name, old, new in _differences(key, stored[key], changed[key]):
+        for name, old, new in _differences(key, stored_config[key], changed_config[key]):
             if name not in UNLOGGED:
                 log.info("From now on %s is %s; it was %s.", name, _format_value(new), _format_value(old))
-    return changed
+    return changed_config
 
 
 def trust_option(config: DictConfig, *, resuming: bool) -> str:
@@ -258,9 +254,8 @@ def _stored_config(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
     """The settings with which a run was last trained. Raises InputError if they are not a run's settings, or name
     classes outside this package and the modules in `trust`.
     """
-    stored: DictConfig = OmegaConf.create(
-        escape_all(last.config)
-    )  # a checkpoint has values, no references to other settings
+    # the settings in a checkpoint are values without references to other settings
+    stored: DictConfig = OmegaConf.create(escape_all(last.config))
     check_groups(stored, f"{last.path} is damaged: setting")
     check_class_names(stored.model, trusted=trust, base=EncoderDecoder)
     check_class_names(stored.data, trusted=trust, base=Corpus)
@@ -322,14 +317,14 @@ def open_initial_checkpoint(model: EncoderDecoder[Any], config: DictConfig) -> c
     """Open the checkpoint that `init_from` names. Raises InputError if its weights cannot initialise this model."""
     if any(file is not None for file in config.embeddings.values()):
         raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
-    default = defaults("train")
-    if any(config[name] != default[name] for name in ("initialisation_gain", "forget_bias")):
+    default_settings = defaults("train")
+    if any(config[name] != default_settings[name] for name in ("initialisation_gain", "forget_bias")):
         raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
-    other = checkpoint.find(config.init_from, trust=modules(config.trust))
-    if other.model_task != model.task:
-        stored_model, new_model = TASKS[other.model_task].model, TASKS[model.task].model
-        raise InputError(f"init_from={other.path} holds {stored_model}, but model= is {new_model}.")
-    return other
+    initial = checkpoint.find(config.init_from, trust=modules(config.trust))
+    if initial.model_task != model.task:
+        stored_model, new_model = TASKS[initial.model_task].model, TASKS[model.task].model
+        raise InputError(f"init_from={initial.path} holds {stored_model}, but model= is {new_model}.")
+    return initial
 
 
 def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cache: Cache, subject: str) -> None:
@@ -347,5 +342,5 @@ def load_weights(model: EncoderDecoder[Any], origin: checkpoint.Checkpoint, cach
         origin.load_weights(model)
     except InputError as error:
         settings = {name: value for name, value in origin.config["model"].items() if isinstance(value, int | str)}
-        text = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))
-        raise InputError(f"{error} Its model has {text}.") from error
+        listing = " ".join(f"model.{name}={value}" for name, value in settings.items() if not name.startswith("_"))
+        raise InputError(f"{error} Its model has {listing}.") from error

@@ -35,8 +35,8 @@ def check_new(name: str, *, root: Path) -> None:
     """Raise InputError if this name is taken or is not valid for a run."""
     if os.path.lexists(run := path(name, root=root)):
         saved = any((run / "checkpoints").glob("*"))
-        other = "resume it with train.resume=true" if saved else "start it again with train.resume=auto"
-        raise InputError(f"Run '{name}' already exists in {run}: choose another name with run=…, or {other}.")
+        advice = "resume it with train.resume=true" if saved else "start it again with train.resume=auto"
+        raise InputError(f"Run '{name}' already exists in {run}: choose another name with run=…, or {advice}.")
 
 
 def located(path: Path) -> Path:
@@ -60,14 +60,14 @@ def nearby(missing: Path) -> str:
     """A sentence that lists the runs or checkpoints beside a missing path, or else in runs/, or else the built-in
     models, the most similar names first.
     """
-    for folder in (missing.parent, RUNS, BUILT_IN):
-        models = (path for kind in ("*/checkpoints", "*/manifest.json") for path in located(folder).glob(kind))
-        names = {path.parent.name for path in models}
+    for directory in (missing.parent, RUNS, BUILT_IN):
+        paths = (path for kind in ("*/checkpoints", "*/manifest.json") for path in located(directory).glob(kind))
+        names = {path.parent.name for path in paths}
         similarity = {name: SequenceMatcher(None, missing.name.lower(), name.lower()).ratio() for name in sorted(names)}
         nearest = sorted(similarity, key=lambda name: -similarity[name])
         if nearest:
             more = f" and {len(nearest) - MAX_NAMES} more" if len(nearest) > MAX_NAMES else ""
-            return f" {place(folder)} holds {', '.join(nearest[:MAX_NAMES])}{more}."
+            return f" {place(directory)} holds {', '.join(nearest[:MAX_NAMES])}{more}."
     return ""
 
 

@@ -57,7 +57,7 @@ class Progress:
     seconds: the time trained.
     best: the best checkpoint's name and scores.
     stale: the number of scheduled validations in a row that were not better than the `yardstick`.
-    since_halving: the number of these since the learning rate was last halved.
+    since_halving: the number of such validations since the learning rate was last halved.
     plateaus: how often the learning rate was halved.
     yardstick: the best scores of a scheduled validation.
     scheduled: the checkpoints of the latest scheduled validations.
@@ -94,9 +94,9 @@ class Progress:
 
     def limits(self, settings: TrainSettings) -> dict[str, float]:
         """The limits that have been reached, by name; training ends at the first."""
-        done = {"steps": self.step, "epochs": self.epoch, "minutes": self.seconds / 60, "patience": self.stale}
-        limits = {name: getattr(settings, name) for name in done}
-        return {name: limit for name, limit in limits.items() if limit is not None and done[name] >= limit}
+        reached = {"steps": self.step, "epochs": self.epoch, "minutes": self.seconds / 60, "patience": self.stale}
+        limits = {name: getattr(settings, name) for name in reached}
+        return {name: limit for name, limit in limits.items() if limit is not None and reached[name] >= limit}
 
     @property
     def is_validated(self) -> bool:
@@ -162,12 +162,12 @@ class TrainingState:
         """Tensors by name, and other values. All processes take part."""
         tensors: dict[str, Tensor] = {BASELINE: self.loss.baseline}
         scalars: dict[str, Any] = {}
-        for i, ours in enumerate(tree.leaves(self.carried)):
-            parts = distributed.gather(ours.cpu())
-            whole = ours.new_empty(len(parts) * max(map(len, parts)), *ours.shape[1:], device="cpu")
-            for process, part in enumerate(parts):
-                whole[process :: len(parts)][: len(part)] = part
-            tensors[f"{CARRIED}{i:03d}"] = whole[: self.rows].clone()  # drops rows of processes without streams
+        for i, shard in enumerate(tree.leaves(self.carried)):
+            shards = distributed.gather(shard.cpu())
+            all_rows = shard.new_empty(len(shards) * max(map(len, shards)), *shard.shape[1:], device="cpu")
+            for process, process_shard in enumerate(shards):
+                all_rows[process :: len(shards)][: len(process_shard)] = process_shard
+            tensors[f"{CARRIED}{i:03d}"] = all_rows[: self.rows].clone()  # drops rows of processes without streams
         for index, moments in self.optimiser.state_dict()["state"].items():
             for key, value in moments.items():
                 (tensors if isinstance(value, Tensor) else scalars)[f"{OPTIMISER}{index}.{key}"] = value
@@ -221,19 +221,19 @@ class Checkpoints:
     run: Path
     origin: Mapping[str, Any]
     vocabularies: list[Path]
-    _saved: float = 0.0  # the time trained, in seconds, at the last checkpoint
+    _saved_seconds: float = 0.0  # the time trained, in seconds, at the last checkpoint
 
     def is_due(self, progress: Progress, minutes: float | None) -> bool:
         """Whether `minutes` of training have passed since the last checkpoint, and the last step was not skipped."""
-        due = minutes is not None and progress.seconds - self._saved >= 60 * minutes
+        due = minutes is not None and progress.seconds - self._saved_seconds >= 60 * minutes
         return due and not progress.skipped_in_a_row
 
     def save(self, state: TrainingState, progress: Progress, reason: str) -> None:
         """Save a checkpoint. Its name ends in the reason if this step was not validated."""
-        self._saved = progress.seconds
+        self._saved_seconds = progress.seconds
         name = step_name(progress.step)
         path = self.path(name if progress.is_validated else f"{name}-{reason}")
-        if distributed.from_first(path.exists):  # the run was stopped right after saving
+        if distributed.from_first(path.exists):  # it was saved right before the run was stopped
             return
         tensors, scalars = state.state_dicts()
         self.write(path, checkpoint.weights(state.loss.model), tensors, {**asdict(progress), **scalars})
@@ -241,11 +241,11 @@ class Checkpoints:
 
     def resume(self, resumed: Checkpoint, progress: Progress) -> None:
         """Remove checkpoints that the resumed run does not need, and drop missing ones from its progress."""
-        self._saved = progress.seconds
+        self._saved_seconds = progress.seconds
         self.remove_after(resumed.path)
         existing = distributed.from_first(lambda: {path.name for path in checkpoint.list_checkpoints(self.run)})
         if progress.best.get("checkpoint") not in existing:
-            progress.best = {}  # it was removed in favour of a better one, which is damaged
+            progress.best = {}  # it was replaced by a better checkpoint, which is damaged
         if progress.good not in existing:
             progress.good = None
         self._prune(progress, resumed.path.name)
@@ -267,9 +267,9 @@ class Checkpoints:
             if path.name not in names:
                 checkpoint.remove(path)
 
-    def remove_after(self, good: Path) -> None:
-        """Remove checkpoints newer than `good`, and all averages, which are out of date."""
+    def remove_after(self, last_kept: Path) -> None:
+        """Remove checkpoints newer than `last_kept`, and all averages, which are out of date."""
         if distributed.is_first():
             paths = checkpoint.list_checkpoints(self.run)
-            for path in (*paths[paths.index(good) + 1 :], *checkpoint.list_averages(self.run)):
+            for path in (*paths[paths.index(last_kept) + 1 :], *checkpoint.list_averages(self.run)):
                 checkpoint.remove(path)

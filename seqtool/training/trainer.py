@@ -85,7 +85,7 @@ class Trainer:
         self.checkpoints.resume(saved, self.progress)
 
     def train(self, stop: Stop) -> bool:
-        """Train, and return False if a signal ended it. A step that is not finite is skipped and changes nothing."""
+        """Train, and return False if a signal ended it. A step whose loss or gradient is not finite changes nothing."""
         settings, progress, state, device = self.settings, self.progress, self.state, self.machine.device
         optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
         wrapped_loss, parameters = distributed.DistributedLoss(state.loss.train()), list(self.model.parameters())
@@ -107,14 +107,14 @@ class Trainer:
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
-                    oom_message = partial(self._too_large, batch)
+                    oom_message = partial(self._too_large_message, batch)
                     with wrapped_loss.exchanging(number == len(batches)) as loss_of, out_of_memory(oom_message, device):
                         with autocast(device, self.machine.precision):
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
                     sums += loss.sums() if weight else 0
                     state.carried, loss = loss.state, None  # frees the graph before the next forward pass
-                nll, reward, rewards = distributed.total(sums)
+                nll, reward, reward_count = distributed.total(sums)
                 with out_of_memory(lambda: OPTIMISER_OUT_OF_MEMORY, device):
                     scaler.unscale_(optimiser)  # so that clipping sees the true norm
                     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -126,7 +126,7 @@ class Trainer:
                         if settings.clip_norm is not None and gradient_norm > settings.clip_norm:
                             nn.utils.clip_grads_with_norm_(parameters, settings.clip_norm, norm)
                         scaler.step(optimiser)
-                        state.loss.observe(reward / rewards)
+                        state.loss.observe(reward / reward_count)
                         self.log.add(nll, tokens, norm)
                 scaler.update()  # lowers the scale after an infinite gradient
                 progress.skipped += skipped
@@ -183,7 +183,7 @@ class Trainer:
         )
 
     def _validate(self, *, scheduled: bool) -> None:
-        """Score the validation set and save a checkpoint. Only a scheduled one counts for patience and plateaus."""
+        """Score the validation set; save a checkpoint. Only scheduled validations count for patience and plateaus."""
         progress, settings = self.progress, self.settings
         if scheduled:
             self._measure_flow()
@@ -215,20 +215,20 @@ class Trainer:
         if names := progress.scheduled[-self.settings.average_last :]:
             path = self.checkpoints.path(f"{checkpoint.AVERAGE}{len(names)}")
             already_saved = distributed.from_first(path.exists)
-            mean = checkpoint.average([checkpoint.read(self.checkpoints.path(name)) for name in names])
-            trained = {key: tensor.detach().clone() for key, tensor in checkpoint.weights(model).items()}
-            checkpoint.fill(model, mean)
+            mean_weights = checkpoint.average([checkpoint.read(self.checkpoints.path(name)) for name in names])
+            trained_weights = {key: tensor.detach().clone() for key, tensor in checkpoint.weights(model).items()}
+            checkpoint.fill(model, mean_weights)
             scores = self.validator(self.state.loss, model)
-            checkpoint.fill(model, trained)
+            checkpoint.fill(model, trained_weights)
             better = is_better(scores, progress.best, by=self.best_by)
             self.log.averaged(len(names), scores, better=better)
             if better and not already_saved:
                 progress.best = {"checkpoint": path.name, "step": progress.step, **scores}
-                self.checkpoints.write(path, mean, {}, {**asdict(progress), "last": progress.best})
+                self.checkpoints.write(path, mean_weights, {}, {**asdict(progress), "last": progress.best})
         if distributed.is_first():  # even if the average is not saved
             write_whole(self.checkpoints.run / AVERAGED, f"{progress.step}\n".encode())
 
-    def _too_large(self, batch: Batch) -> str:
+    def _too_large_message(self, batch: Batch) -> str:
         """The end of the error message about a batch that does not fit into memory."""
         longest = f"target of {batch.target.shape[1] - 2:,} tokens"
         if isinstance(batch.source, Source):
@@ -281,7 +281,7 @@ def noting_signals() -> Iterator[Stop]:
                 null_device = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null_device, terminal)
                 os.close(null_device)
-        if not stop.requested and distributed.is_first():  # past Python's buffers, which may be in use
+        if not stop.requested and distributed.is_first():  # not by print: Python's buffers may be in use
             with suppress(OSError):
                 os.write(2, b"\nStopping after this step or validation; Ctrl-C from now on stops at once.\n")
         stop.requested = True

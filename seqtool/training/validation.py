@@ -31,7 +31,7 @@ SAMPLE_TOKENS = 200  # the length of a language model's sample
 
 
 class ValidationDecoding(DecodeSettings):
-    """The settings with which a validation decodes; a message about memory names them as users set them."""
+    """The settings with which a validation decodes; error messages call them by the names in `validation`."""
 
     memory = "validation.beam or validation.max_length"
 
@@ -87,8 +87,8 @@ def _is_finite(scores: Mapping[str, Any], by: str) -> bool:
 
 def format_scores(scores: Mapping[str, Any]) -> list[str]:
     """Format every score, the loss last; a record's other fields are left out."""
-    others = [name for name in scores if is_score(name) and name != "loss"]
-    return [score(name).text(scores[name]) for name in (*others, "loss")]
+    other_names = [name for name in scores if is_score(name) and name != "loss"]
+    return [score(name).text(scores[name]) for name in (*other_names, "loss")]
 
 
 Sample = dict[str, str]  # the input's name or text, the reference, and the model's output
@@ -98,8 +98,8 @@ Sample = dict[str, str]  # the input's name or text, the reference, and the mode
 class Validator:
     """Scores a model on one split, decoding each sentence or image once.
 
-    split: the split.
-    sources: its inputs, to decode.
+    split: the split to score the model on.
+    sources: the split's inputs, to decode.
     score: scores the outputs, in the order of the sources.
     vocabulary: the target vocabulary.
     example: returns the input and the reference of the i-th source.
@@ -121,7 +121,7 @@ class Validator:
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
         advice = f", {BATCH_SIZE} at a time: lower validation.beam or validation.max_length."
-        with _evaluating(loss, self.machine, advice):
+        with _evaluation_mode(loss, self.machine, advice):
             nats = self._loss(loss)
             limit = self._decoding.max_length
             settings = replace(self._decoding, max_length=min(limit, model.max_positions or limit))
@@ -139,7 +139,8 @@ class Validator:
 
         unended: outputs without an end-of-sentence token.
         repeating: outputs that repeat themselves.
-        alike: the share of other outputs that equal the most common output; only for at least four outputs.
+        alike: the share of outputs equal to the most common one, which itself is not counted; only for at least four
+            outputs.
         """
         count = len(self._outputs)
         if not count:
@@ -161,8 +162,8 @@ class Validator:
             return float(loss(batch.to(self.machine.device)).nll), batch.tokens
 
         order = np.argsort(self.split.lengths()[1], kind="stable").tolist()
-        parts = distributed.parallel_map(nll_and_tokens, list(chunks(order, self._decoding.sources_per_batch)))
-        return sum(nll for nll, _ in parts) / max(sum(tokens for _, tokens in parts), 1)
+        results = distributed.parallel_map(nll_and_tokens, list(chunks(order, self._decoding.sources_per_batch)))
+        return sum(nll for nll, _ in results) / max(sum(tokens for _, tokens in results), 1)
 
 
 @dataclass
@@ -180,7 +181,7 @@ class StreamValidator:
     machine: Machine
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
-        with _evaluating(loss, self.machine, ": lower train.batch_size or train.bptt."):
+        with _evaluation_mode(loss, self.machine, ": lower train.batch_size or train.bptt."):
             total, state = torch.zeros((), dtype=torch.float64), None
             for number in range(len(self.streams)):
                 rows = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
@@ -216,7 +217,7 @@ class StreamValidator:
 
 
 @contextmanager
-def _evaluating(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[None]:
+def _evaluation_mode(loss: TrainingLoss, machine: Machine, advice: str) -> Iterator[None]:
     """Switch dropout and gradients off within the context; if memory runs out, the error message ends in `advice`."""
     loss.eval()
     with (

@@ -16,7 +16,7 @@ from seqtool.training.optimisation import fitting_warmup
 from seqtool.view.plots import read_metrics
 
 MAX_LEARNT_LOSS = 20.0  # nats/token; a uniform guess from any vocabulary has a lower loss
-FINAL_SHARE = 0.2  # the share of a run's steps in which the loss should no longer fall
+FINAL_SHARE = 0.2  # the last share of a run's steps, in which the loss should no longer fall
 UNKNOWN_WORDS = "unknown words"
 
 

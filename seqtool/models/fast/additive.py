@@ -1,9 +1,9 @@
 """Additive attention without tanh, and RNNsearch's decoder with this attention.
 
 Since tanh(q + k) = 1 − 2 / (1 + e^2q e^2k), a key is e^2k, k = U_a h_j, computed once per sentence, and each of the
-B·K·S·A tanh of a step becomes a multiplication and a division. The backward pass recomputes these products instead of
-storing them. With tanh an update of Show, Attend and Tell takes 1.39 times as long in fp32 and 1.28 times in bf16
-(one thread, 64 locations).
+B·K·S·A tanh evaluations per step becomes a multiplication and a division. The backward pass recomputes these products
+instead of storing them. With tanh an update of Show, Attend and Tell takes 1.39 times as long in fp32 and 1.28 times in
+bf16 (one thread, 64 locations).
 """
 
 from typing import Any
@@ -33,8 +33,8 @@ class ExponentialAdditive(Additive):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         v = self.v.weight.squeeze(0)
-        shared = once_per_pass(keys, lambda ledger: (_SharedKeys.apply(keys, v.detach(), ledger), ledger))
-        keys, ledger = (keys, None) if shared is None else shared
+        keys_and_ledger = once_per_pass(keys, lambda ledger: (_SharedKeys.apply(keys, v.detach(), ledger), ledger))
+        keys, ledger = (keys, None) if keys_and_ledger is None else keys_and_ledger
         return _Score.apply(self.W(query), keys, v, ledger)
 
 
@@ -109,9 +109,9 @@ def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
     """
     with torch.autocast(q.device.type, enabled=False):
         pieces = []
-        for rows in _few_rows(q, keys):
-            divisor = _divisor(q[rows], keys[rows])
-            pieces.append(torch.div(v, divisor, out=divisor).sum(-1))
+        for rows in _row_slices(q, keys):
+            denominators = _denominators(q[rows], keys[rows])
+            pieces.append(torch.div(v, denominators, out=denominators).sum(-1))
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).mul_(-2)
 
 
@@ -121,8 +121,8 @@ def additive_back(
     """Write the gradient of q, and add to the gradients of k and v. The caller multiplies the gradients of q and k by
     their factor, 4 v, and adds the sum of `gradient`, due to Σ_a v_a, to that of v.
     """
-    for rows in _few_rows(q, keys):
-        r, e = _divisor(q[rows], keys[rows]).reciprocal_(), gradient[rows]
+    for rows in _row_slices(q, keys):
+        r, e = _denominators(q[rows], keys[rows]).reciprocal_(), gradient[rows]
         v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
         slope = through_sigmoid(e[..., None], r, grad_input=r)  # e r (1 − r); tanh′(q + k) = 4 r (1 − r)
         torch.sum(slope, 2, out=q_gradient[rows])
@@ -130,12 +130,12 @@ def additive_back(
             k_gradient[rows] += slope[:, k]
 
 
-def _divisor(q: Tensor, keys: Tensor) -> Tensor:
+def _denominators(q: Tensor, keys: Tensor) -> Tensor:
     """Return 1 + e^2q e^2k, B×K×S×A."""
     return torch.addcmul(q.new_ones(()), q[:, :, None], keys[:, None])
 
 
-def _few_rows(q: Tensor, k: Tensor) -> list[slice]:
+def _row_slices(q: Tensor, k: Tensor) -> list[slice]:
     """Return slices of the B rows that are computed together: on a CPU as many as fit into its cache, otherwise all."""
     rows = max(1, MAX_NUMBERS_IN_CACHE // (q.shape[1] * k[0].numel())) if k.device.type == "cpu" else len(k)
     return [slice(start, start + rows) for start in range(0, len(k), rows)]
@@ -174,34 +174,34 @@ def attentive_gru(model: Any, memory: Memory, state: Layers, projected: Tensor) 
 class _AttentiveGRU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        projected, first, values, keys, mask, w_s, b_s, v, w_c, w_h, b_h = tensors
+        projected, s_0, values, keys, mask, w_s, b_s, v, w_c, w_h, b_h = tensors
         dtype = product_dtype(projected)
         w_s, w_c, w_h, values, v = w_s.to(dtype), w_c.to(dtype), w_h.to(dtype), values.to(dtype), v.to(keys.dtype)
-        steps, rows = len(projected), len(first)
-        padding = torch.zeros_like(mask, dtype=keys.dtype).masked_fill_(~mask, -torch.inf)
-        s, u, gate = room_after(first, steps), torch.empty_like(projected), torch.empty_like(projected)
+        steps, rows = len(projected), len(s_0)
+        mask_bias = torch.zeros_like(mask, dtype=keys.dtype).masked_fill_(~mask, -torch.inf)
+        s, u, gates = room_after(s_0, steps), torch.empty_like(projected), torch.empty_like(projected)
         q = keys.new_empty(steps, rows, 1, len(w_s))
         alphas = keys.new_empty(steps, rows, keys.shape[1])
         contexts = values.new_empty(steps, rows, values.shape[2])
         for t in range(steps):
             q[t, :, 0] = exponential(add_product(b_s, s[t], w_s.t()))
-            torch.softmax(additive(q[t], keys, v).squeeze(1).add_(padding), -1, out=alphas[t])  # A.1.2, (6)
+            torch.softmax(additive(q[t], keys, v).squeeze(1).add_(mask_bias), -1, out=alphas[t])  # A.1.2, (6)
             torch.bmm(alphas[t, :, None].to(dtype), values, out=contexts[t, :, None])  # (5)
             add_product(b_h, s[t], w_h.t(), out=u[t])
             x = add_product(projected[t], contexts[t], w_c.t())
-            gru_step(x, u[t], s[t], gates=gate[t], h_new=s[t + 1])  # A.2.2
-        ctx.save_for_backward(s, u, gate, q, alphas, contexts, values, keys, v, w_s, w_c, w_h)
+            gru_step(x, u[t], s[t], gates=gates[t], h_new=s[t + 1])  # A.2.2
+        ctx.save_for_backward(s, u, gates, q, alphas, contexts, values, keys, v, w_s, w_c, w_h)
         return s[1:], contexts, alphas
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_states: Tensor, d_contexts: Tensor, d_alphas: Tensor) -> tuple[Tensor | None, ...]:
-        s, u, gate, q, alphas, contexts, values, keys, v, w_s, w_c, w_h = ctx.saved_tensors
-        dx, du, dc, dq = (torch.empty_like(tensor) for tensor in (gate, gate, contexts, q))
+        s, u, gates, q, alphas, contexts, values, keys, v, w_s, w_c, w_h = ctx.saved_tensors
+        dx, du, dc, dq = (torch.empty_like(tensor) for tensor in (gates, gates, contexts, q))
         w_q = (4 * v[:, None] * w_s).to(w_s.dtype)
         ds, dv, dk = torch.zeros_like(s[0]), torch.zeros_like(v), torch.zeros_like(keys)
-        for t in reversed(range(len(gate))):
-            ds = gru_back(ds.add_(d_states[t]), u[t], s[t], gate[t], dx=dx[t], du=du[t])
+        for t in reversed(range(len(gates))):
+            ds = gru_back(ds.add_(d_states[t]), u[t], s[t], gates[t], dx=dx[t], du=du[t])
             add_product(d_contexts[t], dx[t], w_c, out=dc[t])
             d_alpha = d_alphas[t] + torch.bmm(dc[t, :, None], values.transpose(1, 2)).squeeze(1)
             de = through_softmax(d_alpha, alphas[t], -1, alphas.dtype)

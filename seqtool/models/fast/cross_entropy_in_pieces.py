@@ -1,6 +1,6 @@
 """Cross-entropy of a projection to the vocabulary that never holds the logits of a whole batch.
 
-A few rows are projected at a time, and their contributions to the gradients are computed at once.
+A few rows are projected at a time, and their contributions to the gradients are computed in the forward pass.
 """
 
 from typing import Any
@@ -24,39 +24,39 @@ def cross_entropy_in_pieces(features: Tensor, output: Any, labels: Tensor, smoot
     if type(output) not in LINEAR_MAPS or output.bias is None:
         return cross_entropy(features, output, labels, smoothing)
     x, dtype = features.flatten(0, -2), product_dtype(features)
-    with torch.autocast(x.device.type, enabled=False):  # the casts are below
-        total, nll = _Projected.apply(x, output.weight, output.bias, labels.flatten(), smoothing, dtype)
+    with torch.autocast(x.device.type, enabled=False):  # `_ProjectedCrossEntropy` casts explicitly
+        total, nll = _ProjectedCrossEntropy.apply(x, output.weight, output.bias, labels.flatten(), smoothing, dtype)
     return CrossEntropy(total, nll.view_as(labels))
 
 
-class _Projected(torch.autograd.Function):
+class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothing: float, dtype: torch.dtype
     ) -> Any:
-        vocabulary, needs_gradient, high = len(weight), any(ctx.needs_input_grad), single(dtype)
-        features, matrix, offset = x.to(dtype), weight.to(dtype), bias.to(dtype)
+        vocabulary, needs_gradient, sum_dtype = len(weight), any(ctx.needs_input_grad), single(dtype)
+        features, matrix, output_bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
         x_gradient = torch.empty_like(features)
         weight_gradient: Tensor | None = None
-        bias_gradient = torch.zeros_like(bias, dtype=high)
-        nll = torch.empty(len(x), dtype=high, device=x.device)
-        total = torch.zeros((), dtype=high, device=x.device)
-        size = max(1, min(MAX_ROWS, MAX_LOGITS // vocabulary))
-        # Allocated once, since new memory is expensive: the logits, and p, which later holds the gradient.
-        logits = torch.empty(min(size, len(x)), vocabulary, dtype=dtype, device=x.device)
-        probabilities = logits if dtype == high else torch.empty_like(logits, dtype=high)
-        for start in range(0, max(1, len(x)), size):  # an empty batch is one empty piece
-            rows = slice(start, start + size)
+        bias_gradient = torch.zeros_like(bias, dtype=sum_dtype)
+        nll = torch.empty(len(x), dtype=sum_dtype, device=x.device)
+        total = torch.zeros((), dtype=sum_dtype, device=x.device)
+        piece_rows = max(1, min(MAX_ROWS, MAX_LOGITS // vocabulary))
+        # The logits and p, which later holds the gradient, are allocated only once, since new memory is expensive.
+        logits = torch.empty(min(piece_rows, len(x)), vocabulary, dtype=dtype, device=x.device)
+        probabilities = logits if dtype == sum_dtype else torch.empty_like(logits, dtype=sum_dtype)
+        for start in range(0, max(1, len(x)), piece_rows):  # an empty batch is one empty piece
+            rows = slice(start, start + piece_rows)
             label, real = labels[rows, None], labels[rows, None] != PAD
             z, p = logits[: len(label)], probabilities[: len(label)]
-            torch.mm(features[rows], matrix.t(), out=z).add_(offset)
-            highest, label_logit = z.amax(-1, keepdim=True), z.gather(1, label)
-            mean = z.mean(-1, keepdim=True, dtype=high) if smoothing else None
-            if dtype != high and x.device.type == "cpu":
+            torch.mm(features[rows], matrix.t(), out=z).add_(output_bias)
+            max_logit, label_logit = z.amax(-1, keepdim=True), z.gather(1, label)
+            mean = z.mean(-1, keepdim=True, dtype=sum_dtype) if smoothing else None
+            if dtype != sum_dtype and x.device.type == "cpu":
                 torch.softmax(p.copy_(z), -1, out=p)  # softmax's own `dtype` would allocate the copy
             else:
-                torch.softmax(z, -1, dtype=high, out=p)
-            log_sum = highest - p.amax(-1, keepdim=True).log()  # log Σ e^z
+                torch.softmax(z, -1, dtype=sum_dtype, out=p)
+            log_sum = max_logit - p.amax(-1, keepdim=True).log()  # log Σ e^z
             nll[rows] = (log_sum - label_logit).where(real, 0).squeeze(1)
             total += (1 - smoothing) * nll[rows].sum()
             if mean is not None:
@@ -65,13 +65,13 @@ class _Projected(torch.autograd.Function):
                 continue
             gradient = p if mean is None else p.sub_(smoothing / vocabulary)  # p − (1 − ε) · one-hot − ε / V
             gradient.scatter_add_(1, label, gradient.new_full(label.shape, smoothing - 1))
-            bias_gradient += (real.to(high).t() @ gradient).squeeze(0)
+            bias_gradient += (real.to(sum_dtype).t() @ gradient).squeeze(0)
             inputs = features[rows] * real
-            if dtype != high:
+            if dtype != sum_dtype:
                 z.copy_(gradient)  # if the types are equal, z is the tensor that holds the gradient
             if weight_gradient is None:
-                weight_gradient = (z.t() @ inputs).to(high)
-            elif dtype == high:
+                weight_gradient = (z.t() @ inputs).to(sum_dtype)
+            elif dtype == sum_dtype:
                 weight_gradient.addmm_(z.t(), inputs)
             else:
                 weight_gradient += z.t() @ inputs

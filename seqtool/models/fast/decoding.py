@@ -1,4 +1,4 @@
-"""Models for decoding only, built from trained ones, with fewer and faster operations in a step."""
+"""Models for decoding only, built from trained ones, with fewer and faster operations per step."""
 
 import copy
 from typing import Any
@@ -15,7 +15,7 @@ from seqtool.models.fast.transformer_text import DecodingTransformerLanguageMode
 from seqtool.models.language_model import LanguageModel
 from seqtool.runtime.precision import PRECISIONS, mkl_is_fast
 
-MAX_PROJECTED_SYMBOLS = 1000  # the vocabulary for which W x + b is kept for each symbol: 8 MB with 512 cells
+MAX_PROJECTED_SYMBOLS = 1000  # the largest vocabulary for which W x + b of every symbol is stored: 8 MB with 512 units
 
 
 def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> Any:
@@ -31,24 +31,24 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
     language model, which mostly writes one text at a time, matrices are also kept in the ordinary layout where MKL is
     faster for one row, with a separate step for one row.
     """
-    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    decoding, dtype, on_cpu = copy.deepcopy(model, shared), PRECISIONS[precision], device.type == "cpu"
+    shared_tensors: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    decoding_model, dtype, on_cpu = copy.deepcopy(model, shared_tensors), PRECISIONS[precision], device.type == "cpu"
     single_rows = on_cpu and dtype is None and model.task == "language_modelling" and mkl_is_fast()
     if type(model).__module__.startswith("seqtool."):  # a user's model may use its dropouts and stacks in other ways
-        for parent, name, child in _children(decoding):
+        for parent, name, child in _children(decoding_model):
             if isinstance(child, nn.Dropout):
                 setattr(parent, name, nn.Identity())
             elif on_cpu and isinstance(parent, Stack) and JoinedLSTM.supports(child, dtype):
                 parent[int(name)] = JoinedLSTM(child, dtype, single_rows=single_rows)
-    for parent, name, child in _children(decoding):
+    for parent, name, child in _children(decoding_model):
         if isinstance(child, nn.Linear) and child.out_features > 1:
             child.weight = nn.Parameter(child.weight.detach().to(dtype or child.weight.dtype))
             if on_cpu and PackedLinear.supports(child.weight.dtype):
                 setattr(parent, name, PackedLinear(child, single_rows=single_rows))
-    for faster in (DecodingLanguageModel, DecodingTransformerLanguageModel):
-        if faster.supports(decoding, single_rows=single_rows):
-            return faster(decoding)
-    return decoding
+    for model_class in (DecodingLanguageModel, DecodingTransformerLanguageModel):
+        if model_class.supports(decoding_model, single_rows=single_rows):
+            return model_class(decoding_model)
+    return decoding_model
 
 
 def _children(model: nn.Module) -> list[tuple[nn.Module, str, Any]]:
@@ -66,8 +66,8 @@ class DecodingLanguageModel(LanguageModel):
     def __init__(self, model: LanguageModel) -> None:
         nn.Module.__init__(self)
         self.__dict__.update(model.__dict__)
-        lowest: Any = model.decoder[0]
-        embedding, separate = model.target_embedding.weight.detach(), lowest.separate
+        first_layer: Any = model.decoder[0]
+        embedding, separate = model.target_embedding.weight.detach(), first_layer.separate
         self.projections: Tensor | None = None  # W x + b of every symbol, V×4H
         if separate is not None and len(embedding) <= MAX_PROJECTED_SYMBOLS:
             w, u, bias, recurrent_bias = separate

@@ -20,12 +20,12 @@ from seqtool.models.fast.private import backward_pass
 from seqtool.models.parts import product_dtype, weighted_sum
 
 X = TypeVar("X")
-_pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)  # operand → what its first step made
+_pass: ContextVar[dict[Tensor, Any] | None] = ContextVar("pass", default=None)  # operand → `make`'s result
 
 
 @contextmanager
 def one_pass() -> Iterator[None]:
-    """Defer gradients within the context, which is all steps of one recurrence, unless gradients are disabled."""
+    """Defer gradients within the context, which encloses all steps of one recurrence; no effect without gradients."""
     token = _pass.set({} if torch.is_grad_enabled() else None)
     try:
         yield
@@ -34,8 +34,10 @@ def one_pass() -> Iterator[None]:
 
 
 def once_per_pass(operand: Tensor, make: Callable[["Ledger"], X]) -> X | None:
-    """Return the object that `make` made for an operand, from a new ledger of its gradient, at the first step of this
-    pass; None outside a pass or if the operand needs no gradient.
+    """Return the result of `make` for an operand; None outside a pass, or if the operand needs no gradient.
+
+    `make` is called at the first step of a pass, with a new ledger for the operand's gradient. Later steps get the
+    same result.
     """
     operands = _pass.get()
     if operands is None or not operand.requires_grad:
@@ -64,31 +66,31 @@ class Ledger:
         return self._entries
 
 
-def _deferring_product(operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Callable[[Tensor], Tensor]:
-    """Return the function that multiplies x by an operand, a weight J×K with its bias or a batch of matrices B×K×J, and
-    records what the operand's gradient needs in the ledger.
+def _make_product(operand: Tensor, bias: Tensor | None, ledger: Ledger) -> Callable[[Tensor], Tensor]:
+    """Return a function that multiplies x by the operand: a weight J×K with its bias, or a batch of matrices B×K×J. Its
+    backward pass records in the ledger what the operand's gradient needs.
     """
-    shared, bias = _Shared.apply(operand.t() if operand.dim() == 2 else operand, bias, ledger)
-    return lambda x: _Product.apply(x, shared, bias, ledger)
+    shared_operand, bias = _SharedOperand.apply(operand.t() if operand.dim() == 2 else operand, bias, ledger)
+    return lambda x: _Product.apply(x, shared_operand, bias, ledger)
 
 
 class DeferredGradientLinear(nn.Linear):
     """A linear map whose gradient is computed after the last step if it is used within a pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        product = once_per_pass(self.weight, lambda ledger: _deferring_product(self.weight, self.bias, ledger))
+        product = once_per_pass(self.weight, lambda ledger: _make_product(self.weight, self.bias, ledger))
         return super().forward(x) if product is None else product(x)
 
 
 def weighted_sum_with_deferred_gradient(weights: Tensor, values: Tensor) -> Tensor:
     """Compute `parts.weighted_sum`; within a pass, the gradient of the vectors is computed after the last step."""
-    product = once_per_pass(values, lambda ledger: _deferring_product(values, None, ledger))
+    product = once_per_pass(values, lambda ledger: _make_product(values, None, ledger))
     if product is None:
         return weighted_sum(weights, values)
     return product(weights.view(len(values), -1, values.shape[1])).flatten(0, 1)
 
 
-class _Shared(torch.autograd.Function):
+class _SharedOperand(torch.autograd.Function):
     """The operand and bias that all steps use.
 
     The backward pass computes their gradients from the products in the ledger, and adds any gradient from autograd.

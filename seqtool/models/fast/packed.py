@@ -40,9 +40,9 @@ class PackedLinear(nn.Module):
 
 
 class JoinedLSTM(Recurrence):
-    """A recurrence of LSTMs with W and U side by side, so that a step has one product, [W U] [x; h], instead of two.
+    """An LSTM layer with W and U side by side, so that a step has one product, [W U] [x; h], instead of two.
 
-    With few rows a product takes 20 µs besides its arithmetic, and a tanh takes as long as four additions. The rows of
+    With few rows a product has an overhead of 20 µs, and a tanh takes as long as four additions. The rows of
     gate g are therefore doubled, so that one sigmoid serves all gates: tanh x = 2σ(2x) − 1. With `single_rows`, a step
     of one row is torch's own, for which W and U are also kept separately.
     """

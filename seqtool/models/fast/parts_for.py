@@ -15,30 +15,30 @@ from seqtool.models.fast.deferred_gradients import DeferredGradientLinear, one_p
 from seqtool.models.parts import Parts
 from seqtool.runtime.precision import without_onednn
 
-DROPOUT_STEPS = 1 << 16  # the number of values of sixteen random bits
+DROPOUT_STEPS = 1 << 16  # the number of values that sixteen random bits can have
 
 
 def parts_for(device: torch.device) -> Parts:
     """Return the fastest parts for models on this device."""
-    return FOR_DEVICE.get(device.type, ANYWHERE)
+    return PARTS_BY_DEVICE.get(device.type, DEFAULT_PARTS)
 
 
 class CoarseDropout(nn.Dropout):
-    """Dropout by sixteen random bits for each number: a CPU draws these four times as fast as torch's Bernoulli
+    """Dropout that draws sixteen random bits for each number: a CPU draws these four times as fast as torch's Bernoulli
     variables, which take a tenth of an update of a language model of 2×512 LSTMs. The probability is rounded to a
     multiple of 1/65,536, which also determines the scale.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        dropped = round(self.p * DROPOUT_STEPS)
-        if not self.training or not 0 < dropped < DROPOUT_STEPS:
+        dropped_values = round(self.p * DROPOUT_STEPS)
+        if not self.training or not 0 < dropped_values < DROPOUT_STEPS:
             return super().forward(x)
         bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None).view(torch.int16)
-        kept = bits[: x.numel()].view(x.shape) >= dropped - DROPOUT_STEPS // 2
-        return x * kept.to(x.dtype).mul_(DROPOUT_STEPS / (DROPOUT_STEPS - dropped))
+        keep_mask = bits[: x.numel()].view(x.shape) >= dropped_values - DROPOUT_STEPS // 2
+        return x * keep_mask.to(x.dtype).mul_(DROPOUT_STEPS / (DROPOUT_STEPS - dropped_values))
 
 
-def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, is_causal: bool = False) -> Tensor:
+def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool = False) -> Tensor:
     """Compute `Parts.attend` by two products for all heads of all sentences at once.
 
     torch's own function multiplies head by head, and oneDNN takes 70 µs for the smallest product: sixteen times as long
@@ -47,16 +47,16 @@ def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, is
     """
     if q.shape[-2] == 1:
         with without_onednn():
-            return F.scaled_dot_product_attention(q, k, v, allowed, is_causal=is_causal)
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
     e = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
     if is_causal:
         e = e + e.new_full(e.shape[-2:], -math.inf).triu(1)
-    elif allowed is not None:
-        e = e + torch.zeros_like(allowed, dtype=e.dtype).masked_fill_(~allowed, -math.inf)
+    elif mask is not None:
+        e = e + torch.zeros_like(mask, dtype=e.dtype).masked_fill_(~mask, -math.inf)
     return e.softmax(-1).to(v.dtype) @ v
 
 
-ANYWHERE = Parts(
+DEFAULT_PARTS = Parts(
     linear=DeferredGradientLinear,
     versions={Additive: ExponentialAdditive},
     weighted_sum=weighted_sum_with_deferred_gradient,
@@ -64,7 +64,7 @@ ANYWHERE = Parts(
     whole_target=attentive_gru,
     around_steps=one_pass,
 )
-FOR_DEVICE = {
-    "cpu": replace(ANYWHERE, dropout=CoarseDropout, attend=attend_on_cpu, whole_sequence=recurrences.run_on_cpu),
-    "cuda": replace(ANYWHERE, whole_sequence=recurrences.run_on_gpu),
+PARTS_BY_DEVICE = {
+    "cpu": replace(DEFAULT_PARTS, dropout=CoarseDropout, attend=attend_on_cpu, whole_sequence=recurrences.run_on_cpu),
+    "cuda": replace(DEFAULT_PARTS, whole_sequence=recurrences.run_on_gpu),
 }

@@ -1,6 +1,6 @@
 """Runs cells over whole sequences in one call: with hand-written backward passes on a CPU, torch's functions on a GPU.
 
-At every step autograd computes the gradient of each gate as a separate matrix and then joins these. The hand-written
+At every step autograd computes the gradient of each gate as a separate matrix and then joins them. The hand-written
 passes write the gradients of all gates and steps into one tensor, so that the gradient of the recurrent matrix is one
 product. The equations, the order of gates and the biases are those of `cells.LSTM` and `cells.GRU`. Gates and states
 have the parameters' type; only products have autocast's type. This saves 12 % of an update of Sutskever's model.
@@ -38,7 +38,7 @@ def run_on_cpu(recurrence: Recurrence, x: Tensor, first_state: State, lengths: T
         weights = _weights(recurrence)
         if all(weight.dtype == torch.float32 for weight in weights):
             return run_by_torch(lstm, weights, x, first_state, None)
-    run = HAND_WRITTEN.get(type(cell))
+    run = HAND_WRITTEN_FUNCTIONS.get(type(cell))
     if run is None or not torch.is_grad_enabled():
         return None
     weight, bias = cell.recurrent.weight.to(product_dtype(x)), cell.recurrent.bias
@@ -176,11 +176,11 @@ def room_after(first_state: Tensor, steps: int) -> Tensor:
     return states
 
 
-def add_product(added: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None = None) -> Tensor:
+def add_product(addend: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return added + x @ matrix, with the product in the type of the matrix."""
-    if added.dtype == x.dtype == matrix.dtype:
-        return torch.addmm(added, x, matrix, out=out)
-    return torch.add(added, x.to(matrix.dtype) @ matrix, out=out)
+    if addend.dtype == x.dtype == matrix.dtype:
+        return torch.addmm(addend, x, matrix, out=out)
+    return torch.add(addend, x.to(matrix.dtype) @ matrix, out=out)
 
 
 def weight_and_bias_gradients(gradient: Tensor, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -189,5 +189,5 @@ def weight_and_bias_gradients(gradient: Tensor, x: Tensor, dtype: torch.dtype) -
     return flat.to(dtype).t() @ x.flatten(0, 1).to(dtype), flat.sum(0)
 
 
-HAND_WRITTEN: dict[type[Cell], Callable[..., State]] = {LSTM: _LSTMSequence.apply, GRU: _GRUSequence.apply}
+HAND_WRITTEN_FUNCTIONS: dict[type[Cell], Callable[..., State]] = {LSTM: _LSTMSequence.apply, GRU: _GRUSequence.apply}
 TORCH_FUNCTIONS: dict[type[Cell], Callable[..., Any]] = {RNN: rnn_tanh, LSTM: lstm, GRU: gru}

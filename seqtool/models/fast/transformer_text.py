@@ -31,12 +31,12 @@ class PreallocatedCache:
     storage: the tensor, for L layers and the C tokens of a window; the states of a window share it, and a step from a
         state that has already been continued copies what it needs into a new one
     length: the number of tokens read, p
-    free: the position that may be filled next; empty while a step fills it
+    free_positions: the position that may be filled next; empty while a step fills it
     """
 
     storage: Float[Tensor, "L C EEE"]
     length: int
-    free: list[int]
+    free_positions: list[int]
 
     @classmethod
     def claim_next(cls, cache: Any, context: int) -> "PreallocatedCache":
@@ -58,40 +58,40 @@ class PreallocatedCache:
         return KeyValueCache(tuple(layer.index_select(0, rows) for layer in self.layers))
 
     def views(self, heads: int) -> Iterator[tuple[Tensor, ...]]:
-        """Yield views of each layer: the next token, 3·E, to write; q, 1×h×1×d; k and v, 1×h×(p + 1)×d, with it."""
-        layers, context, token_stride = self.storage.shape
+        """Yield each layer's views: the next token, 3·E, to write; q, 1×h×1×d; k and v including it, 1×h×(p + 1)×d."""
+        layer_count, context, token_stride = self.storage.shape
         width, p = token_stride // 3, self.length
         d, layer_stride = width // heads, context * token_stride
         strides = (layer_stride, token_stride, d, token_stride, 1)
-        q = self.storage.as_strided((layers, 1, heads, 1, d), strides, p * token_stride)
-        k, v = self.storage.as_strided((2, layers, 1, heads, p + 1, d), (width, *strides), width).unbind(0)
+        q = self.storage.as_strided((layer_count, 1, heads, 1, d), strides, p * token_stride)
+        k, v = self.storage.as_strided((2, layer_count, 1, heads, p + 1, d), (width, *strides), width).unbind(0)
         return zip(self.storage.select(1, p).unbind(0), q.unbind(0), k.unbind(0), v.unbind(0), strict=True)
 
     def include_next(self) -> "PreallocatedCache":
         """Return the cache that includes the next token, once this has been written."""
-        self.free.append(self.length + 1)
-        return PreallocatedCache(self.storage, self.length + 1, self.free)
+        self.free_positions.append(self.length + 1)
+        return PreallocatedCache(self.storage, self.length + 1, self.free_positions)
 
     def _claim(self) -> bool:
         """Claim the position after the last token; return False if it is taken or the tensor may not be written."""
         if self.storage.is_inference() and not torch.is_inference_mode_enabled():
             return False
         try:
-            self.free.remove(self.length)  # a single operation, so that two threads cannot both claim it
+            self.free_positions.remove(self.length)  # a single operation, so that two threads cannot both claim it
         except ValueError:
             return False
         return True
 
 
 class LayerOperations:
-    """The operations of a `DecoderLayer`: its linear maps, and the functions around each sub-layer (`_around`)."""
+    """The operations of a `DecoderLayer`: its linear maps, and `_residual_functions` of each sub-layer."""
 
     def __init__(self, layer: Any) -> None:
         attention, feed_forward = layer.attention, layer.feed_forward
-        self.around_attention = _around(layer.around_attention)
+        self.around_attention = _residual_functions(layer.around_attention)
         self.queries_keys_values = _bias_and_matrix(attention.queries_keys_values)
         self.output = _bias_and_matrix(attention.output)
-        self.around_feed_forward = _around(layer.around_feed_forward)
+        self.around_feed_forward = _residual_functions(layer.around_feed_forward)
         self.inner, self.outer = _bias_and_matrix(feed_forward.inner), _bias_and_matrix(feed_forward.outer)
 
 
@@ -130,21 +130,21 @@ class DecodingTransformerLanguageModel(TransformerLanguageModel):
         position = self.positions(cache.length + 1, embedded)[cache.length]
         x = torch.add(position, embedded[0], alpha=self.embedding_scale)
         for layer, (next_token, q, k, v) in zip(self.operations, cache.views(self.heads), strict=True):
-            before, after = layer.around_attention
-            torch.addmv(*layer.queries_keys_values, before(x), out=next_token)
+            prepare, finish = layer.around_attention
+            torch.addmv(*layer.queries_keys_values, prepare(x), out=next_token)
             bias, matrix = layer.output
-            x = after(torch.addmv(x + bias, matrix, F.scaled_dot_product_attention(q, k, v).view(-1)))
-            before, after = layer.around_feed_forward
-            hidden = torch.addmv(*layer.inner, before(x)).relu_()
+            x = finish(torch.addmv(x + bias, matrix, F.scaled_dot_product_attention(q, k, v).view(-1)))
+            prepare, finish = layer.around_feed_forward
+            hidden = torch.addmv(*layer.inner, prepare(x)).relu_()
             bias, matrix = layer.outer
-            x = after(torch.addmv(x + bias, matrix, hidden))
+            x = finish(torch.addmv(x + bias, matrix, hidden))
         logits = torch.addmv(*self.logits, self.last(x))
         tokens = torch.cat([window.tokens, token[:, None]], 1)
         return Step(logits[None], Window(tokens, cast(KeyValueCache, cache.include_next())), None)
 
 
-def _around(residual: Residual) -> tuple[Function, Function]:
-    """Return the functions of the sub-layer's input and of the residual sum: one normalises, one changes nothing."""
+def _residual_functions(residual: Residual) -> tuple[Function, Function]:
+    """Return the functions for the sub-layer's input and for the residual sum: one normalises, one does nothing."""
     norm = _normalisation(residual.norm)
     return (norm, _identity) if residual.norm_first else (_identity, norm)
 
