@@ -322,7 +322,7 @@ def learning_curves(metrics: Mapping[str, Path], path: str | Path | None) -> "Fi
 
 
 def line_look(run_index: int, curve: int = 0) -> dict[str, Any]:
-    """The colour of the run with this index among all runs, and the style of its first or second curve."""
+    """The colour of the run (or the curve of a single run) with this index, and the style of a run's curve."""
     style = LINE_STYLES[(curve + 2 * (run_index // len(COLOURS))) % len(LINE_STYLES)]
     return {"color": COLOURS[run_index % len(COLOURS)], "linestyle": style}
 

@@ -10,8 +10,8 @@ const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/; // letters of
 
 /**
  * Attention as lines or as a heat map. `source`, `target`: the words; `weights`: target × source; `form`: the form that
- * is shown first; `onform(form)`: called when the reader chooses a form; `onword(index)`: called when the reader chooses a
- * target word. The result's `look(index)` shows the attention of a target word, -1 that of the word chosen last.
+ * is shown first; `onform(form)`: called when a form is chosen; `onword(index)`: called when a target word is chosen.
+ * The result's `look(index)` shows the attention of a target word, -1 that of the word chosen last.
  */
 export function alignment({ source, target, weights, onword = null, form = "lines", onform = null }) {
   if (!weights || weights.length === 0) return { element: h("p", { class: "empty" }, "No attention to show."), look: () => {} };
@@ -125,7 +125,7 @@ function looked(word, source, weights) {
   return `${label(word)} ← ${best.map(([weight, i]) => `${label(source[i])} ${fixed(weight)}`).join(", ")}`;
 }
 
-/** The centres of a row's words from where reading starts, and whether they are read from right to left (`leftwards`). */
+/** The centres of a row's words from where reading starts; `leftwards` if they are read from right to left. */
 function row(words) {
   let x = 4;
   const middles = words.map((word) => {

@@ -70,8 +70,8 @@ function isPrefix(value) {
 }
 
 /**
- * The column of a model, which shows its latest answer. `answer(question, settings, prefix)` asks for it: the question is
- * a text or a picture, and the prefix (a string or tokens) is forced at the beginning. It returns {text, draw}, where
+ * The column of a model, which shows its latest answer. `answer(question, settings, prefix)` asks for it: the question
+ * is a text or a picture, and the prefix (a string or tokens) is forced at the beginning. It returns {text, draw};
  * `draw(force, redraw)` returns the elements to show, and `force(prefix)` asks again with another prefix. The prefixes
  * that were forced one after another are stored in `kept`, and each can be taken back.
  */

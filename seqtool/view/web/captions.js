@@ -47,7 +47,7 @@ export async function captionsView(models, kept) {
   return h("div", {}, h("div", { class: "columns pictures" }, h("section", { class: "column scene", "aria-label": "Picture" }, h("h2", {}, "Picture"), editor.element, drop, status, controls.element), columns.map(({ element }) => element)));
 }
 
-/** The column of one model. `said` is called with each caption, `look` with the grid, weights and location of a word. */
+/** The column of a model. `said` is called with each caption, `look` with the grid, weights and location of a word. */
 function column(model, kept, { said, look }) {
   return modelColumn(model, kept, async (picture, settings, prefix) => {
     const fields = { prefix, likeliest: 5, weights: model.attends, picture: true, model: model.place, settings };

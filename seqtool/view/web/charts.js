@@ -13,8 +13,8 @@ const BOTTOM = 52;
 const INTERVAL_GAP = 9; // pixels between the intervals of two series in one bin
 
 /**
- * A chart of lines. `series`: a list of {name, x, y, colour, dash, opacity} with increasing x; the colour defaults to the
- * index. `log`: the y axis is logarithmic, and values that are not above 0 are left out. `digits`: decimals of readings.
+ * A chart of lines. `series`: a list of {name, x, y, colour, dash, opacity} with increasing x; a colour defaults to the
+ * index. `log`: the y axis is logarithmic; values that are not above 0 are left out. `digits`: the decimals of values.
  */
 export function lines({ series, log = false, digits = 3, ...labels }) {
   const shown = (value) => value !== null && (!log || value > 0);
@@ -23,7 +23,7 @@ export function lines({ series, log = false, digits = 3, ...labels }) {
   return chart({ ...labels, log, text, series: series.map((one) => ({ ...one, points: points(one) })) });
 }
 
-/** A chart of points with intervals over named bins. `series`: a list of {name, points: [{value, low, high} or null]}. */
+/** A chart of intervals over named bins. `series`: a list of {name, points}, a point {value, low, high} or null. */
 export function intervals({ series, digits = 1, ...labels }) {
   const points = (one) => one.points.flatMap((point, bin) => (point ? [{ x: bin, ...point }] : []));
   const text = ({ value, low, high }) => fixed(value, digits) + (low === null ? "" : ` [${fixed(low, digits)}, ${fixed(high, digits)}]`);
@@ -31,9 +31,9 @@ export function intervals({ series, digits = 1, ...labels }) {
 }
 
 /**
- * A chart with its legend, a line that reads out values, and a table. `series`: a list of {name, points}, where points are
- * {x, value} or {x, value, low, high}; `bins`: if given, the labels that x indexes; `text(point)`: the text of a point's
- * value.
+ * A chart with its legend, a line that shows values, and a table. `series`: a list of {name, points}, where points are
+ * {x, value} or {x, value, low, high}; `bins`: if given, the labels that x indexes; `text(point)`: the text of a
+ * point's value.
  */
 function chart({ title, label, xLabel, series, text, log = false, bins = null }) {
   const all = series.flatMap((one) => one.points);
@@ -128,7 +128,7 @@ function padded([low, high], log) {
   return [low - 0.05 * (high - low), high + 0.05 * (high - low)];
 }
 
-/** Maps values to pixels. `back` maps pixels to values; `ticks` are round values, or powers of ten if `log` and three fit. */
+/** Maps values to pixels; `back` is the inverse. `ticks`: round values, or powers of ten if `log` and three fit. */
 function scale([low, high], from, to, log = false) {
   const f = log ? Math.log10 : (value) => value;
   const [a, b] = [f(low), f(high) === f(low) ? f(low) + 1 : f(high)];

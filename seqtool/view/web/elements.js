@@ -36,7 +36,7 @@ export function fill(element, ...children) {
 
 const DIRECTIONS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // characters that change the direction of text
 
-/** The text with escapes for characters that change its direction, so that it is displayed in the order it is stored. */
+/** The text with escapes for characters that change its direction, so that it is shown in the order it is stored. */
 export function inert(text) {
   return text.replace(DIRECTIONS, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
@@ -90,9 +90,9 @@ export function choice(label, options, chosen, choose) {
 }
 
 /**
- * A drawing with `count` items, in rows of `across`. The arrow keys move through them; the result's `go(index)` moves to
- * any. `show(index, byKey)` is called after each move, and `enter(index)` when Enter is pressed. `width` and `height` are
- * in pixels at a font size of 16 pixels, and scale with the font size.
+ * A drawing with `count` items, in rows of `across`. The arrow keys move through them, and `go(index)` moves to any.
+ * `show(index, byKey)` is called after each move, and `enter(index)` when Enter is pressed. `width` and `height` are in
+ * pixels at a font size of 16 pixels, and scale with the font size.
  */
 export function explorable({ count, across = 1, width, height, show, enter = null, ...attributes }, ...children) {
   let place = -1;

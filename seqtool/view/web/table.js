@@ -6,8 +6,8 @@ const ROWS_PER_PAGE = 50;
 const MAX_UPRIGHT_COLUMNS = 10; // wider tables are printed on a sheet in landscape
 
 /**
- * columns: a list of {label, note, value(row), cell(row) or null, number, down}; `down`: a first click sorts in descending
- * order; sort: the index of the column that sorts the rows at first; search(row): the text that the filter searches;
+ * columns: a list of {label, note, value(row), cell(row) or null, number, down}; `down`: first sorted descending;
+ * sort: the index of the column that sorts the rows at first; search(row): the text that the filter searches;
  * flags(row): the names of its flags, one of which can be selected; open(row): the content of an opened row.
  */
 export function table({ label, columns, rows, sort: first, search, flags = () => [], open }) {

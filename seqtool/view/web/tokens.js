@@ -1,4 +1,4 @@
-// What a model predicted at each token: a colour for the token's probability, and for a chosen token the likeliest ones.
+// What a model predicted at each token: a colour for the token's probability, and on a click the likeliest tokens.
 
 import { buttonRow, counted, fill, fixed, h, label, mark, shown } from "./elements.js";
 
@@ -7,10 +7,10 @@ const MAX_NAMED = 12; // unknown pieces that a note names
 const LEVELS = [0.5, 0.2, 0.05, 0.01]; // probabilities below which a token has another colour
 
 /**
- * A row of buttons for the tokens of a text. `predicted`: {token, probability, entropy, likeliest: [[token, probability],
- * …]} for each token. `groups`: the token indices of each button, by default one. Optional callbacks: `onforce(index,
- * token)` when a token is chosen to replace the one at an index, `onlook(button index or -1)` as the pointer moves, and
- * `onchosen(button index)` on a click. The result's `choose(index)` does what a click on that button does.
+ * A row of buttons for the tokens of a text. `predicted`: {token, probability, entropy, likeliest} of each token, where
+ * `likeliest` lists [token, probability]; `groups`: the token indices of each button, by default one. Callbacks:
+ * `onforce(index, token)` when another token is to replace the one at this index; `onlook(button index or -1)` as the
+ * pointer moves; `onchosen(button index)` on a click. The result's `choose(index)` is the same as a click on a button.
  */
 export function tokens(predicted, { groups = singly(predicted), onforce = null, onlook = null, onchosen = null } = {}) {
   if (!predicted || predicted.length === 0) return { element: h("p", { class: "empty" }, "No tokens."), choose: () => {} };
