@@ -206,7 +206,7 @@ def test_joint_translations_equal_separate_translations(
         return hypotheses(self, sentences, **settings)
 
     monkeypatch.setattr(Translator, "hypotheses", counting_hypotheses)
-    monkeypatch.setattr(answers, "MAX_WEIGHTS_KEPT", 3 * answers.attention_weights(models[0], [DOG] * 30) // 2)
+    monkeypatch.setattr(answers, "MAX_WEIGHTS_KEPT", 3 * answers.count_attention_weights(models[0], [DOG] * 30) // 2)
 
     def parse(request: dict[str, Any]) -> WorkItem:
         return answers.Translate.parse(json.dumps({"sentences": [BIG, DOG], **request}).encode())

@@ -149,10 +149,10 @@ class ShuffledEpoch:
         self, examples: HasLengths, *, size: int, unit: str, seed: int, epoch: int, pool: int, buffer: int = BUFFER
     ) -> None:
         self._examples = examples
-        self._size, self._unit, self._pool = size, unit, pool
-        self._seed = [seed, epoch]
-        self._block = max(1, buffer // BLOCKS_PER_BUFFER)
-        self._buffers = 1 if len(examples) <= buffer else math.ceil(len(examples) / (self._block * BLOCKS_PER_BUFFER))
+        self._size, self._unit, self._pool, self._seed = size, unit, pool, [seed, epoch]
+        self._block_size = max(1, buffer // BLOCKS_PER_BUFFER)
+        buffer_size = self._block_size * BLOCKS_PER_BUFFER
+        self._buffer_count = 1 if len(examples) <= buffer else math.ceil(len(examples) / buffer_size)
         self._load_buffer(0, start=0)
         first_buffer_size = max(1, int(self._examples_before[-1]))
         self._expected_batches = math.ceil(len(self._batches) * len(examples) / first_buffer_size)
@@ -164,31 +164,31 @@ class ShuffledEpoch:
     def batches(self, position: int, count: int) -> list[Indices]:
         if position < self._start:
             self._load_buffer(0, start=0)
-        while position >= (end := self._start + len(self._batches)) and self._number < self._buffers - 1:
-            self._load_buffer(self._number + 1, start=end)
+        while position >= (end := self._start + len(self._batches)) and self._buffer_number < self._buffer_count - 1:
+            self._load_buffer(self._buffer_number + 1, start=end)
         return self._batches[position - self._start :][:count]
 
     def has_ended(self, position: int) -> bool:
-        return self._number == self._buffers - 1 and position >= self._start + len(self._batches)
+        return self._buffer_number == self._buffer_count - 1 and position >= self._start + len(self._batches)
 
     def fraction_done(self, position: int) -> float:
         """The fraction of examples before `position`; with a single buffer, the similar fraction of batches."""
         batches = position - self._start
-        if self._buffers == 1:
+        if self._buffer_count == 1:
             return batches / max(1, len(self._batches))
         return int(self._examples_before[batches]) / len(self._examples)
 
     def _load_buffer(self, number: int, *, start: int) -> None:
         """Make the batches of a buffer; the first of them has the position `start`."""
-        self._number, self._start = number, start
+        self._buffer_number, self._start = number, start
         n, generator = len(self._examples), np.random.default_rng(self._seed)
         examples_before_buffer = 0  # the number of examples in earlier buffers
-        if self._buffers == 1:
+        if self._buffer_count == 1:
             order = generator.permutation(n)
         else:
-            starts = generator.permutation(math.ceil(n / self._block)) * self._block
-            ends = np.minimum(starts + self._block, n)
-            first, last = (len(starts) * buffer // self._buffers for buffer in (number, number + 1))
+            starts = generator.permutation(math.ceil(n / self._block_size)) * self._block_size
+            ends = np.minimum(starts + self._block_size, n)
+            first, last = (len(starts) * buffer // self._buffer_count for buffer in (number, number + 1))
             examples_before_buffer = int((ends - starts)[:first].sum())
             blocks = [np.arange(*block) for block in zip(starts[first:last], ends[first:last], strict=True)]
             generator = np.random.default_rng([*self._seed, number])
@@ -202,17 +202,18 @@ class ShuffledEpoch:
         if len(order) == 0:
             return []
         size = self._size
-        sources, targets = self._examples.lengths(order)
-        labels = targets + 1
-        sentences_per_batch = size if self._unit == "sentences" else max(1, int(size / labels.mean()))  # on average
+        source_lengths, target_lengths = self._examples.lengths(order)
+        label_counts = target_lengths + 1
+        # with the unit "tokens", the average over batches
+        sentences_per_batch = size if self._unit == "sentences" else max(1, int(size / label_counts.mean()))
         batches = []
         for start in range(0, len(order), self._pool * sentences_per_batch):
             pool = slice(start, start + self._pool * sentences_per_batch)
-            by_length = np.lexsort((sources[pool], labels[pool]))  # by target, then by source
+            by_length = np.lexsort((source_lengths[pool], label_counts[pool]))  # by target, then by source
             if self._unit == "sentences":
                 cuts = list(range(size, len(by_length), size))
             else:
-                cuts = _token_cuts(labels[pool][by_length].tolist(), size)
+                cuts = _token_cuts(label_counts[pool][by_length].tolist(), size)
             batches += np.split(order[pool][by_length], cuts)
         return [batches[index] for index in generator.permutation(len(batches))]
 

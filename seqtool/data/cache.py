@@ -113,7 +113,7 @@ class Split:
         return ShuffledEpoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
     def probes(self, limit: int) -> "Batch":
-        """Make a batch of up to `limit` examples of the 90th percentile's length, of the source if it is a sentence."""
+        """Make a batch of up to `limit` examples whose sources (or else targets) have the 90th percentile's length."""
         sources, targets = self.lengths()
         lengths = targets if "source" not in self._columns else sources
         percentile = np.sort(lengths)[int(0.9 * (len(lengths) - 1))]

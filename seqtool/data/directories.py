@@ -32,7 +32,7 @@ from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.version import __version__
 
 SUMMARY, PROGRESS = "summary.json", "progress.json"
-RECORDING_SECONDS = 10.0  # between two records of progress
+RECORDING_SECONDS = 10.0  # the time between two records of progress
 SETTLING_SECONDS = 2.0  # a younger file may change without a new time stamp, since FAT rounds time stamps to 2 s
 HASHING_THREADS = 8  # hashing releases the interpreter lock
 Progress = Mapping[str, Any]
@@ -56,7 +56,7 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> boo
     if directory.exists():
         return False
     check_directory(directory.parent, "data.cache")
-    new = [path for path in directory.parents if not path.exists()]
+    new_directories = [path for path in directory.parents if not path.exists()]
     directory.parent.mkdir(parents=True, exist_ok=True)
     lock, unfinished = (directory.with_name(f"{directory.name}.{suffix}") for suffix in ("lock", "partial"))
     with locked(lock, lambda: print(f"Waiting for another process that is preparing {directory}.", file=sys.stderr)):
@@ -89,7 +89,7 @@ def make_once(directory: Path, fill: Callable[[Path], Mapping[str, Any]]) -> boo
         finally:
             lock.unlink(missing_ok=True)
             with suppress(OSError):
-                for path in new:
+                for path in new_directories:
                     path.rmdir()  # removes only an empty directory
 
 
@@ -121,15 +121,15 @@ class Unfinished:
         record, `keep` is called with the progress: it must force the counted work to the disk.
         """
         last: Progress = {}  # the last report
-        recorded = time.monotonic()
+        recorded_at = time.monotonic()
 
         def report_progress(progress: Progress, *, due: bool = False) -> None:
-            nonlocal last, recorded
+            nonlocal last, recorded_at
             last = progress
-            if progress and (due or time.monotonic() - recorded >= RECORDING_SECONDS):
+            if progress and (due or time.monotonic() - recorded_at >= RECORDING_SECONDS):
                 keep(progress)
                 self.record(**{name: progress})
-                recorded = time.monotonic()
+                recorded_at = time.monotonic()
 
         try:
             yield report_progress
@@ -178,26 +178,26 @@ def versions(**packages: str) -> dict[str, str]:
 class Digests:
     """The SHA-256 digests of files. A JSON file stores them by name, with the size and time of each file."""
 
-    def __init__(self, memory: Path) -> None:
-        """Read the digests in the JSON file `memory`, if it exists."""
-        self._memory = memory
-        self._used: dict[Path, tuple[int, ...] | None] = {}
+    def __init__(self, path: Path) -> None:
+        """Read the digests in the JSON file `path`, if it exists."""
+        self._path = path
+        self._initial_states: dict[Path, tuple[int, ...] | None] = {}
         self._records: dict[str, list[int | str]] = {}
         # if the file is missing or damaged, digests are computed again
         with suppress(OSError, ValueError, AttributeError):
-            records = parse_json(memory.read_bytes()).items()
+            records = parse_json(path.read_bytes()).items()
             self._records = {name: record for name, record in records if isinstance(record, list) and len(record) == 3}
 
     def __call__(self, path: Path) -> str:
         """The digest of a file, which `check_unchanged` then checks. Raises InputError if the file does not exist."""
-        self._used.setdefault(check_file(path), _state(path))
+        self._initial_states.setdefault(check_file(path), _state(path))
         (digest,) = self.compute([path])
         return digest or _read(str(path))[2]  # an unreadable file raises here
 
     def compute(self, files: Sequence[Path]) -> list[str | None]:
         """The digest of each file; None if it is missing or unreadable. There may be a hundred thousand images."""
         names = list(map(os.path.abspath, files))
-        digests = {name: self._stored(name) for name in names}
+        digests = {name: self._stored_digest(name) for name in names}
         unread = [name for name, digest in digests.items() if digest is None]
         with (
             ThreadPoolExecutor(HASHING_THREADS) as threads,
@@ -226,17 +226,17 @@ class Digests:
             yield
             self._store()
         finally:
-            for path, before in self._used.items():
+            for path, before in self._initial_states.items():
                 if before != _state(path):
                     raise InputError(f"{path} changed while it was read: prepare again.")
 
     def _store(self) -> None:
         """Write the JSON file, unless nothing else is in its directory: refused data leave nothing behind."""
-        if self._records and any(self._memory.parent.glob("*")):
+        if self._records and any(self._path.parent.glob("*")):
             with suppress(OSError):  # without the JSON file, files are read again; processes write the same digests
-                write_whole(self._memory, json.dumps(self._records, indent=1).encode())
+                write_whole(self._path, json.dumps(self._records, indent=1).encode())
 
-    def _stored(self, name: str) -> str | None:
+    def _stored_digest(self, name: str) -> str | None:
         """The stored digest; None if the file no longer has the same size and time."""
         record, state = self._records.get(name), _state(Path(name))
         return str(record[2]) if record and state and record[:2] == list(state[:2]) else None

@@ -128,7 +128,7 @@ def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
 
 
 def _part(config: Config, *, for_cache: bool) -> Config:
-    """The settings under `data` of the cache, or those of the corpus if `for_cache` is false."""
+    """The settings under `data` that belong to the cache or, if `for_cache` is false, to the corpus."""
     names = declarations.declared(CacheSettings)
     part = {name: value for name, value in plain(config).items() if (name in names) == for_cache}
     if not isinstance(config, DictConfig):
@@ -158,7 +158,7 @@ class Steps(ABC):
 
     @abstractmethod
     def texts(self, split: str) -> Iterator[Texts]:
-        """Yield the texts to encode, of each example of the split."""
+        """Yield the texts to encode for each example of the split."""
 
     def write_other_files(self, directory: Path, split: str) -> None:  # noqa: B027 optional
         """Write the split's files besides its encoded texts."""
@@ -247,11 +247,11 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     # the sides whose first training examples have no spaces between words
     sample = islice(steps.texts("train"), SCRIPT_EXAMPLES)
     columns = zip(*([text[:SCRIPT_CHARACTERS] for text in texts] for texts in sample), strict=True)
-    unspaced = [side for side, texts in zip(sides, columns, strict=False) if analyse_writing(texts).has_no_spaces]
-    _warn_of_word_vocabulary(steps, unspaced)
+    unspaced_sides = [side for side, texts in zip(sides, columns, strict=False) if analyse_writing(texts).has_no_spaces]
+    _warn_of_word_vocabulary(steps, unspaced_sides)
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
-        split_into_words = characters if "target" in unspaced else words
+        split_into_words = characters if "target" in unspaced_sides else words
         counts = {}
         for split in steps.corpus.splits():
             if split == "train":
@@ -274,21 +274,21 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
         "corpus": steps.corpus.name,
         **steps.summary(directory),
         **_vocabulary_entries(vocabularies),
-        **({"without_spaces": unspaced} if unspaced else {}),
+        **({"without_spaces": unspaced_sides} if unspaced_sides else {}),
         "splits": splits,
         "format": FORMAT,
         "versions": versions(sentencepiece=sentencepiece.__version__),
     }
 
 
-def _warn_of_word_vocabulary(steps: Steps, unspaced: Sequence[str]) -> None:
+def _warn_of_word_vocabulary(steps: Steps, unspaced_sides: Sequence[str]) -> None:
     """Warn if a vocabulary of words is learnt from sides without spaces between words."""
     settings = steps.settings.vocabulary
-    if unspaced and settings.kind == "word" and settings.reuse is None:
+    if unspaced_sides and settings.kind == "word" and settings.reuse is None:
         log.warning(
             "The %s text has almost no spaces between words, so that a whole sentence is one word (1.0 tokens): set "
             "data.vocabulary.kind=char, or unigram.",
-            " and ".join(unspaced) if len(steps.corpus.sides) > 1 else "training",
+            " and ".join(unspaced_sides) if len(steps.corpus.sides) > 1 else "training",
         )
 
 
@@ -326,13 +326,13 @@ def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
 
 def _vocabulary_entries(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:
     """The entries of the summary about the vocabularies; by side if there are two sides."""
-    vocabulary, *others = vocabularies.values()
-    if not others:
+    vocabulary, *other_vocabularies = vocabularies.values()
+    if not other_vocabularies:
         entry = {"kind": vocabulary.form.kind, "size": len(vocabulary)}
         return {"vocabulary": entry, "token_type": token_type(vocabulary).str}
     sizes = {side: len(side_vocabulary) for side, side_vocabulary in vocabularies.items()}
     return {
-        "vocabulary": {"kind": vocabulary.form.kind, **sizes, "joint": vocabulary is others[0]},
+        "vocabulary": {"kind": vocabulary.form.kind, **sizes, "joint": vocabulary is other_vocabularies[0]},
         "token_types": {side: token_type(side_vocabulary).str for side, side_vocabulary in vocabularies.items()},
     }
 
@@ -401,7 +401,7 @@ def encode_chunk(
     examples: Sequence[Texts], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
 ) -> EncodedChunk:
     """Encode examples with the vocabularies of their sides in `directory`. Without limits, all examples are kept."""
-    vocabularies = _loaded(directory, sides).values()
+    vocabularies = _load_once(directory, sides).values()
     texts = zip(*examples, strict=True)
     ids = [vocabulary.encode_batch(lines) for vocabulary, lines in zip(vocabularies, texts, strict=True)]
     lengths = (map(len, example) for example in zip(*ids, strict=True))
@@ -416,7 +416,7 @@ def encode_chunk(
     return EncodedChunk(tuple(sides_kept), kept, Counter(reason for reason in reasons if reason))
 
 
-_loaded = lru_cache(maxsize=1)(load_all)  # each process loads the vocabularies once
+_load_once = lru_cache(maxsize=1)(load_all)  # each process loads the vocabularies once
 
 
 class ColumnsWriter:
@@ -440,11 +440,11 @@ class ColumnsWriter:
 
     def write(self, chunk: EncodedChunk) -> None:
         """Append the kept examples of a chunk."""
-        for (name, before), side in zip(self.counts.items(), chunk.sides, strict=True):
+        for (name, counts), side in zip(self.counts.items(), chunk.sides, strict=True):
             self._append(f"{name}.tokens", side.tokens)
-            self._append(f"{name}.offsets", (before["tokens"] + np.cumsum(side.lengths)).astype(OFFSET))
-            added = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
-            self.counts[name] = {key: before[key] + count for key, count in zip(NO_COUNTS, added, strict=True)}
+            self._append(f"{name}.offsets", (counts["tokens"] + np.cumsum(side.lengths)).astype(OFFSET))
+            new_counts = (len(side.lengths), len(side.tokens), side.unknown, side.tokens.nbytes)
+            self.counts[name] = {key: counts[key] + count for key, count in zip(NO_COUNTS, new_counts, strict=True)}
         if self._image_of is not None:
             images = self._image_of[self.read :][: len(chunk.kept)]
             self._append("image_of", images[chunk.kept].astype(OFFSET))

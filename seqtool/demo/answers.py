@@ -94,7 +94,7 @@ class Translate(Request):
         self, translator: Translator, sentences: list[str], lattice: Lattice | None = None
     ) -> list[list[Translation]]:
         check_work(translator, len(sentences), self.likeliest)
-        check_weights(attention_weights(translator, sentences, self.prefixes), shown=self.weights)
+        check_weights(count_attention_weights(translator, sentences, self.prefixes), shown=self.weights)
         return translator.hypotheses(
             sentences, prefixes=self.prefixes, attention=True, likeliest=self.likeliest, trace=lattice
         )
@@ -109,7 +109,7 @@ class Translate(Request):
 
 @dataclass(kw_only=True)
 class Score(Request):
-    """Score texts, the references, given their sources; a language model has none."""
+    """Score the references, each given its source. For a language model, there are no sources."""
 
     references: list[str]
     sources: list[str] | None = None
@@ -123,16 +123,16 @@ class Score(Request):
 
     def answer(self, models: Sequence[Any]) -> Answer:
         predictor = self.predictor(models, Translator, Generator)
-        targets = check_tokens(predictor.target_vocabulary, self.references, self.likeliest)
+        target_lengths = check_tokens(predictor.target_vocabulary, self.references, self.likeliest)
         if (self.sources is None) == isinstance(predictor, Translator):
             raise InputError("A translation model needs 'sources', one for each reference; a language model has none.")
         if self.sources is not None:
-            lengths = check_tokens(predictor.source_vocabulary, self.sources)
+            source_lengths = check_tokens(predictor.source_vocabulary, self.sources)
             if predictor.attends:
-                weights = sum((s + 1) * (t + 1) for s, t in zip(lengths, targets, strict=True))
+                weights = sum((s + 1) * (t + 1) for s, t in zip(source_lengths, target_lengths, strict=True))
                 check_weights(weights, shown=self.weights)
-        scored = predictor.forced(self.sources, self.references, likeliest=self.likeliest)
-        return {"scores": [{**text.inputs(), **text.scored_record(weights=self.weights)} for text in scored]}
+        predictions = predictor.forced(self.sources, self.references, likeliest=self.likeliest)
+        return {"scores": [{**text.inputs(), **text.scored_record(weights=self.weights)} for text in predictions]}
 
 
 @dataclass(kw_only=True)
@@ -197,7 +197,7 @@ class Caption(Request):
             settings, locations = captioner.settings, math.prod(captioner.grid)
             weights = len(self.images) * settings.n_best * settings.max_length * locations
             check_weights(weights, shown=self.weights)
-        pixels = [pixels_seen(captioner, name, content) for name, content in self.images]
+        pixels = [model_input(captioner, name, content) for name, content in self.images]
         n_best_lists = captioner.describe(list(map(fromarray, pixels)), prefix=self.prefix, likeliest=self.likeliest)
         records = []
         for (name, _), n_best in zip(self.images, n_best_lists, strict=True):
@@ -241,20 +241,20 @@ def check_tokens(vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 
     return lengths
 
 
-def check_weights(weights: int, *, shown: bool) -> None:
+def check_weights(count: int, *, shown: bool) -> None:
     """Raise InputError if attention may have more weights than are computed here, or sent if they are to be `shown`."""
     limit = MAX_WEIGHTS_SENT if shown else MAX_WEIGHTS_KEPT
-    if weights > limit:
+    if count > limit:
         raise InputError(
-            f"This is too much for one request: attention may have {weights:,} weights, and at most {limit:,} are "
+            f"This is too much for one request: attention may have {count:,} weights, and at most {limit:,} are "
             f"{'shown' if shown else 'kept'}."
         )
 
 
-def attention_weights(
+def count_attention_weights(
     translator: Translator, sentences: Sequence[str], prefixes: Sequence[Prefix] | None = None
 ) -> int:
-    """The maximum number of weights in the attention of the n best translations."""
+    """Return the maximum number of attention weights of the n best translations."""
     if not translator.attends:
         return 0
     settings, vocabulary = translator.settings, translator.target_vocabulary
@@ -268,7 +268,7 @@ def attention_weights(
     return int(settings.n_best) * weights
 
 
-def pixels_seen(captioner: Captioner, name: str, content: bytes | Image) -> NDArray[np.uint8]:
+def model_input(captioner: Captioner, name: str, content: bytes | Image) -> NDArray[np.uint8]:
     """The pixels of a picture that the model sees, size × size × 3. Raises ImageError if it is too large or damaged."""
     if isinstance(content, bytes):
         width = height = 0
@@ -349,8 +349,8 @@ def _paths(steps: Sequence[Sequence[Candidate]]) -> list[list[list[int]]]:
     """The ids from the first step up to each candidate, by step."""
     paths: list[list[list[int]]] = []
     for step in steps:
-        before = paths[-1] if paths else []
-        parents = [before[candidate.parent] if candidate.parent >= 0 else [] for candidate in step]
+        previous_paths = paths[-1] if paths else []
+        parents = [previous_paths[candidate.parent] if candidate.parent >= 0 else [] for candidate in step]
         paths.append([[*parent, candidate.token] for parent, candidate in zip(parents, step, strict=True)])
     return paths
 

@@ -127,7 +127,7 @@ async def answer_response(http: Http, engine: Engine, request: Request) -> Respo
 
 
 def describe(models: Sequence[Any]) -> list[dict[str, Any]]:
-    """Describe the models for the page. Models of one run have the names of their checkpoints, too."""
+    """Describe the models for the page. If two models are of the same run, names include the checkpoints."""
     names = [model.name for model in models]
     if len(set(names)) < len(names):
         names = [f"{model.name}, {model.checkpoints[0].path.name}" for model in models]

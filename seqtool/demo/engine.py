@@ -41,14 +41,14 @@ class WorkItem(ABC):
         raise NotImplementedError
 
 
-Waiting = tuple[WorkItem, Future[Any]]  # an item and the future of its answer
+QueueEntry = tuple[WorkItem, Future[Any]]  # an item and the future of its answer
 
 
 class Engine:
     """The thread that answers requests, and their queue.
 
     state: `loading`, `ready` or `failed`
-    problem: the reasons for which models could not be loaded
+    problem: why models could not be loaded; empty if all of them were
     models: the models that are loaded
     """
 
@@ -58,8 +58,8 @@ class Engine:
         A model that cannot be loaded is left out. If none can be loaded, the state is `failed`.
         """
         self._loaders = loaders
-        self._waiting: deque[Waiting] = deque()
-        self._changed = threading.Condition()
+        self._queue: deque[QueueEntry] = deque()
+        self._condition = threading.Condition()
         self._stopped = False
         self.models: list[Any] = []
         self.state, self.problem = "loading", ""
@@ -76,21 +76,21 @@ class Engine:
 
     def stop(self) -> None:
         """Stop after the request that is being answered, and cancel the requests that wait."""
-        with self._changed:
+        with self._condition:
             self._stopped = True
-            for _, future in self._waiting:
+            for _, future in self._queue:
                 future.cancel()
-            self._changed.notify()
+            self._condition.notify()
 
     async def ask(self, item: WorkItem) -> Any:
         """Return the answer to an item, or raise its error. Raises HTTPException if the queue is full."""
         future: Future[Any] = Future()
-        with self._changed:
-            self._waiting = deque(waiting for waiting in self._waiting if not waiting[1].cancelled())
-            if len(self._waiting) >= MAX_WAITING:
+        with self._condition:
+            self._queue = deque(entry for entry in self._queue if not entry[1].cancelled())
+            if len(self._queue) >= MAX_WAITING:
                 raise HTTPException(503, "Too many requests are waiting: try again in a moment.", {"retry-after": "1"})
-            self._waiting.append((item, future))
-            self._changed.notify()
+            self._queue.append((item, future))
+            self._condition.notify()
         return await asyncio.wrap_future(future)
 
     def _run(self) -> None:
@@ -106,23 +106,23 @@ class Engine:
         while batch := self._next_batch():
             self._answer(batch)
 
-    def _next_batch(self) -> list[Waiting]:
+    def _next_batch(self) -> list[QueueEntry]:
         """Wait for the next item; return it with items to answer together. The list is empty once the engine stops."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._stopped)
+        with self._condition:
+            self._condition.wait_for(lambda: self._queue or self._stopped)
             if self._stopped:
                 return []
-            first, future = self._waiting.popleft()
+            first, future = self._queue.popleft()
             batch, size_left = [(first, future)], first.max_group_size - first.size
-            for item, future in list(self._waiting) if first.group is not None else []:
+            for item, future in list(self._queue) if first.group is not None else []:
                 if item.group == first.group and item.size <= size_left and not future.cancelled():
-                    self._waiting.remove((item, future))
+                    self._queue.remove((item, future))
                     batch.append((item, future))
                     size_left -= item.size
             return batch
 
-    def _answer(self, batch: Sequence[Waiting]) -> None:
-        """Answer items together. If that fails, answer each alone, so that only the items that cause errors get one."""
+    def _answer(self, batch: Sequence[QueueEntry]) -> None:
+        """Answer items together. If that fails, answer each alone, so that only the items that cause errors fail."""
         if len(batch) > 1 and self.state == "ready":
             items = [item for item, _ in batch]
             try:

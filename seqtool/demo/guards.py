@@ -1,5 +1,5 @@
-"""The protections of the demo's server: from pages of other sites, from clients without the token, and from requests
-that are too large or too slow. Starlette's TrustedHostMiddleware refuses requests with an unknown Host header.
+"""Protects the demo's server against pages of other sites, clients without the token, and requests that are too large
+or too slow. Starlette's TrustedHostMiddleware refuses requests with an unknown Host header.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from seqtool.errors import InputError
 
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 MAX_JSON_BYTES = 2 << 20  # the size of a request's body
 MAX_UPLOAD_BYTES = 20 << 20  # the size of a form with pictures
 MAX_HELD_BYTES = 64 << 20  # the size of the bodies of all requests that wait for an answer
@@ -51,7 +51,7 @@ def allowed_hosts(host: str) -> list[str]:
     """The Host headers that a server listening on `host` accepts. It must refuse others, because a page of another site
     can make its own name resolve to this machine's address (DNS rebinding).
     """
-    return ["*"] if host in ("0.0.0.0", "::") else [*LOCAL, f"[{host}]" if ":" in host else host]
+    return ["*"] if host in ("0.0.0.0", "::") else [*LOCAL_HOSTS, f"[{host}]" if ":" in host else host]
 
 
 class Guard:
@@ -119,8 +119,8 @@ class Bodies:
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 with timeouts: uvicorn waits for ever for a request, and for the client to read an answer.
 
-    It checks every connection each `IDLE_SECONDS`. It closes a connection if since the last check no request
-    was begun or in progress, or if the client has read nothing of an answer.
+    It checks every connection each `IDLE_SECONDS`. It closes a connection if, since the last check, no request has
+    begun or been in progress, or the client has read nothing of an answer.
     """
 
     _timer: asyncio.TimerHandle | None = None

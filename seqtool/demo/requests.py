@@ -29,12 +29,12 @@ MAX_STOP_CHARACTERS = 100  # the number of characters in a text of `stop`
 MAX_BEAMS = 10_000  # sentences times beam
 MAX_LISTED_TOKENS = 20_000  # texts to write times the likeliest tokens at each position
 MAX_SAMPLED_TOKENS = 50_000  # tokens of all continuations
-MAX_SECONDS = 60.0  # the time of computing
+MAX_SECONDS = 60.0  # the time that its computation may take
 MAX_LIKELIEST = 50  # the number of likeliest tokens at each position
 MAX_SETTINGS = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "max_source_length": 500}
 FIXED_SETTINGS = ("precision", "batch_size")  # settings that a request cannot change
 
-OFFERED_SCENES = 12
+OFFERED_SCENE_COUNT = 12  # the number of scenes to choose from
 MAX_OBJECTS = 12  # the number of objects in a scene
 CLUTTER_SEEDS = 2**31  # the number of backgrounds
 OBJECT_FIELDS = ("shape", "colour", "turned", "box")
@@ -67,27 +67,27 @@ class Request(WorkItem):
     def parse(cls, content: bytes) -> Self:
         """Parse a JSON object. Raises InputError for any other content, and for unknown or invalid fields."""
         try:
-            sent = parse_json(content)
-            check_plain(sent)
+            values = parse_json(content)
+            check_plain(values)
         except ValueError as error:
             raise InputError(f"The request is not valid JSON ({error}): send an object.") from error
-        if not isinstance(sent, dict):
+        if not isinstance(values, dict):
             raise InputError("The request must be a JSON object.")
         hints = get_type_hints(cls)
         types = {field.name: hints[field.name] for field in fields(cls) if field.init}
         required = [field.name for field in fields(cls) if field.init and field.default is MISSING]
-        check_types({**dict.fromkeys(required), **sent}, types, "field")  # a missing field is None, which is refused
-        check_lengths(sent)
+        check_types({**dict.fromkeys(required), **values}, types, "field")  # a missing field is None, which is refused
+        check_lengths(values)
         # Fields that several subclasses declare, under the same names, are checked here once.
-        if not 0 <= sent.get("likeliest", 0) <= MAX_LIKELIEST:
+        if not 0 <= values.get("likeliest", 0) <= MAX_LIKELIEST:
             raise InputError(f"'likeliest' must be a whole number from 0 to {MAX_LIKELIEST:,}.")
-        prefixes = [sent.get("prefix"), *(sent.get("prefixes") or [])]
+        prefixes = [values.get("prefix"), *(values.get("prefixes") or [])]
         if any("" in prefix for prefix in prefixes if isinstance(prefix, list)):
             raise InputError("A prefix must be a string or a list of tokens, and no token may be empty.")
-        return cls(**sent)
+        return cls(**values)
 
     def predictor(self, models: Sequence[Any], *kinds: type[Any]) -> Any:
-        """The request's predictor, with its settings, whose models raise InputError after `MAX_SECONDS`.
+        """Return the request's predictor, with the request's settings. Its models raise InputError after `MAX_SECONDS`.
 
         Raises InputError unless it is of one of these `kinds`, and for settings that are not allowed here.
         """
@@ -110,10 +110,10 @@ class Request(WorkItem):
             if (getattr(settings, name, 0) or 0) > maximum:
                 raise InputError(f"{name} must be at most {maximum:,} here, not {getattr(settings, name):,}.")
         end = time.monotonic() + MAX_SECONDS
-        return replace(predictor, settings=settings, models=[Timed(model, end) for model in predictor.models])
+        return replace(predictor, settings=settings, models=[TimedModel(model, end) for model in predictor.models])
 
 
-class Timed:
+class TimedModel:
     """A model that raises InputError at its first step after `end`, a time of the monotonic clock in seconds."""
 
     def __init__(self, model: Any, end: float) -> None:
@@ -138,9 +138,9 @@ class Timed:
             )
 
 
-def check_types(sent: Mapping[str, Any], hints: Mapping[str, Any], kind: str) -> None:
+def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], kind: str) -> None:
     """Raise InputError for a name that is not in `hints` or a value of another type. `kind` is the noun for a name."""
-    for name, value in sent.items():
+    for name, value in values.items():
         if name not in hints:
             raise InputError(f"Unknown {kind} '{name[:40]}'; choose from {', '.join(hints)}.")
         if not has_type(value, hints[name]) or (value == [] and hints[name] == list[str]):
@@ -163,10 +163,10 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def check_lengths(sent: dict[str, Any]) -> None:
+def check_lengths(values: dict[str, Any]) -> None:
     """Raise InputError if the fields of a request have too many texts, or texts that are too long."""
     characters = 0
-    for name, value in sent.items():
+    for name, value in values.items():
         if isinstance(value, list) and len(value) > MAX_TEXTS:
             raise InputError(f"'{name}' has {len(value):,} items: at most {MAX_TEXTS:,} can be sent at once.")
         lengths = [len(text) for text in nested_texts(value)]
@@ -188,10 +188,10 @@ def nested_texts(value: Any) -> Iterator[str]:
 def check_work(predictor: Any, texts: int, likeliest: int) -> None:
     """Raise InputError for a request that would make others wait for long. `texts` is the number of texts to write."""
     settings = predictor.settings
-    written = texts * getattr(settings, "n_best", 1) * max(1, likeliest)
+    listed_tokens = texts * getattr(settings, "n_best", 1) * max(1, likeliest)
     work = {
         "sentences times beam": (texts * getattr(settings, "beam", 1), MAX_BEAMS),
-        "texts to write times the tokens shown at each position": (written, MAX_LISTED_TOKENS),
+        "texts to write times the tokens shown at each position": (listed_tokens, MAX_LISTED_TOKENS),
         "texts times n times max_length": (texts * getattr(settings, "n", 0) * settings.max_length, MAX_SAMPLED_TOKENS),
     }
     for name, (amount, maximum) in work.items():
@@ -200,13 +200,13 @@ def check_work(predictor: Any, texts: int, likeliest: int) -> None:
 
 
 def offered_scenes() -> dict[str, Any]:
-    """The scenes that are offered, always the same, and objects' sizes, colours and shapes, for JSON. A shape is an
-    outline of points with coordinates from −1 to 1.
+    """The built-in scenes to choose from, always the same, and the sizes, colours and shapes of objects, for JSON. A
+    shape is an outline of points with coordinates from −1 to 1.
     """
     rng = StableRandom(7)
-    invented = [invent_scene(rng) for _ in range(OFFERED_SCENES)]
+    scenes = [invent_scene(rng) for _ in range(OFFERED_SCENE_COUNT)]
     return {
-        "scenes": [{"items": list(map(_object_record, scene.items)), "clutter": scene.clutter} for scene in invented],
+        "scenes": [{"items": list(map(_object_record, scene.items)), "clutter": scene.clutter} for scene in scenes],
         "side": SIDE,
         "sizes": {name: sum(sides) // 2 for name, sides in SIDES.items()},
         "colours": {name: "#{:02x}{:02x}{:02x}".format(*colour) for name, colour in COLOURS.items()},
@@ -218,21 +218,21 @@ def _object_record(item: Item) -> dict[str, Any]:
     return {"shape": item.shape, "colour": item.colour, "turned": item.turned, "box": list(item.box)}
 
 
-def draw_scene(described: Mapping[str, Any]) -> Image:
+def draw_scene(record: Mapping[str, Any]) -> Image:
     """Draw a scene in the form of `offered_scenes`. Raises InputError for any other content."""
-    items, clutter = described.get("items"), described.get("clutter", 0)
-    if set(described) - {"items", "clutter"} or not isinstance(items, list) or len(items) > MAX_OBJECTS:
+    items, clutter = record.get("items"), record.get("clutter", 0)
+    if set(record) - {"items", "clutter"} or not isinstance(items, list) or len(items) > MAX_OBJECTS:
         raise InputError(f"'scene' must have 'items', at most {MAX_OBJECTS} objects, and may have 'clutter'.")
     if not has_type(clutter, int) or not 0 <= clutter < CLUTTER_SEEDS:
         raise InputError(f"'clutter' must be a whole number from 0 to {CLUTTER_SEEDS - 1:,}.")
     return render(Scene(tuple(map(_scene_item, items)), clutter))
 
 
-def _scene_item(described: Any) -> Item:
+def _scene_item(record: Any) -> Item:
     """The object that JSON describes. Raises InputError if it is invalid."""
-    if not isinstance(described, dict) or set(described) != set(OBJECT_FIELDS):
+    if not isinstance(record, dict) or set(record) != set(OBJECT_FIELDS):
         raise InputError("Each of a scene's items must have 'shape', 'colour', 'turned' and 'box', and nothing else.")
-    shape, colour, turned, box = (described[name] for name in OBJECT_FIELDS)
+    shape, colour, turned, box = (record[name] for name in OBJECT_FIELDS)
     for name, value, choices in (("shape", shape, SHAPES), ("colour", colour, COLOURS)):
         if not isinstance(value, str) or value not in choices:
             raise InputError(f"Unknown {name}; choose from {', '.join(choices)}.")

@@ -75,10 +75,10 @@ class Caption(Prediction):
         return [piece.replace(SPACE, "") for piece in self.pieces]
 
     def plot(self, path: str | Path | None = None, *, end: bool = False) -> "Figure":
-        """Draw the image, and for each word where the model looked: bright is where attention is high.
+        """Draw the image, then once more for each word, bright where attention is high.
 
         path: the PNG, SVG or PDF file to write, if any
-        end: whether to show where it looked at the end of the caption, as <end>
+        end: whether to show the attention at the end of the caption, as <end>
 
         Returns the figure. Raises NothingToDrawError if the model has no attention.
         """
@@ -185,16 +185,16 @@ class Captioner(Predictor):
             results: dict[int, Any] = dict(self._load(images, numbers))
             readable = {n: pixels for n, pixels in results.items() if not isinstance(pixels, InputError)}
             if readable:
-                loaded = torch.from_numpy(np.stack(list(readable.values()))).permute(0, 3, 1, 2)
+                batch = torch.from_numpy(np.stack(list(readable.values()))).permute(0, 3, 1, 2)
                 options: dict[str, Any] = {"prefix": encoded_prefix, "likeliest": likeliest}
-                captions = self.caption_prepared(lambda rows: Pixels(loaded[rows].contiguous()), [*readable], **options)
+                captions = self.caption_prepared(lambda rows: Pixels(batch[rows].contiguous()), [*readable], **options)
                 for (n, pixels), n_best in zip(readable.items(), captions, strict=True):
                     results[n] = [replace(caption, pixels=pixels) for caption in n_best]
             names = {n: picture_name(images[n], n + 1) for n in numbers}
             return [CaptionedImage(names[n], readable.get(n, NO_PIXELS), results[n]) for n in numbers]
 
         windows = list(chunks(range(len(images)), 4 * self.settings.sources_per_batch))
-        for process_windows in chunks(windows, distributed.size()):  # one for each process
+        for process_windows in chunks(windows, distributed.size()):  # one window for each process
             for window in distributed.parallel_map(caption_chunk, process_windows):
                 yield from window
 
@@ -210,14 +210,14 @@ class Captioner(Predictor):
 
         settings = self.settings
 
-        def with_choices(memory: Any, rows: Sequence[int]) -> Any:
-            """Make the attention choose one location for each word and EOS, with random numbers of each image."""
+        def add_choices(memory: Any, rows: Sequence[int]) -> Any:
+            """Make the attention choose one location for each word and EOS, with each image's own random numbers."""
             generators = (np.random.default_rng([settings.seed, numbers[row], 1]) for row in rows)
             uniform = np.stack([generator.random(settings.max_length + 1) for generator in generators])
             noise = torch.from_numpy(uniform).float().to(self.device)
             return replace(memory, uniform_noise=noise, choose=self.models[0].location_rules[settings.hard_attention])
 
-        change_memory = None if settings.hard_attention == "expected" else with_choices
+        change_memory = None if settings.hard_attention == "expected" else add_choices
         n_best_lists = self.search(
             lambda rows: Sources(rows, pictures, change_memory=change_memory),
             numbers,
@@ -241,10 +241,10 @@ class Captioner(Predictor):
             except InputError as error:
                 return error
 
-        first = {id(images[n]): n for n in reversed(numbers)}  # two threads must not read the same open file
+        number_by_id = {id(images[n]): n for n in reversed(numbers)}  # two threads must not read the same open file
         with ThreadPoolExecutor(IMAGE_READER_THREADS) as pool:
-            loaded = dict(zip(first, pool.map(load, first.values()), strict=True))
-        return {n: loaded[id(images[n])] for n in numbers}
+            result_by_id = dict(zip(number_by_id, pool.map(load, number_by_id.values()), strict=True))
+        return {n: result_by_id[id(images[n])] for n in numbers}
 
     def check_likelihood(self) -> None:
         """Raise InputError unless this is one model whose attention can choose locations."""
@@ -262,21 +262,21 @@ class Captioner(Predictor):
         samples: for hard attention, the number of sequences of locations drawn for each caption
         """
         model, processes = self.models[0], distributed.size()
-        first_numbers = np.cumsum([0, *map(len, captions)])  # each image's first caption: its number seeds the draws
+        caption_numbers = np.cumsum([0, *map(len, captions)])  # of each image's first caption; they seed the draws
 
         def batch_likelihoods(numbers: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
             """Return the length in tokens, EOS included, and the likelihood of every caption of these images."""
             pictures = []
-            for loaded in self._load(images, numbers).values():
-                if isinstance(loaded, InputError):
-                    raise loaded
-                pictures.append(loaded)
+            for image in self._load(images, numbers).values():
+                if isinstance(image, InputError):
+                    raise image
+                pictures.append(image)
             rows = [row for row, n in enumerate(numbers) for _ in captions[n]]
             targets = [self.target_vocabulary.encode(text) for n in numbers for text in captions[n]]
 
             def uniform_noise(i: int) -> Tensor:
                 """The random numbers for the i-th caption of the batch."""
-                generator = np.random.default_rng([self.settings.seed, first_numbers[numbers[0]] + i, 2])
+                generator = np.random.default_rng([self.settings.seed, caption_numbers[numbers[0]] + i, 2])
                 return torch.from_numpy(generator.random((samples, len(targets[i]) + 1))).float()
 
             with self.on_device(), computing(self.device, self.settings.precision, lower="batch_size or samples"):
@@ -323,7 +323,7 @@ def open_picture(picture: Picture, name: str) -> Image.Image:
         return read_image(name)
     file: Any = picture  # read from its start, if it can seek
     try:
-        if getattr(file, "seekable", bool)():  # `bool()`, false, for files without this method
+        if getattr(file, "seekable", bool)():  # without this method: `bool()`, which is False
             file.seek(0)
         content = file.read()
     except (OSError, ValueError) as error:

@@ -58,7 +58,7 @@ class Draft:
     """A text that is being sampled. It ends before the first text of `stops`.
 
     on_text: called with each new part of the text, as soon as this cannot be the beginning of a stop text
-    passed_on: the number of characters already passed to `on_text`
+    passed_length: the number of characters already passed to `on_text`
     """
 
     stops: Sequence[str]
@@ -66,14 +66,14 @@ class Draft:
     text: str = ""
     ended: bool = False
     pieces: list[str] = field(default_factory=list)
-    passed_on: int = 0
+    passed_length: int = 0
 
     def add(self, piece: str) -> bool:
         """Add a piece and return whether the text has ended. Pieces after the end are left out."""
         if self.ended:
             return True
         self.pieces.append(piece)
-        # a stop text may have begun in earlier pieces: search from the first place where one could
+        # a stop text may have begun in earlier pieces: search from the first position where one could
         search_start = max(0, len(self.text) - max(map(len, self.stops), default=1) + 1)
         self.text += piece.replace(SPACE, " ")
         if starts := [start for stop in self.stops if (start := self.text.find(stop, search_start)) >= 0]:
@@ -91,9 +91,9 @@ class Draft:
 
     def _pass_on(self, end: int) -> None:
         """Call `on_text` with the characters up to `end` that were not yet passed to it."""
-        if self.on_text is not None and end > self.passed_on:
-            self.on_text(self.text[self.passed_on : end])
-            self.passed_on = end
+        if self.on_text is not None and end > self.passed_length:
+            self.on_text(self.text[self.passed_length : end])
+            self.passed_length = end
 
 
 @dataclass(eq=False, repr=False)
@@ -112,7 +112,7 @@ class Generator(Predictor):
         return [samples[0].text for samples in self.samples(prompts)]
 
     def samples(self, prompts: Sequence[str]) -> list[list[Continuation]]:
-        """Return `n` continuations of each prompt. They depend on the seed and on the number of prompts before."""
+        """Return `n` continuations of each prompt. They depend on the seed and on the number of earlier prompts."""
         encoded = [*map(self.encode_prompt, check_texts(prompts, caller="generate takes", item="prompt"))]
         return [self.continuations(prompt, self.uniform_noise()) for prompt in encoded]
 
@@ -137,8 +137,8 @@ class Generator(Predictor):
         drafts = [Draft(settings.stop or [], on_text) for _ in uniform_noise]
 
         def on_step(tokens: list[int]) -> list[bool]:
-            drawn = zip(tokens, drafts, strict=True)
-            return [token != PAD and draft.add(vocabulary.piece(token)) for token, draft in drawn]
+            pairs = zip(tokens, drafts, strict=True)
+            return [token != PAD and draft.add(vocabulary.piece(token)) for token, draft in pairs]
 
         tokens = torch.tensor([prompt.ids], dtype=torch.int64, device=self.device)
         with self.on_device(), computing(self.device, settings.precision, lower=settings.memory):
@@ -150,7 +150,7 @@ class Generator(Predictor):
                 state,
                 uniform_noise=torch.from_numpy(uniform_noise[np.newaxis]).float(),
                 maximum=[settings.max_length],
-                minimum=settings.max_length + 1,  # never: a language model is trained on a stream without EOS
+                minimum=settings.max_length + 1,  # allows no EOS: the training stream has none
                 temperature=settings.temperature,
                 top_k=settings.top_k,
                 top_p=settings.top_p,
@@ -202,12 +202,13 @@ class Generator(Predictor):
         return np.concatenate(nats), records
 
     def predict_next(self, text: str, likeliest: int) -> dict[str, Any]:
-        """What is predicted at each token of a text, and after it: the likeliest next symbols with their probabilities,
-        and the entropy of the distribution in nats.
+        """Return what the model predicts at each token of a text and after it: the likeliest symbols with their
+        probabilities, and the entropy of the distribution in nats.
         """
         tokens = self.target_vocabulary.encode(text)
         if len(tokens) > MAX_PROMPT_TOKENS:
             raise InputError(f"A text has {len(tokens):,} tokens, more than {MAX_PROMPT_TOKENS:,}: shorten it.")
+        # the record at UNK, which stands for any next token, is about the next symbol
         _, records = self.predict_tokens([*tokens, UNK], lambda _: None, likeliest=likeliest)
         last = records.pop()
         return {"predicted": records, "entropy": last["entropy"], "likeliest": last["likeliest"]}

@@ -36,7 +36,7 @@ class Likelihood:
 
     values: `log_p` for soft attention, `bound` and `estimate` for hard attention: each caption's value in nats
     tokens: each caption's length in tokens, EOS included
-    images: the number of the image that each caption describes
+    images: the index of the image that each caption describes
     samples: K for hard attention, None for soft
     """
 
@@ -66,9 +66,9 @@ class Likelihood:
             lines.append(f"{LABELS[name]:<22}  {estimate.text(3)}, {nats.sum() / self.tokens.sum():.4f} per token")
         return lines
 
-    def image_values(self, number: int) -> dict[str, list[float]]:
+    def image_values(self, image: int) -> dict[str, list[float]]:
         """The nats of each caption of an image, by the name of the value."""
-        return {name: nats[self.images == number].tolist() for name, nats in self.values.items()}
+        return {name: nats[self.images == image].tolist() for name, nats in self.values.items()}
 
 
 LABELS = {"bound": "lower bound L_s", "estimate": "estimate of log p", "log_p": "log p"}

@@ -136,10 +136,10 @@ class Prediction:
         positions: the number of source positions for which attention is kept, EOS left out; None: all
         added: the fields that the subclass adds
         """
-        length, whole = len(hypothesis.tokens), None
+        length, whole_attention = len(hypothesis.tokens), None
         if hypothesis.attention is not None:
             columns = None if positions is None else positions + 1
-            whole = hypothesis.attention[: length + hypothesis.ended, :columns].float().cpu().numpy()
+            whole_attention = hypothesis.attention[: length + hypothesis.ended, :columns].float().cpu().numpy()
         predicted = None
         if hypothesis.predictions is not None and hypothesis.log_p is not None:
             tokens = [*hypothesis.tokens, EOS] if hypothesis.ended else hypothesis.tokens
@@ -149,8 +149,8 @@ class Prediction:
             score=hypothesis.score,
             log_probability=hypothesis.log_probability,
             pieces=[vocabulary.piece(token) for token in hypothesis.tokens],
-            attention=None if whole is None else whole[:length, :positions],
-            whole_attention=whole,
+            attention=None if whole_attention is None else whole_attention[:length, :positions],
+            whole_attention=whole_attention,
             ended=hypothesis.ended,
             log_probabilities=None if hypothesis.log_p is None else hypothesis.log_p.tolist(),
             predicted=predicted,
@@ -212,15 +212,15 @@ def prediction_records(
     predictions: the entropies and the likeliest tokens
     """
 
-    def rounded(probability: float) -> float:
+    def round_probability(probability: float) -> float:
         return float(f"{probability:.6g}")
 
     records = []
     best = predictions.tokens.tolist(), predictions.log_p.exp().tolist()
-    for token, logarithm, entropy, ids, p in zip(tokens, log_p, predictions.entropy.tolist(), *best, strict=True):
+    for token, token_log_p, entropy, ids, p in zip(tokens, log_p, predictions.entropy.tolist(), *best, strict=True):
         likeliest_ids = zip(ids, p, strict=True)
-        likeliest = [[display_token(index, vocabulary), rounded(probability)] for index, probability in likeliest_ids]
-        record = {"token": display_token(token, vocabulary), "probability": rounded(math.exp(logarithm))}
+        likeliest = [[display_token(index, vocabulary), round_probability(value)] for index, value in likeliest_ids]
+        record = {"token": display_token(token, vocabulary), "probability": round_probability(math.exp(token_log_p))}
         records.append({**record, "entropy": round(entropy, 4), "likeliest": likeliest})
     return records
 
@@ -230,7 +230,7 @@ class EnsembleMember(NamedTuple):
 
     model: the model of a checkpoint
     vocabularies: its vocabularies, by the names of the predictor's arguments
-    shared: values that must be equal in all members, each under the end of the error message for two that differ
+    shared: values that must be equal in all members; each key is the end of the error message if two of them differ
     """
 
     model: Any
@@ -296,7 +296,7 @@ class Predictor(ABC):
 
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
-        """The default settings of decoding and of the machine."""
+        """The default settings of decoding and of the hardware (`declarations.Machine`)."""
         command_defaults = defaults(cls.command)
         settings = (*fields(cls.schema), *fields(declarations.Machine))
         return {setting.name: command_defaults[setting.name] for setting in settings}
@@ -327,29 +327,29 @@ class Predictor(ABC):
         Raises InputError for an invalid setting, a checkpoint of another task, and models that do not form an ensemble.
         """
         merged = {**cls.default_settings(), **settings}
-        machine = typed(
+        hardware = typed(
             declarations.Machine, {setting.name: merged.pop(setting.name) for setting in fields(declarations.Machine)}
         )
         decode_settings = typed(cls.schema, merged)
-        devices.check_threads(machine.threads)
-        device = devices.find_device(machine.device)
+        devices.check_threads(hardware.threads)
+        device = devices.find_device(hardware.device)
         check_precision(device, decode_settings.precision)
-        listed = [checkpoints] if isinstance(checkpoints, str | Path | Checkpoint) else checkpoints
-        opened = [
+        paths = [checkpoints] if isinstance(checkpoints, str | Path | Checkpoint) else checkpoints
+        open_checkpoints = [
             checkpoint if isinstance(checkpoint, Checkpoint) else find(checkpoint, trust=modules(trust))
-            for checkpoint in listed
+            for checkpoint in paths
         ]
-        if not opened:
+        if not open_checkpoints:
             raise InputError("checkpoint=… names no run or checkpoint.")
-        for checkpoint in opened:
+        for checkpoint in open_checkpoints:
             if checkpoint.model_task != cls.task:
                 entry = TASKS[checkpoint.model_task]
                 raise InputError(f"{checkpoint.path} holds {entry.model}: use seqtool {entry.command}.")
-        members = [cls.read(checkpoint, parts_for(device)) for checkpoint in opened]
-        for checkpoint, member in zip(opened, members, strict=True):
+        members = [cls.read(checkpoint, parts_for(device)) for checkpoint in open_checkpoints]
+        for checkpoint, member in zip(open_checkpoints, members, strict=True):
             for difference, value in member.shared.items():
                 if value != members[0].shared[difference]:
-                    raise InputError(f"{checkpoint.path} and {opened[0].path} {difference}.")
+                    raise InputError(f"{checkpoint.path} and {open_checkpoints[0].path} {difference}.")
         with devices.computing_on(device), out_of_memory(lambda: devices.MODEL_TOO_LARGE, device):
             models = [
                 optimise_for_decoding(member.model, decode_settings.precision, device).to(device).eval()
@@ -359,17 +359,17 @@ class Predictor(ABC):
             models,
             device=device,
             settings=decode_settings,
-            config=opened[0].config,
-            checkpoints=opened,
-            trust=opened[0].trust,
-            threads=machine.threads,
+            config=open_checkpoints[0].config,
+            checkpoints=open_checkpoints,
+            trust=open_checkpoints[0].trust,
+            threads=hardware.threads,
             **members[0].vocabularies,
         )
 
     @classmethod
     def read(cls, checkpoint: Checkpoint, parts: Parts = PLAIN) -> EnsembleMember:
-        """Build the model of a checkpoint from these parts and load its weights. Its classes must be from this package
-        or from a module of its `trust`.
+        """Build the model of a checkpoint from these parts and load its weights. The model's classes must be
+        from this package or from a module in the checkpoint's `trust`.
         """
         vocabularies = load_all(checkpoint.path, cls.sides)
         arguments = {f"{side}_vocabulary": vocabulary for side, vocabulary in vocabularies.items()}
@@ -433,14 +433,14 @@ class Predictor(ABC):
         self, sources: Sources, n_best_lists: Sequence[Sequence[Hypothesis]], likeliest: int
     ) -> list[list[Hypothesis]]:
         """Add to the hypotheses what the model predicted at each token, including a prefix."""
-        owned = [(row, hypothesis) for row, n_best in enumerate(n_best_lists) for hypothesis in n_best]
-        owners, hypotheses = zip(*owned, strict=True)
+        rows_and_hypotheses = [(row, hypothesis) for row, n_best in enumerate(n_best_lists) for hypothesis in n_best]
+        owners, hypotheses = zip(*rows_and_hypotheses, strict=True)
         targets = [hypothesis.tokens for hypothesis in hypotheses]
-        all_forced = force_all(
+        forced_hypotheses = force_all(
             self.model, sources, targets, self.settings, device=self.device, owners=owners, likeliest=likeliest
         )
         result: list[list[Hypothesis]] = [[] for _ in n_best_lists]
-        for row, hypothesis, forced in zip(owners, hypotheses, all_forced, strict=True):
+        for row, hypothesis, forced in zip(owners, hypotheses, forced_hypotheses, strict=True):
             length = len(hypothesis.tokens) + hypothesis.ended  # no EOS if it was cut off
             assert forced.log_p is not None and forced.predictions is not None
             log_p, predictions = forced.log_p[:length], forced.predictions.truncate(length)
@@ -453,12 +453,12 @@ class Predictor(ABC):
         """Add to each hypothesis the log-probability and the score of its prefix and continuation together."""
         settings = self.settings
         penalty = length_penalty(settings.length_penalty, settings.length_alpha)
-        all_forced = force_all(self.model, sources, prefixes, settings, device=self.device)
+        forced_prefixes = force_all(self.model, sources, prefixes, settings, device=self.device)
         result = []
-        for prefix, forced, n_best in zip(prefixes, all_forced, n_best_lists, strict=True):
+        for prefix, forced, n_best in zip(prefixes, forced_prefixes, n_best_lists, strict=True):
             prefix_length = len(prefix)
             prefix_log_p = 0.0 if forced.log_p is None else float(forced.log_p[:prefix_length].double().sum())
-            extended = []
+            whole_hypotheses = []
             for hypothesis in n_best:
                 length = len(hypothesis.tokens) + hypothesis.ended
                 log_p = prefix_log_p + hypothesis.log_probability
@@ -466,8 +466,8 @@ class Predictor(ABC):
                 if not settings.sample:
                     coverage = hypothesis.score - hypothesis.log_probability / penalty(length - prefix_length)
                     score = log_p / penalty(length) + coverage
-                extended.append(hypothesis._replace(whole=Whole(prefix_length, log_p, score)))
-            result.append(extended)
+                whole_hypotheses.append(hypothesis._replace(whole=Whole(prefix_length, log_p, score)))
+            result.append(whole_hypotheses)
         return result
 
     def forced(
@@ -500,7 +500,7 @@ def check_texts(values: Any, *, caller: str, item: str) -> list[str]:
 
 
 def check_paths(values: Any, *, caller: str, item: str) -> list[str]:
-    """Return the paths of a list as texts; `caller` and `item` as in `check_list`."""
+    """Return the paths of a list as strings; `caller` and `item` as in `check_list`."""
     types = (str, PathLike)
     paths = check_list(values, caller=caller, item=item, is_valid=lambda p: isinstance(p, types), expected="a path")
     return [str(fspath(path)) for path in paths]
@@ -534,5 +534,5 @@ def _type_of(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} ({' × '.join(map(str, value.shape)) or 'one number'})"
     name = type(value).__name__
-    starts_with_vowel = name[0].lower() in "aeio" or name.startswith("un")  # "a uint8"
+    starts_with_vowel = name[0].lower() in "aeio" or name.startswith("un")  # not u: "a uint8"
     return f"{'an' if starts_with_vowel else 'a'} {name}"

@@ -59,23 +59,23 @@ def is_typed() -> bool:
 
 def _read_pipe(size: int) -> Iterator[list[str]]:
     """Yield the lines of a pipe: the next line, with all others that have arrived by then. A thread reads them."""
-    arrived: queue.Queue[str | Exception | None] = queue.Queue(maxsize=size)
+    arrivals: queue.Queue[str | Exception | None] = queue.Queue(maxsize=size)
 
     def read() -> None:
         try:
             for line in _decode_lines():
-                arrived.put(line)
-            arrived.put(None)
+                arrivals.put(line)
+            arrivals.put(None)
         except (InputError, OSError) as error:
-            arrived.put(error)
+            arrivals.put(error)
 
     threading.Thread(target=read, daemon=True).start()
     last: str | Exception | None = ""
     while isinstance(last, str):
-        window = [arrived.get()]
+        window = [arrivals.get()]
         with suppress(queue.Empty):
             while isinstance(window[-1], str) and len(window) < size:
-                window.append(arrived.get_nowait())
+                window.append(arrivals.get_nowait())
         last = window[-1]
         if lines := [line for line in window if isinstance(line, str)]:
             yield lines
@@ -93,8 +93,8 @@ def _read_prompt() -> Iterator[list[str]]:
     for number in count(1):
         try:
             with printing_to_stderr():  # the prompt and the echo: standard output is only for translations
-                typed = input(PROMPT)
-            yield typed.split("\n")  # pasted text may have several lines
+                entry = input(PROMPT)
+            yield entry.split("\n")  # pasted text may have several lines
         except UnicodeDecodeError as error:
             raise _not_utf_8(number) from error
         except (EOFError, KeyboardInterrupt) as end:

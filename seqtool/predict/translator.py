@@ -97,10 +97,10 @@ class Translation(Prediction):
 
         Returns the figure. Raises NothingToDrawError if there is no attention.
         """
-        if (shown := self.plot_data(end=end)) is None:
+        if (data := self.plot_data(end=end)) is None:
             reason = "it has no words, its model has no attention, or attention=True was not given"
             raise plots.NothingToDrawError(f"The translation cannot be plotted: {reason}.")
-        return plots.alignment(*shown, path, greyscale=greyscale, axes=axes)
+        return plots.alignment(*data, path, greyscale=greyscale, axes=axes)
 
     @property
     def alignment(self) -> set[Link] | None:
@@ -178,7 +178,7 @@ class Translator(Predictor):
         progress: called after each batch with the number of sentences that this process has just finished
         trace: records the search for a single sentence
 
-        Samples depend on the seed and on the number of sentences before, not on batches.
+        Samples depend on the seed and on the number of earlier sentences, not on how sentences are batched.
         """
         sentences = check_texts(sentences, caller="translate takes", item="sentence")
         sources = encode(sentences, self.source_vocabulary, self.source_length - 1, self.split)
@@ -246,8 +246,8 @@ class Translator(Predictor):
         replace_unknown: bool = False,
     ) -> Translation:
         """Make a translation of a hypothesis. Unknown pieces of its prefix are spelt as in the prefix."""
-        parts = {"source": source, "prefix": prefix, "target": target}
-        translation = Translation.of(hypothesis, self.target_vocabulary, positions=len(source.read), **parts)
+        encoded_texts = {"source": source, "prefix": prefix, "target": target}
+        translation = Translation.of(hypothesis, self.target_vocabulary, positions=len(source.read), **encoded_texts)
         pieces = list(translation.pieces)
         for i, token in enumerate(hypothesis.tokens):
             if token != UNK:

@@ -37,7 +37,7 @@ class OutputSettings(declarations.Output):
 
     @classmethod
     def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
-        """The settings of the output in a command's configuration: all that the predictor does not take."""
+        """Make the output settings from a command's configuration: all settings that the predictor does not take."""
         predictor_settings = {"checkpoint", "trust", *predictor.default_settings()}
         return typed(cls, {str(name): value for name, value in config.items() if name not in predictor_settings})
 
@@ -61,13 +61,13 @@ class Writer(ABC, Generic[P]):
     unit: ClassVar[str]  # what progress bars and messages call one source
 
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
-        declared = declarations.declared(type(settings))
-        set_names = [name for name in declared if getattr(settings, name) not in (None, False)]
-        needing_attention = [f"{name}=…" for name in set_names if declared[name].attention]
-        needing_attention += ["format=grid"] * (settings.format == "grid")
-        if needing_attention and not predictor.attends:
+        setting_by_name = declarations.declared(type(settings))
+        set_names = [name for name in setting_by_name if getattr(settings, name) not in (None, False)]
+        attention_options = [f"{name}=…" for name in set_names if setting_by_name[name].attention]
+        attention_options += ["format=grid"] * (settings.format == "grid")
+        if attention_options and not predictor.attends:
             reason = "reads only the text" if predictor.task == "language_modelling" else "has a fixed context"
-            raise InputError(f"{needing_attention[0]} needs a model with attention over a source; this one {reason}.")
+            raise InputError(f"{attention_options[0]} needs a model with attention over a source; this one {reason}.")
         self.settings, self.predictor = settings, predictor
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
         self.count = 0
@@ -100,7 +100,7 @@ class Writer(ABC, Generic[P]):
 
     @abstractmethod
     def text(self, source: str, n_best: Sequence[P]) -> str:
-        """The text to write for one source, with its newlines."""
+        """The text to write for one source, newlines included."""
 
     def records(self, n_best: Sequence[P]) -> list[dict[str, Any]]:
         """The records of the n best predictions, for JSON."""
@@ -127,14 +127,14 @@ class TranslationWriter(Writer[Translation]):
         greyscale: bool = False,
     ) -> None:
         """`alignments`: the file for alignments; `words`: how links and plots split texts, a name in `SPLITS`;
-        `greyscale`: whether plots are as in the paper.
+        `greyscale`: whether plots have the colours of Bahdanau et al. 2015, Figure 3.
         """
         super().__init__(settings, predictor)
         if isinstance(predictor, Translator):
             predictor.split = SPLITS[words]
         self.alignments, self.greyscale = alignments, greyscale
-        shown = alignments is not None or settings.plot is not None or settings.format == "grid"
-        self._warns_of_no_spaces = words == "spaces" and shown
+        shows_words = alignments is not None or settings.plot is not None or settings.format == "grid"
+        self._warns_of_no_spaces = words == "spaces" and shows_words
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
@@ -166,7 +166,7 @@ class TranslationWriter(Writer[Translation]):
             stream.flush()
 
     def text(self, source: str, n_best: Sequence[Translation]) -> str:
-        """One translation as a line; several as in Moses' n-best lists, numbered from 0; or a grid of each."""
+        """One translation as a line, several as in Moses' n-best lists (sources numbered from 0), JSON, or grids."""
         if self.settings.format == "jsonl":
             return _json({"source": source, **n_best[0].source_record(), "translations": self.records(n_best)})
         if self.settings.format == "grid":
@@ -180,10 +180,10 @@ class ScoreWriter(TranslationWriter):
     """Writes the log-probability of each scored text, whether it is a translation or not."""
 
     def text(self, source: str, n_best: Sequence[Any]) -> str:
-        (scored,) = n_best
+        (prediction,) = n_best
         if self.settings.format == "text":
-            return f"{scored.log_probability:.4f}\n"
-        return _json({**scored.inputs(), **scored.scored_record(weights=self.settings.weights)})
+            return f"{prediction.log_probability:.4f}\n"
+        return _json({**prediction.inputs(), **prediction.scored_record(weights=self.settings.weights)})
 
 
 class CaptionWriter(Writer["Caption"]):

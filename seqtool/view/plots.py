@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 DPI = 150
 MAX_LABEL_LETTERS = 30  # longer words are cut in labels
 SYMBOL_FONTS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
-COLOURS = ("#0072b2", "#c24e00", "#00794f", "#a34a80", "#8a6100", "#55595f")  # of web/style.css, in its order
+COLOURS = ("#0072b2", "#c24e00", "#00794f", "#a34a80", "#8a6100", "#55595f")  # those of web/style.css, in order
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer than colours, so that more combinations differ
-CELL_INCHES = 0.24  # the size of a word in a heat map, so that 40 × 40 words are readable
-MAX_INCHES = 60.0  # the size of a heat map: with more words the cells and letters shrink
-BAR_INCHES = 0.12, 1.2, 3.0  # the width of a colour bar, and its least and its greatest height
+CELL_INCHES = 0.24  # the size of a cell of a heat map; 40 × 40 words are readable
+MAX_INCHES = 60.0  # the maximum size of a heat map: with more words the cells and letters shrink
+BAR_INCHES = 0.12, 1.2, 3.0  # the width of a colour bar, and its minimum and maximum height
 PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over an image, and the size of each
 LEARNING_RATE = "learning rate"
 NORM = "‖gradient‖"
 SINGULAR = "singular values"
-LINE_STYLES = ("-", "--", ":", "-.")  # of the first and the second curve of a run, and of runs whose colour is taken
+LINE_STYLES = ("-", "--", ":", "-.")  # two for a run's curves, then two for runs beyond the colours
 
 Series = Mapping[str, tuple[list[int], list[float]]]  # steps and values, by their names in metrics.jsonl
 
@@ -105,8 +105,8 @@ def drawing(path: str | Path | None, width: float, height: float, axes: Any = No
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             with replacement_path(Path(path)) as temporary:
                 format_ = Path(path).suffix.removeprefix(".")
-                undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format_)
-                figure.savefig(temporary, format=format_, metadata=undated)
+                metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(format_)
+                figure.savefig(temporary, format=format_, metadata=metadata)
     except (InputError, OSError):
         raise
     except Exception as error:  # matplotlib raises errors of all kinds
@@ -125,13 +125,13 @@ def _matplotlib() -> Any:
     """Import matplotlib without MPLBACKEND: the import fails if this names a backend that is not installed, as in a
     command that a notebook runs. An installed backend is kept for the caller's pyplot.
     """
-    is_new, backend = "matplotlib" not in sys.modules, os.environ.pop("MPLBACKEND", None)
+    is_first_import, backend = "matplotlib" not in sys.modules, os.environ.pop("MPLBACKEND", None)
     try:
         import matplotlib
     finally:
         if backend is not None:
             os.environ["MPLBACKEND"] = backend
-    if is_new and backend:
+    if is_first_import and backend:
         with suppress(ValueError):
             matplotlib.rcParams["backend"] = backend
     return matplotlib
@@ -159,9 +159,9 @@ def alignment(
     with drawing(path, width, height, axes) as figure:
         bar_axes: dict[str, Any] = {"ax": axes}
         if axes is None:
-            axes = figure.add_axes((0, 0, 1, 1))  # the words are outside; the saved picture grows to fit them
-            bar_width, least, greatest = BAR_INCHES
-            bar = min(max(height, least), greatest) / height
+            axes = figure.add_axes((0, 0, 1, 1))  # the labels lie outside; the saved picture grows to fit them
+            bar_width, min_height, max_height = BAR_INCHES
+            bar = min(max(height, min_height), max_height) / height
             bar_axes = {"cax": figure.add_axes((1 + 0.25 / width, 1 - bar, bar_width / width, bar))}
         colours = "gray" if greyscale else "Blues"
         image = axes.imshow(attention, cmap=colours, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
@@ -190,7 +190,7 @@ def attention_over_image(
     *,
     chosen: Sequence[int] | None,
 ) -> "Figure":
-    """Draw the image, and for each word the image, bright where attention is high, like Figure 2 of Xu et al. 2015.
+    """Draw the image, then once more for each word, bright where attention is high, like Figure 2 of Xu et al. 2015.
 
     image: side × side × 3
     attention: words × rows × columns
@@ -199,12 +199,12 @@ def attention_over_image(
     from PIL.Image import Resampling, fromarray
 
     side = image.shape[0]
-    across = min(PANELS_PER_ROW, len(words) + 1)
-    down = math.ceil((len(words) + 1) / across)
-    with drawing(path, PANEL_INCHES * across, (PANEL_INCHES + 0.28) * down) as figure:
+    panel_columns = min(PANELS_PER_ROW, len(words) + 1)
+    panel_rows = math.ceil((len(words) + 1) / panel_columns)
+    with drawing(path, PANEL_INCHES * panel_columns, (PANEL_INCHES + 0.28) * panel_rows) as figure:
         from matplotlib.patches import Rectangle
 
-        panels = figure.subplots(down, across, squeeze=False).ravel()
+        panels = figure.subplots(panel_rows, panel_columns, squeeze=False).ravel()
         for panel in panels:
             panel.axis("off")  # hides the frame and ticks
         panels[0].imshow(image)
@@ -274,12 +274,12 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
             for name, title in names.items()
             if name in series
         }
-        if lines and (not panels or _changes(lines.values(), label)):
+        if lines and (not panels or _has_curve(lines.values(), label)):
             panels.append((label, lines))
     return panels
 
 
-def _changes(lines: Collection[tuple[list[int], list[float]]], label: str) -> bool:
+def _has_curve(lines: Collection[tuple[list[int], list[float]]], label: str) -> bool:
     """Whether there is a curve to see: a second step, and for the learning rate, a second value."""
     values = {value for _, values in lines for value in values}
     return any(len(steps) > 1 for steps, _ in lines) and (label != LEARNING_RATE or len(values) > 1)
@@ -294,26 +294,26 @@ def learning_curves(metrics: Mapping[str, Path], path: str | Path | None) -> "Fi
     if not panels:
         files = ", ".join(map(str, metrics.values()))
         raise NothingToDrawError(f"{files} holds no losses, scores or learning rates to draw.")
-    several = len(metrics) > 1
+    has_several_runs = len(metrics) > 1
     columns = 2 if len(panels) > 2 else 1
-    filled = [0] * (len(panels) % columns) + [*range(len(panels))]  # an odd one out: the losses have a whole row
-    rows = [filled[start : start + columns] for start in range(0, len(filled), columns)]
+    cells = [0] * (len(panels) % columns) + [*range(len(panels))]  # of an odd number, the losses fill a row
+    rows = [cells[start : start + columns] for start in range(0, len(cells), columns)]
     with drawing(path, 1.5 + 5 * columns, 2.4 * len(rows) + 0.4) as figure:
         grid = figure.subplot_mosaic(rows, sharex=True, gridspec_kw={"wspace": 0.25})
         for axes, (label, lines) in zip(grid.values(), panels, strict=True):
             titles = list(dict.fromkeys(title for _, title in lines))
             for (run, title), (steps, values) in lines.items():
                 index = titles.index(title)
-                look = line_look(list(metrics).index(run), index) if several else line_look(index)
-                look |= {"marker": "." if len(steps) <= 40 else None, "clip_on": False}  # a dot on an axis is whole
-                axes.plot(steps, values, **look, label=drawable(f"{run}: {title}" if several else title))
+                look = line_look(list(metrics).index(run), index) if has_several_runs else line_look(index)
+                look |= {"marker": "." if len(steps) <= 40 else None, "clip_on": False}  # dots on an axis are not cut
+                axes.plot(steps, values, **look, label=drawable(f"{run}: {title}" if has_several_runs else title))
             if label == NORM:
                 _scale_logarithmically(axes)
             elif not any(value < 0 for _, values in lines.values() for value in values):
                 axes.set_ylim(0, None)
             style_axes(axes, ylabel=label)
-            if len(titles) > 1 or (several and axes is grid[0]):
-                draw_legend(axes, above=1.0 if several else None)
+            if len(titles) > 1 or (has_several_runs and axes is grid[0]):
+                draw_legend(axes, above=1.0 if has_several_runs else None)
         grid[0].tick_params(labelbottom=True)
         for index in rows[-1]:
             grid[index].set_xlabel("updates")
@@ -321,14 +321,14 @@ def learning_curves(metrics: Mapping[str, Path], path: str | Path | None) -> "Fi
     return figure
 
 
-def line_look(place: int, curve: int = 0) -> dict[str, Any]:
-    """The colour of the run at a place among all runs, and the style of its first or second curve."""
-    style = LINE_STYLES[(curve + 2 * (place // len(COLOURS))) % len(LINE_STYLES)]
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": style}
+def line_look(run_index: int, curve: int = 0) -> dict[str, Any]:
+    """The colour of the run (or the curve of a single run) with this index, and the style of a run's curve."""
+    style = LINE_STYLES[(curve + 2 * (run_index // len(COLOURS))) % len(LINE_STYLES)]
+    return {"color": COLOURS[run_index % len(COLOURS)], "linestyle": style}
 
 
 def gradient_panels(measurements: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str], dict[str, list[Any]]]:
-    """The panels of measurements of the gradient flow (`training.gradient_flow.flow`), which are given by name.
+    """The panels of named measurements of the gradient flow (`training.gradient_flow.flow`).
 
     A panel is named by its kind and its stack, and has a line for each measurement, of the highest layer of the stack.
     For the kind "h" or "c", a tensor of the state, it is ‖∂loss/∂h_t‖ by time step; for SINGULAR, it is the singular
@@ -357,11 +357,11 @@ def gradient_flow(
 ) -> None:
     """Draw the `gradient_panels` on logarithmic scales, with a column for each stack.
 
-    measurements: the measurements: of several steps of one run, by a name for each, drawn from light to dark, or one
-        of each run, by the run's name
-    runs: if they are of runs, the names of all runs, whose order gives each its colour, as in `learning_curves`
+    measurements: either several steps of one run, by a name for each step, drawn from light to dark; or one
+        measurement for each run, by the run's name
+    runs: None for steps of one run; otherwise the names of all runs, in the order of colours in `learning_curves`
 
-    A gradient that is 0 or not finite leaves a gap. Raises NothingToDrawError if all of them are.
+    A gradient that is 0 or not finite leaves a gap. Raises NothingToDrawError if nothing else is left.
     """
     panels = gradient_panels(measurements)
     if not any(any(values) for lines in panels.values() for values in lines.values()):
@@ -369,7 +369,7 @@ def gradient_flow(
     shades = [{"color": COLOURS[0], "alpha": opacity} for opacity in opacities(len(measurements))]
     looks = [line_look(runs.index(name)) for name in measurements] if runs else shades
     layers = Counter(map(_stack, {layer for values in measurements.values() for layer in values["gradients"]}))
-    kinds = [kind for kind in ("h", "c", SINGULAR) if any(kind == other for other, _ in panels)]
+    kinds = [kind for kind in ("h", "c", SINGULAR) if any(kind == panel_kind for panel_kind, _ in panels)]
     stacks = list(dict.fromkeys(stack for _, stack in panels))
     with drawing(path, 4.2 * max(2, len(stacks)), 2.8 * len(kinds)) as figure:
         grid = figure.subplots(len(kinds), len(stacks), sharey="row", squeeze=False)
@@ -400,7 +400,7 @@ def _scale_logarithmically(axes: "Axes") -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     if high < 100 * low:
-        locator = ticker.LogLocator(subs=(1, 2, 5))  # or even steps, if fewer than two of these fit
+        locator = ticker.LogLocator(subs=(1, 2, 5))  # falls back to even steps if fewer than two of these fit
         axes.yaxis.set(major_locator=locator, major_formatter="{x:g}", minor_formatter=ticker.NullFormatter())
 
 
@@ -429,14 +429,14 @@ def style_axes(axes: "Axes", **properties: Any) -> None:
 
 
 def draw_legend(axes: "Axes", *, above: float | None = None) -> None:
-    """Draw the legend inside the axes, or above them, at this height, if curves fill the axes (1 is their top)."""
+    """Draw the legend inside the axes or, with `above`, over them at this height, where 1 is their top."""
     position: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, above), "ncols": 2} if above else {}
     for text in axes.legend(frameon=False, **position).get_texts():
         text.set(parse_math=False, fontfamily=families(text.get_text()))
 
 
 def word_label(word: str) -> str:
-    """The label of a word, which is cut after MAX_LABEL_LETTERS."""
+    """The label of a word, cut to at most MAX_LABEL_LETTERS."""
     return drawable(word if len(word) <= MAX_LABEL_LETTERS else word[: MAX_LABEL_LETTERS - 1] + "…")
 
 
@@ -456,15 +456,15 @@ def fonts_for(letters: frozenset[str]) -> list[tuple[str, str]]:
     """The names and files of fonts for these characters: DejaVu Sans, and others if it lacks a character."""
     from matplotlib import font_manager
 
-    chosen = [("DejaVu Sans", str(font_manager.findfont("DejaVu Sans")))]
-    missing = {ord(letter) for letter in letters} - characters(chosen[0][1])
+    fonts_and_files = [("DejaVu Sans", str(font_manager.findfont("DejaVu Sans")))]
+    missing = {ord(letter) for letter in letters} - characters(fonts_and_files[0][1])
     fonts = font_manager.fontManager.ttflist if missing else []
     for font in sorted(fonts, key=lambda font: (abs(int(font.weight) - 400), font.name)):  # 400: regular
         is_text_font = font.style == "normal" and not font.name.startswith(SYMBOL_FONTS)
         if is_text_font and (added := missing & characters(font.fname)):
-            chosen.append((font.name, font.fname))
+            fonts_and_files.append((font.name, font.fname))
             missing -= added
-    return chosen
+    return fonts_and_files
 
 
 @cache

@@ -48,8 +48,8 @@ def text(title: str, lines: Sequence[str]) -> Section:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None) -> Section:
     """A section with a table, and a note under it."""
-    listed = [list(row) for row in rows]
-    return {"kind": "table", "title": title, "columns": list(columns), "rows": listed, "note": note}
+    row_lists = [list(row) for row in rows]
+    return {"kind": "table", "title": title, "columns": list(columns), "rows": row_lists, "note": note}
 
 
 def curves(title: str, panels: Sequence[Mapping[str, Any]], note: str | None = None) -> Section | None:
@@ -107,7 +107,7 @@ class Details:
     """The details of each sentence, which a report shows only when a reader opens the sentence."""
 
     def __init__(self) -> None:
-        self._packed: list[str] = []  # the chunks of SIZE sentences
+        self._packed_chunks: list[str] = []  # the chunks of SIZE sentences
         self._sentences: list[dict[str, Any]] = []  # the sentences after the last chunk
 
     def add(
@@ -132,7 +132,7 @@ class Details:
             sentence["predicted"] = json.loads(text, parse_float=lambda number: rounded(float(number), DETAIL_DIGITS))
         self._sentences.append(sentence)
         if len(self._sentences) == SIZE:
-            self._packed.append(pack(self._sentences))
+            self._packed_chunks.append(pack(self._sentences))
             self._sentences = []
 
     def described(self) -> dict[str, Any]:
@@ -141,13 +141,13 @@ class Details:
 
     def chunks(self) -> Iterator[str]:
         """The packed details, in chunks of `SIZE` sentences."""
-        yield from self._packed
+        yield from self._packed_chunks
         if self._sentences:
             yield pack(self._sentences)
 
 
 def check_name(path: str | Path) -> None:
-    """Raise InputError if the name does not end like that of an HTML file: another file might be overwritten."""
+    """Raise InputError unless the name ends in .html or .htm: a file of another kind might be overwritten."""
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{path}: a report is an HTML file, so its name must end in .html.")
 

@@ -103,10 +103,10 @@ def read_captions(path: Path) -> Captions[Entry]:
     """The captions in a file, by image. An image may have several entries."""
     entries: dict[str, list[Entry]] = {}
     other_names: dict[str, str] = {}
-    for image, captions, other, _ in records(path):
+    for image, captions, other_name, _ in records(path):
         entries.setdefault(image, []).extend(captions)
-        if other is not None and other != image:
-            other_names[other] = image
+        if other_name is not None and other_name != image:
+            other_names[other_name] = image
     if not entries:
         raise InputError(f"{path} has no captions.")
     return Captions(entries, other_names)
@@ -211,8 +211,8 @@ def holds_captions(path: Path) -> bool:
         for text in (first, read_text(path)):
             with suppress(InputError):
                 record = next(_json_records(text, path), None)
-                names = any(f'"{key}"' in text for key in (*FILE_KEYS, *ID_KEYS))
-                return record is not None and (names or _is_image(record.image))
+                has_image_key = any(f'"{key}"' in text for key in (*FILE_KEYS, *ID_KEYS))
+                return record is not None and (has_image_key or _is_image(record.image))
     return False
 
 
@@ -272,13 +272,13 @@ def _plain_name(name: str) -> str:
 def _records(value: Any, path: Path, locations: Mapping[int, str], name: str = "entry {}") -> Iterator[Record]:
     """The records in the value of a JSON file. Messages name item i of a list locations[i], or otherwise by `name`."""
     if isinstance(value, list):
-        complete = set()
+        complete_images = set()
         for number, item in enumerate(value):
             record = _record(item, locations.get(number) or f"{path} {name.format(number)}")
-            if record.image not in complete:
+            if record.image not in complete_images:
                 yield record
             if "reference_strs" in item:  # TextCaps repeats all captions of an image in each of its records
-                complete.add(record.image)
+                complete_images.add(record.image)
     elif not isinstance(value, dict):
         raise InputError(f"{path} holds no captions: expected {EXPECTED}.")
     elif "images" in value and ("annotations" in value or not _has_captions(value["images"])):
@@ -320,10 +320,10 @@ def _record(record: Any, location: str) -> Record:
     if not captions:
         raise InputError(f"{location} has no caption of {file}: it has {_keys(fields)}.")
     split = str(fields["split"]) if caption_key == "sentences" and "split" in fields else None  # in Karpathy's files
-    named_by_id = identifier is not None and id_key in ("cocoid", "image_id") and file_key != "file"
-    by_user = not named_by_id and not best
+    is_named_by_id = identifier is not None and id_key in ("cocoid", "image_id") and file_key != "file"
+    by_user = not is_named_by_id and not best
     entries = [Entry(file, " ".join(text.split()) if by_user else text, location, split, by_user) for text in captions]
-    if identifier is not None and named_by_id:
+    if identifier is not None and is_named_by_id:
         return Record(identifier, entries, file, best)
     return Record(file, entries, identifier if id_key != "id" else None, best)
 
@@ -413,7 +413,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _separator(header: str) -> str | None:
     """The separator of the columns in a header; None if the line is not a header that names images and captions."""
     for separator in SEPARATORS:
-        names = _names(header.split(separator))
+        names = _column_names(header.split(separator))
         if set(names) & {*FILE_KEYS, *ID_KEYS} and set(names) & set(CAPTION_KEYS):
             return separator
     return None
@@ -424,7 +424,7 @@ def _is_image(name: str) -> bool:
     return name.isdigit() or Path(name).suffix.casefold() in SUFFIXES
 
 
-def _names(cells: Iterable[str]) -> list[str]:
+def _column_names(cells: Iterable[str]) -> list[str]:
     """The normalised names of columns: file_name for "File Name"."""
     return [re.sub(r"[\s-]+", "_", cell.strip().strip('"').strip().casefold()) for cell in cells]
 
@@ -456,12 +456,12 @@ def _tab_records(lines: Lines, path: Path) -> Iterator[Record]:
     """
     first, header = lines[0]
     cells = [cell.strip() for cell in header.split("\t")]
-    if not _is_image(cells[0]) and not {*_names(cells)}.isdisjoint([*FILE_KEYS, *ID_KEYS, *CAPTION_KEYS]):
+    if not _is_image(cells[0]) and not {*_column_names(cells)}.isdisjoint([*FILE_KEYS, *ID_KEYS, *CAPTION_KEYS]):
         raise InputError(
             f"{path} line {first:,} has the columns {', '.join(cells)}: call the column of images 'file' and that of "
             "captions 'caption', or remove this line."
         )
-    ranked = set()
+    earlier_images = set()
     for number, line in lines:
         match = WRITTEN_LINE.fullmatch(line)
         if match is None:
@@ -470,33 +470,33 @@ def _tab_records(lines: Lines, path: Path) -> Iterator[Record]:
                 "score), or the file must be JSON."
             )
         image = match["image"]
-        if match["score"] is None or image not in ranked:
+        if match["score"] is None or image not in earlier_images:
             yield Record(image, [Entry(image, match["caption"], f"{path} line {number:,}")])
-        ranked.add(image)
+        earlier_images.add(image)
 
 
 def _table_records(text: str, separator: str, path: Path) -> Iterator[Record]:
     """The records in a table with a header. Quoted cells may contain separators and line ends."""
     rows = _rows(text.replace("\r", "\n"), separator, path)
-    header = _names(next(rows)[1])
-    file, number, caption = (
+    header = _column_names(next(rows)[1])
+    file_index, id_index, caption_index = (
         next((header.index(name) for name in names if name in header), None)
         for names in (FILE_KEYS, ID_KEYS, CAPTION_KEYS)
     )
-    image = number if file is None else file
-    assert image is not None and caption is not None  # since `_separator` recognised the header
+    image_index = id_index if file_index is None else file_index
+    assert image_index is not None and caption_index is not None  # since `_separator` recognised the header
     for line, row in rows:
         location = f"{path} line {line:,}"
-        if len(row) > image:
-            _check_lines(row, line, image, separator, path)
+        if len(row) > image_index:
+            _check_lines(row, line, image_index, separator, path)
         if len(row) != len(header):
             raise InputError(
                 f"{location} has {len(row)} columns but the header has {len(header)}: "
                 f"a caption that has {SEPARATORS[separator]} must be in double quotes."
             )
-        name = _plain_name(row[image].strip())
-        other = None if file is None or number is None or header[number] == "id" else row[number].strip()
-        yield Record(name, [Entry(name, " ".join(row[caption].split()), location, by_user=True)], other)
+        name = _plain_name(row[image_index].strip())
+        other = None if file_index is None or id_index is None or header[id_index] == "id" else row[id_index].strip()
+        yield Record(name, [Entry(name, " ".join(row[caption_index].split()), location, by_user=True)], other)
 
 
 def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -524,15 +524,15 @@ def _rows(text: str, separator: str, path: Path) -> Iterator[tuple[int, list[str
         start, line = end + 1, line + 1
 
 
-def _check_lines(row: Sequence[str], line: int, image: int, separator: str, path: Path) -> None:
+def _check_lines(row: Sequence[str], line: int, index: int, separator: str, path: Path) -> None:
     """Raise InputError if a quoted cell contains a line that looks like another row: its quote was left open."""
     for cell in row:
-        for number, inner in enumerate(cell.split("\n")[1:], line + 1):
-            cells = inner.split(separator)
-            if len(cells) > image and len(cells) > 1 and _may_be_image_name(cells[image].strip(), row[image].strip()):
+        for number, inner_line in enumerate(cell.split("\n")[1:], line + 1):
+            cells = inner_line.split(separator)
+            if len(cells) > index and len(cells) > 1 and _may_be_image_name(cells[index].strip(), row[index].strip()):
                 raise InputError(
                     f'{path} line {line:,} opens a quote (") that has not closed in line {number:,}, which names '
-                    f"{cells[image].strip()}: close it, or leave it out."
+                    f"{cells[index].strip()}: close it, or leave it out."
                 )
 
 

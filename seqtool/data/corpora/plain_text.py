@@ -34,9 +34,9 @@ class PlainText(FileCorpus):
     def __init__(self, *, train: Names | None, valid: Names | None, test: Names | None, valid_share: float) -> None:
         if not 0 < valid_share < 1:
             raise InputError(f"data.valid_share must be above 0 and below 1, not {valid_share:g}.")
-        others = {split: tuple(map(Path, names(value))) for split, value in (("valid", valid), ("test", test)) if value}
+        files = {split: tuple(map(Path, names(value))) for split, value in (("valid", valid), ("test", test)) if value}
         training = tuple(map(Path, names(train)))
-        self._files = {"train": training, "valid": training, **others}
+        self._files = {"train": training, "valid": training, **files}
         self._share = None if valid else valid_share
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
@@ -50,13 +50,13 @@ class PlainText(FileCorpus):
             return
         characters_before = 0  # the number of characters in earlier lines
         for line in self._lines("train"):
-            training = min(max(self._end - characters_before, 0), len(line))
+            end = min(max(self._training_characters - characters_before, 0), len(line))
             characters_before += len(line)
-            if part := line[:training] if split == "train" else line[training:]:
+            if part := line[:end] if split == "train" else line[end:]:
                 yield part
 
     @cached_property
-    def _end(self) -> int:
+    def _training_characters(self) -> int:
         """The number of characters of `train` that are used for training."""
         count = sum(map(len, self._lines("train")))
         end = int(count * (1 - (self._share or 0)))

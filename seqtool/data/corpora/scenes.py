@@ -39,7 +39,7 @@ CAPTIONS_PER_SCENE = 5  # different captions of each scene
 TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
 DETERMINERS: dict[str, int] = TABLES["determiners"]  # the number that each determiner means
 SIZES: dict[str, str] = TABLES["sizes"]
-# column and row of the position in the 3 × 3 grid
+# the column and row of each place in the 3 × 3 grid
 PLACES = {text: (column, row) for text, (column, row) in TABLES["places"].items()}
 PLURALS = {shape: "crosses" if shape == "cross" else f"{shape}s" for shape in SHAPES}
 RELATIONS: dict[str, str] = TABLES["relations"]
@@ -115,16 +115,16 @@ class Scenes(ImageCorpus):
         summary: dict[str, Any] = {}  # stays empty if the directory has no summary because it holds other files
         with contextlib.suppress(OSError, ValueError):
             summary = read_record(self._directory / SUMMARY)
-        different = [name for name, value in self._record.items() if summary.get(name) != value]
-        if not different:
+        different_settings = [name for name, value in self._record.items() if summary.get(name) != value]
+        if not different_settings:
             return
-        if "corpus" in different:
+        if "corpus" in different_settings:
             problem = "is not a directory of the built-in images and is not overwritten:"
-        elif "version" in different:
+        elif "version" in different_settings:
             problem = "has the built-in images of another version of seqtool: remove it, or"
         else:
-            existing_settings = " ".join(f"data.{name}={summary.get(name)}" for name in different)
-            requested_settings = " ".join(f"data.{name}={self._record[name]}" for name in different)
+            existing_settings = " ".join(f"data.{name}={summary.get(name)}" for name in different_settings)
+            requested_settings = " ".join(f"data.{name}={self._record[name]}" for name in different_settings)
             problem = f"has the built-in images of {existing_settings}, not {requested_settings}:"
         raise InputError(f"{place(self._directory)} {problem} set data.directory to a new one.")
 
@@ -213,10 +213,10 @@ def _noun_phrase(kind: Sequence[Item], rng: StableRandom) -> str:
     return f"{determiner(count, noun)} {noun}"
 
 
-def determiner(count: int, following: str) -> str:
-    """The article or number that precedes the text `following`."""
+def determiner(count: int, next_text: str) -> str:
+    """The article or number of a noun phrase. next_text: the words that follow it"""
     if count == 1:
-        return "an" if following[0] in "aeiou" else "a"
+        return "an" if next_text[0] in "aeiou" else "a"
     return next(word for word, number in DETERMINERS.items() if number == count)
 
 
@@ -233,7 +233,7 @@ def is_related(relation: str, kinds: Sequence[Sequence[Item]]) -> bool:
     """Whether the first kind is left of (right of, above, below) the second, or between the second and the third."""
     if relation == BETWEEN:
         first, second, third = kinds
-        return any(is_related(way, (second, first)) and is_related(way, (first, third)) for way in INVERSE)
+        return any(is_related(side, (second, first)) and is_related(side, (first, third)) for side in INVERSE)
     if relation in ("right", "below"):
         return is_related(INVERSE[relation], kinds[::-1])
     axis = 0 if relation == "left" else 1

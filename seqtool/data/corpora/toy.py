@@ -144,20 +144,20 @@ def surface(utterance: Phrase, longest: int = MAX_WORDS) -> Pair | None:
     """
     target: list[Word] = []
     for word in utterance.target:
-        last = target[-1] if target else word
-        if word.text == "el" and last.text in CONTRACTIONS:
-            possible = *last.possible, *word.possible, *((word.sure,) if word.sure else ())
-            target[-1] = Word(CONTRACTIONS[last.text], last.sure or word.sure, possible)
+        previous = target[-1] if target else word
+        if word.text == "el" and previous.text in CONTRACTIONS:
+            possible = *previous.possible, *word.possible, *((word.sure,) if word.sure else ())
+            target[-1] = Word(CONTRACTIONS[previous.text], previous.sure or word.sure, possible)
             continue
-        if last.text == "y" and word.text.lower().startswith(("i", "hi")):
-            target[-1] = replace(last, text="e")
-        elif last.text == "o" and word.text.startswith(("o", "ho")):
-            target[-1] = replace(last, text="u")
+        if previous.text == "y" and word.text.lower().startswith(("i", "hi")):
+            target[-1] = replace(previous, text="e")
+        elif previous.text == "o" and word.text.startswith(("o", "ho")):
+            target[-1] = replace(previous, text="u")
         target.append(word)
 
     english = [word.text for word in utterance.source]
-    for i, following in enumerate(english[1:]):
-        if english[i] == "a" and following[0] in "aeiou":
+    for i, next_word in enumerate(english[1:]):
+        if english[i] == "a" and next_word[0] in "aeiou":
             english[i] = "an"
     spanish = [word.text for word in target]
     lengths = [sum(text not in ".,?¿" for text in side) for side in (english, spanish)]
@@ -328,12 +328,12 @@ def like_clause(rng: StableRandom, tense: str, is_question: bool) -> Phrase:
     """Make a clause with "like", whose object is the subject in Spanish: I like cats, me gustan los gatos."""
     who = name_or_pronoun(rng, words.PRONOUNS[is_question:], is_dropped=True)
     kinds = ("animal", "text", "clothes", "food", "home", "place")
-    bare = rng.chance(0.35)
-    liked = noun_phrase(rng, kinds, ("bare",) if bare else words.DEFINITE)
-    article = Word(words.DETERMINERS["the"][2 + liked.gender], None, liked.heads)
-    complement = Phrase((), (article,)) + liked if bare else liked
+    is_bare = rng.chance(0.35)
+    liked_thing = noun_phrase(rng, kinds, ("bare",) if is_bare else words.DEFINITE)
+    article = Word(words.DETERMINERS["the"][2 + liked_thing.gender], None, liked_thing.heads)
+    complement = Phrase((), (article,)) + liked_thing if is_bare else liked_thing
     clitic = Phrase((), (Word(words.DATIVES[who.person], who.source[0]),))
-    forms = {when: (by_person[liked.person],) * 5 for when, by_person in words.LIKE.spanish.items()}
+    forms = {when: (by_person[liked_thing.person],) * 5 for when, by_person in words.LIKE.spanish.items()}
     verb = words.LIKE._replace(spanish=forms)
     negated = not is_question and rng.chance(0.15)
     return assemble(who, verb, tense, complement, negated=negated, is_question=is_question, clitic=clitic)
@@ -387,17 +387,17 @@ def objects(rng: StableRandom, verb: Verb, negated: bool, is_question: bool) -> 
     kind = rng.pick(verb.objects)
     if kind in ("text", "thing", "clothes", "furniture") and rng.chance(0.06):
         return add_relative_clause(rng, noun_phrase(rng, (kind,), ("the",)))
-    owned = verb.stative and "person" not in verb.objects  # things one has, wants or needs
-    determiners: Sequence[str] = words.INDEFINITE if owned else words.ANY
+    is_owned = verb.stative and "person" not in verb.objects  # things one has, wants or needs
+    determiners: Sequence[str] = words.INDEFINITE if is_owned else words.ANY
     if negated:
-        determiners = words.LACKING if owned else words.NEGATED
+        determiners = words.LACKING if is_owned else words.NEGATED
     first = noun_phrase(rng, (kind,), determiners)
     kinds = [other for other in verb.objects if (other in words.HUMAN) == (kind in words.HUMAN)]
     second = noun_phrase(rng, kinds, determiners)
     if negated or first.heads[0].text[:3] == second.heads[0].text[:3] or not rng.chance(0.2):
         return with_personal_a(first, verb)
     conjunction = phrase("or", "o:0") if is_question else phrase("and", "y:0")
-    if owned and not is_question:
+    if is_owned and not is_question:
         conjunction = contrast(rng)
     return with_personal_a(first, verb) + conjunction + with_personal_a(second, verb)
 
@@ -474,23 +474,23 @@ def noun_phrase(
     if not (is_plural or singular_only or determiner_key in words.SINGULAR or determiners is words.LOCAL):
         is_plural = rng.chance(0.25)
     head = Word(noun.english[is_plural])
-    bare = Nominal(
+    nominal = Nominal(
         (head,), (Word(noun.spanish[is_plural], head),), 4 if is_plural else 2, noun.gender, (head,), noun.kind
     )
 
     before = after = NOTHING
     if rng.chance(0.1) and not singular_only and determiner_key not in ("another", "many", "bare"):
-        ranked = determiner_key in words.DEFINITE and determiner_key != "this"
-        word = rng.pick(tuple(words.BEFORE) if ranked else ("good", "bad", "great"))
-        before = agree(word, words.BEFORE[word], bare)
+        allows_rank = determiner_key in words.DEFINITE and determiner_key != "this"
+        word = rng.pick(tuple(words.BEFORE) if allows_rank else ("good", "bad", "great"))
+        before = agree(word, words.BEFORE[word], nominal)
     elif rng.chance(0.2 if determiners is words.LOCAL else 0.45):
-        after = description(rng, words.AFTER[noun.kind], bare)
-    before = determiner(rng, determiner_key, bare) + before
-    source, target = before.source + after.source + bare.source, before.target + bare.target + after.target
+        after = description(rng, words.AFTER[noun.kind], nominal)
+    before = determiner(rng, determiner_key, nominal) + before
+    source, target = before.source + after.source + nominal.source, before.target + nominal.target + after.target
     if noun.kind == "part" and determiner_key == "the":  # the door of the house
         whole = phrase("of", "de:0") + noun_phrase(rng, ("home", "place"), words.LOCAL)
         source, target = source + whole.source, target + whole.target
-    return replace(bare, source=source, target=target)
+    return replace(nominal, source=source, target=target)
 
 
 def determiner(rng: StableRandom, key: str, noun: Nominal) -> Phrase:
@@ -515,10 +515,10 @@ def description(
     group = rng.pick(groups)
     english, forms = rng.pick(group)
     adjective = agree(english, forms, noun)
-    others = [other for other in groups if other is not group]
-    if others and rng.chance(0.2 if predicate else 0.06):
+    other_groups = [other_group for other_group in groups if other_group is not group]
+    if other_groups and rng.chance(0.2 if predicate else 0.06):
         conjunction = contrast(rng) if predicate else phrase("and", "y:0")
-        return adjective + conjunction + agree(*rng.pick(rng.pick(others)), noun)
+        return adjective + conjunction + agree(*rng.pick(rng.pick(other_groups)), noun)
     if english not in words.ABSOLUTE and rng.chance(0.15):
         return phrase("very", "muy:0") + adjective
     return adjective

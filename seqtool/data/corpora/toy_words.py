@@ -68,8 +68,8 @@ def noun(english: str, form: str, kind: str) -> Noun:
     """Read a noun from its entry, `english[/plural]: spanish gender [preposition]`, where "/-" means no plural."""
     spanish, gender, *preposition = form.split()
     singular, _, plural = english.partition("/")
-    numbers = (singular,) if plural == "-" else (singular, plural or english_plural(singular))
-    return Noun(numbers, (spanish, spanish_plural(spanish)), "mf".index(gender), kind, "".join(preposition))
+    english_forms = (singular,) if plural == "-" else (singular, plural or english_plural(singular))
+    return Noun(english_forms, (spanish, spanish_plural(spanish)), "mf".index(gender), kind, "".join(preposition))
 
 
 def verb(
@@ -124,6 +124,7 @@ SUBJECT = (*DEFINITE, *DEFINITE, "a", "some", "many", "number")
 LOCAL = ("the", "the", "the", "the", "my", "our", "this", "a")
 SINGULAR, PLURAL = ("a", "another"), ("some", "many", "number", "bare")
 
+# adjectives that precede the noun; that follow it, or stand with ser; that stand with estar
 BEFORE, AFTER, STATE = paradigms(TABLES["before"]), adjectives(TABLES["after"]), adjectives(TABLES["state"])
 ABSOLUTE = TABLES["absolute"]
 

@@ -47,7 +47,7 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
     if not name:
         raise InputError("The name of an image is empty: write the name of a file, folder or list.")
     if path.is_dir():
-        yield from _in_folder(path, name, recursive=recursive)
+        yield from _list_folder(path, name, recursive=recursive)
     elif path.suffix.lower() == ".txt" and path.is_file() and not network.has_scheme(name):
         if in_list:
             raise InputError(f"{name} is a list: a list of images cannot name another list.")
@@ -60,7 +60,7 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
             except InputError as error:
                 raise InputError(f"{path} line {number:,}: {error}") from error
     elif glob.has_magic(name) and not path.exists() and not network.has_scheme(name):
-        matches = glob.glob(name, recursive=True)  # noqa: PTH207 the pattern is a whole path, hidden files are the shell's
+        matches = glob.glob(name, recursive=True)  # noqa: PTH207 skips hidden files, as a shell does
         images = sorted(match for match in matches if _is_image(Path(match)))
         if not images:
             raise InputError(f"{name} matches no image ({SUFFIX_LIST}).")
@@ -69,8 +69,8 @@ def _find(name: str, *, in_list: bool, recursive: bool) -> Iterator[str]:
         yield name
 
 
-def _in_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
-    """Find the images in a folder, and with `recursive` in the folders inside it. Reports the files left out."""
+def _list_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
+    """List the images in a folder, and with `recursive` in the folders inside it. Report the files left out."""
     images: list[Path] = []
     other_files: Counter[str] = Counter()  # by suffix
     skipped_folders = 0
@@ -110,7 +110,7 @@ def _is_image(path: Path) -> bool:
 
 
 class ImageNames:
-    """A set of names of images, which finds a name by another spelling of it."""
+    """A set of image names, in which a name is found even if it is spelt differently."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._by_stem: dict[str, list[tuple[str, tuple[str, ...]]]] = {}  # names and their `_parts`
@@ -145,27 +145,27 @@ def in_folder(directory: Path, names: Iterable[str], *, file: Path) -> dict[str,
     Raises InputError for a name that several images match, and for two names of the same image.
     """
     paths = {name: name for name in names}
-    missing = [name for name in paths if name.startswith("/") or not os.path.exists(directory / name)]  # noqa: PTH110
-    if not missing:
+    missing_names = [name for name in paths if name.startswith("/") or not os.path.exists(directory / name)]  # noqa: PTH110
+    if not missing_names:
         return paths
-    images, exact = ImageNames(images_in(directory)), paths.keys() - {*missing}
+    images, exact_names = ImageNames(images_in(directory)), paths.keys() - {*missing_names}
     directory_names = {*_parts(directory.name), *_parts(directory.resolve().name)}
     first, last = min(map(_parts, paths)), max(map(_parts, paths))  # a common beginning of both is common to all names
     name_by_match: dict[str, str] = {}
-    for name in missing:
+    for name in missing_names:
         matches = [] if ".." in Path(name).parts else images.find(name)
         if not matches:
             continue
-        extra = _parts(name)[: -len(_parts(matches[0]))]  # folders in front that the path lacks
-        is_common = first[: len(extra)] == extra == last[: len(extra)]
-        if not is_common and extra[-1] not in directory_names:
+        extra_folders = _parts(name)[: -len(_parts(matches[0]))]  # folders in front that the path lacks
+        is_common = first[: len(extra_folders)] == extra_folders == last[: len(extra_folders)]
+        if not is_common and extra_folders[-1] not in directory_names:
             continue
         if len(matches) > 1:
             raise InputError(f"{file} names {name}, which could be {directory}/{matches[0]} or {matches[1]}.")
-        if matches[0] not in exact:
+        if matches[0] not in exact_names:
             paths[name] = matches[0]
-            if (other := name_by_match.setdefault(matches[0], name)) != name:
-                raise InputError(f"{file} names {other} and {name}, but {directory} has only {matches[0]}.")
+            if (other_name := name_by_match.setdefault(matches[0], name)) != name:
+                raise InputError(f"{file} names {other_name} and {name}, but {directory} has only {matches[0]}.")
     if name_by_match:
         path, name = next(iter(name_by_match.items()))
         log.warning(

@@ -1,6 +1,6 @@
 """Reads images, and fits them to a model's input.
 
-This module does not import torch, so that further processes start fast.
+This module does not import torch, so that worker processes start fast.
 """
 
 import math
@@ -106,7 +106,7 @@ def read_image(name: str, *, seconds: float = network.TIMEOUT_SECONDS) -> Image.
 def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
     """Read an image as 8-bit RGB, upright by its EXIF orientation, over white where it is transparent.
 
-    An animation gives its first frame. Colour profiles are ignored. Raises ImageError, which calls the image `name`.
+    An animation gives its first frame. Colour profiles are ignored. Raises ImageError; its message begins with `name`.
     """
     if isinstance(file, Path):
         with _open_regular_file(file, name) as stream:
@@ -117,9 +117,9 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
         except Image.DecompressionBombError as error:
             raise ImageError(name, TOO_LARGE) from error
         except UnidentifiedImageError as error:
-            empty = not file.seek(0) and not file.read(1)
-            reason = "is empty." if empty else f"is not an image of a known format ({', '.join(FORMATS)})."
-            if not empty and Path(name).suffix.lower() in (".heic", ".heif"):
+            is_empty = not file.seek(0) and not file.read(1)
+            reason = "is empty." if is_empty else f"is not an image of a known format ({', '.join(FORMATS)})."
+            if not is_empty and Path(name).suffix.lower() in (".heic", ".heif"):
                 reason = "is in Apple's HEIC format, which is not read: convert it to JPEG."
             raise ImageError(name, reason) from error
         except DAMAGE as error:
@@ -128,7 +128,7 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
 
 
 def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
-    """Convert an image opened by Pillow as `open_image` does. Raises ImageError, which calls the image `name`."""
+    """Convert an image opened by Pillow as `open_image` does. Raises ImageError; its message begins with `name`."""
     if image.width * image.height > MAX_PIXELS:
         raise ImageError(name, TOO_LARGE)
     pixels = image.width * image.height
@@ -237,7 +237,7 @@ def _load(images: Sequence[tuple[str, Path]], *, size: int, mode: str) -> Chunk:
     return Chunk(pixels[:row], refused)
 
 
-def _content(file: Path, expected: str) -> bytes:
+def _content(file: Path, expected_digest: str) -> bytes:
     """Read the file's content. Raises InputError if it does not have the digest under which its row is stored."""
     try:
         with file.open("rb") as stream:
@@ -247,7 +247,7 @@ def _content(file: Path, expected: str) -> bytes:
                 digest.update(more)
     except OSError as error:
         raise UnfinishedError(f"{file} can no longer be read ({error.strerror}): prepare again once it can.") from error
-    if digest.hexdigest() != expected:
+    if digest.hexdigest() != expected_digest:
         raise InputError(f"{file} changed while it was read: prepare again.")
     if len(content) > MAX_FILE_BYTES:
         raise ImageError(str(file), f"has more than {MAX_FILE_BYTES >> 30} GB: make it smaller.")

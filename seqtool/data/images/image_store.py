@@ -226,30 +226,30 @@ def prepare_store(
     next call resumes interrupted work, unless bad input was the reason.
     """
     encoder.check()
-    frozen = encoder.fine_tune_from is None
-    name = f"images-{encoder.backbone.rpartition('/')[2]}" if frozen else "images-pixels"
-    if frozen and not any(root.glob(f"{name}-*/{SUMMARY}")):
+    is_frozen = encoder.fine_tune_from is None
+    name = f"images-{encoder.backbone.rpartition('/')[2]}" if is_frozen else "images-pixels"
+    if is_frozen and not any(root.glob(f"{name}-*/{SUMMARY}")):
         check_default_weights(encoder)  # no store is complete, so the weights are needed
-    memory = Digests(root / "digests.json")
-    digests = memory.compute(files)
-    distinct = {digest: file for digest, file in zip(digests, files, strict=True) if digest is not None}
-    inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(distinct), "pixels": [encoder.size, encoder.fit]}
-    if frozen:
-        inputs["backbone"] = backbone_fingerprint(encoder, memory)
+    file_digests = Digests(root / "digests.json")
+    digests = file_digests.compute(files)
+    file_by_digest = {digest: file for digest, file in zip(digests, files, strict=True) if digest is not None}
+    inputs: dict[str, Any] = {"format": FORMAT, "images": sorted(file_by_digest), "pixels": [encoder.size, encoder.fit]}
+    if is_frozen:
+        inputs["backbone"] = backbone_fingerprint(encoder, file_digests)
     directory = directory_path(root, name, inputs)
 
-    @memory.check_unchanged()
+    @file_digests.check_unchanged()
     def fill(unfinished: Path) -> dict[str, Any]:
-        summary = _fill(unfinished, sorted(distinct.items()), encoder, processes=processes, device=device)
-        return {**summary, "inputs": {**inputs, "images": len(distinct)}}
+        summary = _fill(unfinished, sorted(file_by_digest.items()), encoder, processes=processes, device=device)
+        return {**summary, "inputs": {**inputs, "images": len(file_by_digest)}}
 
-    if not distinct:
+    if not file_by_digest:
         folder = next((folder for folder in files[0].parents if folder.is_dir()), None)
-        nearby = ""
+        advice = ""
         if folder is not None and not files[0].exists():
             images = images_in(folder)
-            nearby = f" {folder} has other images, such as {images[0]}." if images else f" {folder} has no images."
-        raise InputError(f"None of the {len(files):,} images can be used; {unreadable_reason(files[0])}{nearby}")
+            advice = f" {folder} has other images, such as {images[0]}." if images else f" {folder} has no images."
+        raise InputError(f"None of the {len(files):,} images can be used; {unreadable_reason(files[0])}{advice}")
     make_once(directory, fill)
     return ImageStore(directory, files, digests)
 
@@ -271,9 +271,9 @@ def _fill(
         weights = weights_digest(backbone)
         shape, kind = (math.prod(backbone.locations), backbone.dimension), np.dtype("<f2")
     row_bytes = math.prod(shape) * kind.itemsize
-    unfinished, made_by = Unfinished(directory), [weights, torch.__version__, PIL.__version__]
+    unfinished, provenance = Unfinished(directory), [weights, torch.__version__, PIL.__version__]
     progress = unfinished.progress.get("images", {})
-    if progress.get("by") != made_by:
+    if progress.get("by") != provenance:
         progress = {"done": 0, "refused": {}}
     done: int = progress["done"]
     refused: dict[str, str] = dict(progress["refused"])  # reasons by digest
@@ -298,7 +298,7 @@ def _fill(
         closing(chunks),
         (directory / VALUES).open("ab") as file,
         progress_bar(total=len(images), unit=" images", description="Images") as bar,
-        unfinished.record_regularly("images", lambda progress: cut(file, written_bytes(progress))) as note_progress,
+        unfinished.record_regularly("images", lambda progress: cut(file, written_bytes(progress))) as report_progress,
     ):
         cut(file, written_bytes(progress))
         bar.update(done)
@@ -307,10 +307,10 @@ def _fill(
                 file.write(_make_rows(chunk.pixels, backbone, encoder, device).tobytes())
                 file.flush()
             refused |= {images[done + index][0]: reason for index, reason in chunk.refused.items()}
-            read = len(chunk.pixels) + len(chunk.refused)
-            done += read
-            bar.update(read)
-            note_progress({"done": done, "refused": dict(refused), "by": made_by})
+            chunk_size = len(chunk.pixels) + len(chunk.refused)
+            done += chunk_size
+            bar.update(chunk_size)
+            report_progress({"done": done, "refused": dict(refused), "by": provenance})
     usable_digests = [digest for digest, _ in images if digest not in refused]
     if not usable_digests:
         digest, path = images[0]

@@ -31,9 +31,8 @@ def join_pieces(pieces: Iterable[str]) -> str:
 def piece_words(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
     """For each piece of a text, the index of the word in which it begins.
 
-    Pieces and words must be spelt in the same way; white space is ignored. A piece that spans several words
-    belongs to the first of them. A piece of
-    spaces alone belongs to the next word, and has the index -1 after the last word.
+    Pieces and words must be spelt in the same way; white space is ignored. A piece that spans several words belongs to
+    the first of them. A piece that is only a space belongs to the next word, and has the index -1 after the last word.
     """
     ends = list(accumulate(len("".join(word.split())) for word in words))
     indices, position = [], 0
@@ -54,15 +53,15 @@ def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[in
     Rows sum to at most 1, since the attention to EOS is not redistributed. A word in which no piece begins has zeros.
     Raises ValueError if the shape of `attention` is not target × source pieces.
     """
-    expected = len(target), len(source)
-    if attention.shape != expected:
-        raise ValueError(f"attention is {attention.shape} for {expected} target and source pieces")
-    gather_target, gather_source = (  # words × pieces: 1 where the piece belongs to the word
+    expected_shape = len(target), len(source)
+    if attention.shape != expected_shape:
+        raise ValueError(f"attention is {attention.shape} for {expected_shape} target and source pieces")
+    target_membership, source_membership = (  # words × pieces: 1 where the piece belongs to the word
         np.equal.outer(np.arange(count), pieces).astype(np.float64)
         for count, pieces in zip(shape, (target, source), strict=True)
     )
-    counts = np.maximum(gather_target.sum(axis=1, keepdims=True), 1)
-    result: Matrix = (gather_target / counts) @ attention @ gather_source.T
+    counts = np.maximum(target_membership.sum(axis=1, keepdims=True), 1)
+    result: Matrix = (target_membership / counts) @ attention @ source_membership.T
     return result
 
 
@@ -109,8 +108,8 @@ def parse_pharaoh(line: str, *, location: str = "Alignment") -> tuple[set[Link],
 
 def format_pharaoh(links: Iterable[Link], possible: Iterable[Link] = ()) -> str:
     """A line in Pharaoh format with these sure and possible links, ordered by target word."""
-    marked = [(j, i, "-") for i, j in links] + [(j, i, "?") for i, j in possible]
-    return " ".join(f"{i}{mark}{j}" for j, i, mark in sorted(marked))
+    items = [(j, i, "-") for i, j in links] + [(j, i, "?") for i, j in possible]
+    return " ".join(f"{i}{mark}{j}" for j, i, mark in sorted(items))
 
 
 def format_grid(attention: Matrix, source: Sequence[str], target: Sequence[str]) -> str:
@@ -118,12 +117,12 @@ def format_grid(attention: Matrix, source: Sequence[str], target: Sequence[str])
 
     attention: target words × source words, from 0 to 1
     """
-    first, widths = max(map(_width, target), default=0), [*map(_width, source)]
-    lines = ["  ".join([" " * first, *source])]
+    label_width, widths = max(map(_width, target), default=0), [*map(_width, source)]
+    lines = ["  ".join([" " * label_width, *source])]
     for word, weights in zip(target, attention, strict=True):
         shades = [SHADES[round(float(weight) * (len(SHADES) - 1))] for weight in weights]
         cells = [shade * width for shade, width in zip(shades, widths, strict=True)]
-        lines.append("  ".join([word + " " * (first - _width(word)), *cells]).rstrip())
+        lines.append("  ".join([word + " " * (label_width - _width(word)), *cells]).rstrip())
     return "".join(f"{line}\n" for line in lines)
 
 

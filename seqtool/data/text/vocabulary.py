@@ -176,9 +176,9 @@ class SentencePieceVocabulary(Vocabulary):
         if (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError("the model's special pieces have other ids than ours")
         pieces = processor.id_to_piece(list(range(processor.get_piece_size())))  # ValueError if not UTF-8
-        learnt = set().union(*pieces)
-        self._to_stand_ins = {ord(reserved): other for reserved, other in STAND_INS.items() if other in learnt}
-        self._from_stand_ins = {ord(other): chr(reserved) for reserved, other in self._to_stand_ins.items()}
+        alphabet = set().union(*pieces)
+        self._to_stand_ins = {ord(char): stand_in for char, stand_in in STAND_INS.items() if stand_in in alphabet}
+        self._from_stand_ins = {ord(stand_in): chr(code) for code, stand_in in self._to_stand_ins.items()}
         super().__init__(map(self._restore, pieces[len(SPECIALS) :]), form)
 
     def pieces(self, text: str) -> list[str]:
@@ -263,8 +263,8 @@ def load_all(directory: Path, sides: Sequence[str]) -> dict[str, Vocabulary]:
 @lru_cache(maxsize=1 << 16)
 def _token_pieces(token: str) -> tuple[str, ...]:
     """The words and punctuation of a text without spaces, with ▁ before the first of them."""
-    first, *others = words_and_punctuation(token)
-    return (SPACE + first, *others)
+    first, *later_pieces = words_and_punctuation(token)
+    return (SPACE + first, *later_pieces)
 
 
 # Unknown pieces
@@ -325,7 +325,7 @@ class VocabularySettings(declarations.Vocabulary):
             )
 
     def form(self, *, verbatim: bool) -> Form:
-        """How a vocabulary with these settings reads text."""
+        """Return how a vocabulary with these settings reads text."""
         return Form(self.kind, self.normalization, self.lowercase, verbatim)
 
 
@@ -344,25 +344,25 @@ def train(
     """
     settings.check()
     name = f"{side}_size" if side is not None and getattr(settings, f"{side}_size") is not None else "size"
-    wanted, name = getattr(settings, name), f"data.vocabulary.{name}"
-    size = wanted or (VERBATIM_SIZE if verbatim else DEFAULT_SIZE)
+    explicit_size, name = getattr(settings, name), f"data.vocabulary.{name}"
+    size = explicit_size or (VERBATIM_SIZE if verbatim else DEFAULT_SIZE)
     form = settings.form(verbatim=verbatim)
     if form.is_listed:
         counts = Counter(chain.from_iterable(map(form.pieces, lines)))
-        frequent = [piece for piece, count in counts.items() if count >= settings.minimum_count]
-        if not frequent:
+        frequent_pieces = [piece for piece, count in counts.items() if count >= settings.minimum_count]
+        if not frequent_pieces:
             entry = "symbol" if verbatim else "word"
             raise InputError(
                 f"No {entry} occurs data.vocabulary.minimum_count={settings.minimum_count} times in the training text: "
                 "nothing can be learnt from it. Lower this number, or add text."
             )
-        frequent.sort(key=lambda piece: (-counts[piece], piece))
-        return WordVocabulary(frequent[: size - len(SPECIALS)], form)
+        frequent_pieces.sort(key=lambda piece: (-counts[piece], piece))
+        return WordVocabulary(frequent_pieces[: size - len(SPECIALS)], form)
     training_text = f"the {side} side of the training text" if side else "the training text"
-    normalized, possible = list(filter(None, map(form.normalize, lines))), size
+    normalized, possible_size = list(filter(None, map(form.normalize, lines))), size
     while True:  # a smaller size may cover fewer characters, and then allow only a still smaller one
         try:
-            vocabulary = SentencePieceVocabulary(_learn_pieces(normalized, form, possible), form)
+            vocabulary = SentencePieceVocabulary(_learn_pieces(normalized, form, possible_size), form)
             break
         except RuntimeError as error:
             if "sentences_.empty()" in str(error):
@@ -371,16 +371,16 @@ def train(
             bound = re.search(r"set it to a value <= (\d+)|smaller than required_chars\. \d+ vs (\d+)", str(error))
             if bound is None:
                 raise
-            if wanted and bound[2]:
+            if explicit_size and bound[2]:
                 problem = f"has no room for the characters of {training_text}: set it to {int(bound[2]):,} or more."
                 raise InputError(f"{name}={size:,} {problem}") from error
-            possible = int(bound[1] or bound[2])
-    if wanted and possible < size:
-        problem = f"is more than is possible with {training_text}: set it to {possible:,} or less."
+            possible_size = int(bound[1] or bound[2])
+    if explicit_size and possible_size < size:
+        problem = f"is more than is possible with {training_text}: set it to {possible_size:,} or less."
         raise InputError(f"{name}={size:,} {problem}")
-    if possible != size:
+    if possible_size != size:
         note = "The vocabulary has %s entries, the size nearest to %s that %s allows."
-        log.info(note, f"{possible:,}", f"{size:,}", training_text)
+        log.info(note, f"{possible_size:,}", f"{size:,}", training_text)
     return vocabulary
 
 

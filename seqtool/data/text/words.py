@@ -1,4 +1,4 @@
-"""Splits text into words, and finds out in which scripts a text is written.
+"""Splits text into words, and identifies the scripts in which a text is written.
 
 There are functions that keep punctuation marks as words and, for counting, functions that drop them. `analyse_writing`
 finds out whether a text has spaces between its words; Chinese, Japanese and Thai have none.
@@ -130,7 +130,7 @@ WITHOUT_SPACES = frozenset({"Han", "kana", "other"})
 # has spaces only between phrases has more.
 MAX_LETTERS_PER_WORD, MAX_LETTERS_PER_CHINESE_WORD = 8, 5
 MAX_CHARACTERS_PER_SPACE = 30  # languages with spaces between words stay below it
-# The least fraction of such letters, chosen without a measurement: text with fewer of them only quotes them.
+# The least fraction of unspaced or Hangul letters, chosen without a measurement: other text only quotes them.
 MIN_UNSPACED_OR_HANGUL = Fraction(1, 10)
 MAX_KANA_PER_HAN = Fraction(1, 20)
 SPACED_MARKS = frozenset("。，、！？；：.,!?;:")  # a space precedes them only in text that was segmented into words

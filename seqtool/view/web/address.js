@@ -1,10 +1,10 @@
-// What the page shows, kept in its address after #: a link or a reload shows the same again.
+// The state of the page, stored in its address after #, so that a link or a reload shows the same state.
 
-const DELAY = 150; // milliseconds: a browser allows few changes of its address a second
+const DELAY = 150; // milliseconds between changes of the address, which browsers limit to a few a second
 const values = new URLSearchParams(location.hash.slice(1));
 let timer = null;
 
-/** The values of one part of the page, by name: `get` gives `otherwise` for one that is not kept or has another type. */
+/** The stored values of a part of the page. `get` returns `otherwise` for a missing value or one of another type. */
 export function kept(part) {
   const key = (name) => (part ? `${part}.${name}` : name);
   function get(name, otherwise) {
@@ -14,10 +14,10 @@ export function kept(part) {
       const value = JSON.parse(text);
       return typeof value === typeof otherwise && Array.isArray(value) === Array.isArray(otherwise) ? value : otherwise;
     } catch {
-      return otherwise; // the address was cut, or typed
+      return otherwise; // the address was cut off or mistyped
     }
   }
-  /** Keeps a value; null removes it. */
+  /** Store a value; null removes it. */
   function set(name, value) {
     if (value === null) values.delete(key(name));
     else values.set(key(name), typeof value === "string" ? value : JSON.stringify(value));
@@ -27,12 +27,12 @@ export function kept(part) {
   return { get, set };
 }
 
-/** The address of the page as it is shown now. */
+/** Write the page's state into its address and return the address. */
 export function link() {
   clearTimeout(timer);
   history.replaceState(null, "", `${location.pathname}${values.size ? `#${values}` : ""}`);
   return location.href;
 }
 
-window.addEventListener("hashchange", () => location.reload()); // another link in the same window
+window.addEventListener("hashchange", () => location.reload()); // the user opened another link to the page in this window
 window.addEventListener("pagehide", link);

@@ -5,13 +5,13 @@ import { saveButton } from "./saving.js";
 
 const pen = document.createElement("canvas").getContext("2d"); // measures words
 const CELL = 22;
-const LEAST = 0.02; // weights below it have no line
-const LEFTWARDS = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/; // letters of Hebrew, Arabic and their kin
+const MIN_WEIGHT = 0.02; // smaller weights have no line
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/; // letters of Hebrew, Arabic and related scripts
 
 /**
- * The attention, in both forms, of which `form` is shown first; `onform` is called with one that is chosen. source and
- * target are words, weights target × source. `onword`, if given, is called with the place of a target's word that is
- * chosen. `look(place)` shows where a word looked, as the pointer on it does, and -1 what was chosen last.
+ * Attention as lines or as a heat map. `source`, `target`: the words; `weights`: target × source; `form`: the form that
+ * is shown first; `onform(form)`: called when a form is chosen; `onword(index)`: called when a target word is chosen.
+ * The result's `look(index)` shows the attention of a target word, -1 that of the word chosen last.
  */
 export function alignment({ source, target, weights, onword = null, form = "lines", onform = null }) {
   if (!weights || weights.length === 0) return { element: h("p", { class: "empty" }, "No attention to show."), look: () => {} };
@@ -33,8 +33,8 @@ export function alignment({ source, target, weights, onword = null, form = "line
 }
 
 /**
- * The source's words above the target's, and a line for each weight, the stronger the weight. A word under the pointer
- * hides the lines of the others; one that is chosen goes on doing so, until it is chosen again or Escape is pressed.
+ * The source words above the target words, joined by lines that are stronger for larger weights. Only the lines of the
+ * word under the pointer are shown. A click on a word keeps this state until another click on it or Escape.
  */
 function links({ source, target, weights, onword }) {
   const above = row(source);
@@ -43,7 +43,7 @@ function links({ source, target, weights, onword }) {
   for (const words of [above, below]) if (words.leftwards) words.middles = words.middles.map((x) => width - x);
   const height = 150;
   const line = (weight, t, i) => s("line", { class: "link", "data-target": t, "data-source": i, x1: above.middles[i], x2: below.middles[t], y1: 26, y2: height - 26, "stroke-opacity": weight.toFixed(3), "stroke-width": (0.5 + 3 * weight).toFixed(2) });
-  const lines = weights.flatMap((ofWord, t) => ofWord.map((weight, i) => (weight < LEAST ? null : line(weight, t, i))));
+  const lines = weights.flatMap((ofWord, t) => ofWord.map((weight, i) => (weight < MIN_WEIGHT ? null : line(weight, t, i))));
   const hint = "Choose a word of the lower row to see where it looked.";
   const reading = h("p", { class: "reading", "aria-live": "polite" }, hint);
   const words = [
@@ -56,7 +56,7 @@ function links({ source, target, weights, onword }) {
     look(held);
     if (held >= 0) onword?.(t);
   }
-  /** Shows where a word looked, or for -1 the one that is held; with `holding` it is held. */
+  /** Show the attention of a word, or for -1 of the held word. With `holding`, hold the word. */
   function look(t, holding = false) {
     if (holding) held = t;
     go(t < 0 ? held : t);
@@ -84,10 +84,10 @@ function links({ source, target, weights, onword }) {
   return { element: h("div", {}, h("div", { class: "scroll" }, svg), reading), look };
 }
 
-/** A heat map: rows are the target's words, columns the source's. Light is 0. A word that is chosen has its cell framed. */
+/** A heat map: target words are rows and source words columns; light is 0. A frame marks the chosen cell. */
 function heatMap({ source, target, weights }) {
   const left = Math.max(40, ...target.map((word) => wide(word) + 12));
-  const top = Math.max(30, ...source.map((word) => 0.82 * wide(word) + 16)); // they stand at 55°;
+  const top = Math.max(30, ...source.map((word) => 0.82 * wide(word) + 16)); // labels are rotated by 55°
   const [across, down] = [source.length, target.length];
   const right = Math.max(...source.map((word, i) => CELL * (i + 1) + 0.58 * wide(word))) + 6;
   const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: read the weights.");
@@ -121,11 +121,11 @@ function heatMap({ source, target, weights }) {
 
 function looked(word, source, weights) {
   const order = weights.map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]);
-  const best = order.slice(0, 3).filter(([weight], i) => i === 0 || weight >= LEAST);
+  const best = order.slice(0, 3).filter(([weight], i) => i === 0 || weight >= MIN_WEIGHT);
   return `${label(word)} ← ${best.map(([weight, i]) => `${label(source[i])} ${fixed(weight)}`).join(", ")}`;
 }
 
-/** Where the words of a row stand, from its own side: `leftwards` if they are read from right to left. */
+/** The centres of a row's words from where reading starts; `leftwards` if they are read from right to left. */
 function row(words) {
   let x = 4;
   const middles = words.map((word) => {
@@ -133,10 +133,10 @@ function row(words) {
     x += width;
     return x - width / 2;
   });
-  return { middles, width: x + 4, leftwards: words.filter((word) => LEFTWARDS.test(word)).length > words.filter((word) => /^[^<]*\p{L}/u.test(word)).length / 2 };
+  return { middles, width: x + 4, leftwards: words.filter((word) => RIGHT_TO_LEFT.test(word)).length > words.filter((word) => /^[^<]*\p{L}/u.test(word)).length / 2 };
 }
 
-/** How wide a word is, in pixels, in bold. */
+/** The width of a word in bold type, in pixels. */
 function wide(word) {
   pen.font = `700 13px ${getComputedStyle(document.body).fontFamily}`;
   return pen.measureText(cut(word)).width;

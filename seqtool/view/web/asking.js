@@ -1,11 +1,11 @@
-// Asking the server, and showing what it answers.
+// Sends requests to the server and shows its answers.
 
 import { fill, h, label } from "./elements.js";
 import { written } from "./tokens.js";
 
-const RETRY = 2000; // milliseconds until a server that did not answer is asked again
+const RETRY = 2000; // milliseconds before another attempt to reach a server that did not answer
 
-/** The answer to a JSON request or a form; an Error with the server's sentence if it refuses. */
+/** Return the answer to a JSON request or a form. Throws an Error with the server's message if it refuses. */
 export async function post(path, body) {
   const form = body instanceof FormData;
   return answered(path, { method: "POST", body: form ? body : JSON.stringify(body), headers: form ? {} : { "content-type": "application/json" } });
@@ -15,7 +15,7 @@ export async function get(path) {
   return answered(path);
 }
 
-/** The server's answer. An error is `offline` if there was none; settings have the names that the page shows. */
+/** Return the server's answer. Errors name settings as the page does; `offline` is true if there was no answer. */
 async function answered(path, request) {
   const response = await fetch(path, request).catch(() => {
     throw Object.assign(new Error("The server does not answer. If it was stopped, start seqtool demo again with the same port: this page then continues."), { offline: true });
@@ -26,8 +26,9 @@ async function answered(path, request) {
 }
 
 /**
- * Runs one request after another, only the newest of those that came meanwhile. What goes wrong is shown above `place`,
- * whose last answer stays, with what `rescue` gives; a server that does not answer is asked again.
+ * Returns a function that runs `work`, one request at a time; of the requests that arrive meanwhile, only the newest is
+ * run. An error is shown above `place`, which keeps the last answer, with the elements that `rescue` returns. If the
+ * server does not answer, the request is sent again.
  */
 export function newest(place, work, rescue = () => null) {
   const trouble = h("div", { class: "trouble" });
@@ -55,7 +56,7 @@ export function newest(place, work, rescue = () => null) {
     place.setAttribute("aria-busy", "false");
     running = false;
     const next = place.querySelector(".force") ?? place.querySelector(".predicted button") ?? place.querySelector("button");
-    if (focused && document.activeElement === document.body) next?.focus(); // what had the focus is gone
+    if (focused && document.activeElement === document.body) next?.focus(); // the element that had the focus was removed
     const newer = waiting;
     waiting = null;
     if (newer) run(...newer);
@@ -63,16 +64,16 @@ export function newest(place, work, rescue = () => null) {
   return run;
 }
 
-/** Whether a value is a text, or a list of tokens. */
+/** Whether a value is a string or a list of tokens, none of them empty. */
 function isPrefix(value) {
   return typeof value === "string" || (Array.isArray(value) && value.every((token) => token && typeof token === "string"));
 }
 
 /**
- * A model's column, where one answer after another is shown, each to a question (a text or a picture), settings, and a
- * prefix (a text or tokens) with which the answer is forced to begin. `answer` gets these; it gives the text, and `draw`,
- * which gives the elements to show, from `force`, which asks again with another prefix. The prefixes that were forced one
- * after another are in `kept`, and each can be taken back.
+ * The column of a model, which shows its latest answer. `answer(question, settings, prefix)` asks for it: the question
+ * is a text or a picture, and the prefix (a string or tokens) is forced at the beginning. It returns {text, draw};
+ * `draw(force, redraw)` returns the elements to show, and `force(prefix)` asks again with another prefix. The prefixes
+ * that were forced one after another are stored in `kept`, and each can be taken back.
  */
 export function modelColumn(model, kept, answer) {
   const place = h("div", { class: "answer" });
@@ -80,7 +81,7 @@ export function modelColumn(model, kept, answer) {
   const spoken = h("p", { class: "spoken", "aria-live": "polite" });
   const name = `begins.${model.place}`;
   let last = { question: null, settings: {}, begins: kept.get(name, []).filter(isPrefix) };
-  let drawn = null; // the answer that is shown, and its prefixes
+  let drawn = null; // the answer that is shown, with its question and prefixes
 
   function ask(question, settings, begins) {
     last = { question, settings, begins };
@@ -96,7 +97,7 @@ export function modelColumn(model, kept, answer) {
     again([...last.begins.filter((before) => written(before) !== written(prefix) && written(prefix).startsWith(written(before))), prefix]);
   }
 
-  /** The prefix, and a button for each word that was forced, which takes it back with those after it. */
+  /** The prefix, and for each forced word a button that takes back this word and all later ones. */
   function beginning(begins) {
     if (!begins.length) return null;
     const prefix = begins.at(-1);
@@ -111,7 +112,7 @@ export function modelColumn(model, kept, answer) {
       drawn = { ...shown, question, begins };
     } catch (error) {
       if (!error.offline && drawn?.question === question && last.begins === begins) {
-        last.begins = drawn.begins; // those of the answer that stays
+        last.begins = drawn.begins; // the prefixes of the answer that is still shown
         kept.set(name, drawn.begins.length ? drawn.begins : null);
       }
       throw error;
@@ -131,7 +132,7 @@ export function modelColumn(model, kept, answer) {
 
   return {
     element: h("section", { class: "column", "aria-label": model.name }, h("h2", {}, model.name), spoken, begun, place),
-    ask: (question, settings) => ask(question, settings, last.question === null || question === last.question ? last.begins : []), // a prefix stays as long as the question
+    ask: (question, settings) => ask(question, settings, last.question === null || question === last.question ? last.begins : []), // a prefix is dropped when the question changes
     redraw,
     forget: () => {
       last.begins = [];
@@ -153,7 +154,7 @@ const FIELDS = {
   seed: { label: "Seed", min: 0 },
 };
 
-/** Inputs for some of a model's settings, which `kept` remembers; `read()` gives those that were changed. */
+/** Inputs for some of a model's settings, stored in `kept`. The result's `read()` returns those that were changed. */
 export function settings(model, names, kept, changed = () => {}) {
   const fields = names.map((name) => {
     const { label, options, type = "number", ...range } = FIELDS[name];

@@ -1,4 +1,4 @@
-// Captioning: drop a picture or edit a built-in one, see where each word looked, force a word.
+// Captioning: upload a picture or edit a built-in scene, see the attention of each word, and force a word.
 
 import { get, modelColumn, post, settings } from "./asking.js";
 import { fill, h } from "./elements.js";
@@ -42,12 +42,12 @@ export async function captionsView(models, kept) {
   };
   const input = h("input", { type: "file", accept: "image/*", onchange: choose });
   const drop = h("label", { class: "drop", ondrop: (event) => take(event.dataTransfer.files) }, "Or drop a picture here, or choose one: ", input);
-  for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault()); // allows a drop, and opens no file
+  for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault()); // otherwise the browser would open a dropped file
   all();
   return h("div", {}, h("div", { class: "columns pictures" }, h("section", { class: "column scene", "aria-label": "Picture" }, h("h2", {}, "Picture"), editor.element, drop, status, controls.element), columns.map(({ element }) => element)));
 }
 
-/** One model's caption: `said` is called with it, and `look` with the grid, the weights and the location of a word. */
+/** The column of a model. `said` is called with each caption, `look` with the grid, weights and location of a word. */
 function column(model, kept, { said, look }) {
   return modelColumn(model, kept, async (picture, settings, prefix) => {
     const fields = { prefix, likeliest: 5, weights: model.attends, picture: true, model: model.place, settings };
@@ -62,7 +62,7 @@ function column(model, kept, { said, look }) {
     const words = [...best.words, ...(best.ended && best.attention ? [END] : [])];
     const chosen = best.hard ? best.attended.map(([row, column]) => row * best.grid[1] + column) : null;
     const draw = (force) => {
-      const { elements, choose } = forceable(best, force, { onlook: (place) => looks.look(place), onchosen: (place) => looks.hold(place) }); // a word is a piece
+      const { elements, choose } = forceable(best, force, { onlook: (place) => looks.look(place), onchosen: (place) => looks.hold(place) }); // each word of a caption is one piece
       const looks = looking({ picture: answer.pictures[0], name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen, onword: choose, onlook: (...seen) => look(best.grid, ...seen), scrub: true });
       const escape = (event) => event.key === "Escape" && looks.hold(-1);
       return [h("div", { onkeyup: escape }, looks.element, saveButton(() => looks.element.querySelector("svg"), "caption"), elements)];

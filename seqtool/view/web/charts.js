@@ -1,8 +1,8 @@
-// Charts in SVG, whose values can be read: under the pointer, with the arrow keys, and in a table below.
+// Charts in SVG. Their values can be read with the pointer, with the arrow keys, and in a table below.
 
 import { explorable, fill, fixed, h, later, s, unique } from "./elements.js";
 
-const COLOURS = 6; // --colour-0 … in style.css; more series begin again, with other dashes
+const COLOURS = 6; // --colour-0 … in style.css; further series reuse them with other dashes
 const DASHES = ["", "7 4", "2 3", "9 3 2 3"]; // of the first and the second curve of a run, and of further runs
 const WIDTH = 640;
 const HEIGHT = 240;
@@ -10,11 +10,11 @@ const LEFT = 62;
 const RIGHT = 24;
 const TOP = 10;
 const BOTTOM = 52;
-const APART = 9; // pixels between the intervals of two series in one bin
+const INTERVAL_GAP = 9; // pixels between the intervals of two series in one bin
 
 /**
- * Lines through points: series are {name, x, y, colour, dash, opacity}, x rising; without a colour, by their order. `log`:
- * the y axis is logarithmic, and values that are not above 0 are left out. `digits` of the values that are read.
+ * A chart of lines. `series`: a list of {name, x, y, colour, dash, opacity} with increasing x; a colour defaults to the
+ * index. `log`: the y axis is logarithmic; values that are not above 0 are left out. `digits`: the decimals of values.
  */
 export function lines({ series, log = false, digits = 3, ...labels }) {
   const shown = (value) => value !== null && (!log || value > 0);
@@ -23,7 +23,7 @@ export function lines({ series, log = false, digits = 3, ...labels }) {
   return chart({ ...labels, log, text, series: series.map((one) => ({ ...one, points: points(one) })) });
 }
 
-/** Points with intervals over named bins: series are {name, points}, a point {value, low, high} or null. */
+/** A chart of intervals over named bins. `series`: a list of {name, points}, a point {value, low, high} or null. */
 export function intervals({ series, digits = 1, ...labels }) {
   const points = (one) => one.points.flatMap((point, bin) => (point ? [{ x: bin, ...point }] : []));
   const text = ({ value, low, high }) => fixed(value, digits) + (low === null ? "" : ` [${fixed(low, digits)}, ${fixed(high, digits)}]`);
@@ -31,9 +31,9 @@ export function intervals({ series, digits = 1, ...labels }) {
 }
 
 /**
- * The chart with its legend, the values under the pointer or at the place that the arrow keys chose, and a table.
- * series: {name, points}, a point {x, value} or {x, value, low, high}; bins: if given, what the xs number; text writes
- * the value of a point.
+ * A chart with its legend, a line that shows values, and a table. `series`: a list of {name, points}, where points are
+ * {x, value} or {x, value, low, high}; `bins`: if given, the labels that x indexes; `text(point)`: the text of a
+ * point's value.
  */
 function chart({ title, label, xLabel, series, text, log = false, bins = null }) {
   const all = series.flatMap((one) => one.points);
@@ -69,7 +69,7 @@ function chart({ title, label, xLabel, series, text, log = false, bins = null })
     },
     cursor,
     axes(xs, ys, { bins, xLabel, label }),
-    series.flatMap((one, i) => curve(one, i, xs, ys, bins ? APART * (i - (series.length - 1) / 2) : null)),
+    series.flatMap((one, i) => curve(one, i, xs, ys, bins ? INTERVAL_GAP * (i - (series.length - 1) / 2) : null)),
   );
   const key = (i) => s("svg", { viewBox: "0 0 24 8", class: "key", "aria-hidden": "true" }, s("line", { ...look(i, series[i]), x1: 0, x2: 24, y1: 4, y2: 4 }));
   const legend = h("ul", { class: "legend" }, series.map(({ name }, i) => h("li", {}, key(i), name)));
@@ -78,7 +78,7 @@ function chart({ title, label, xLabel, series, text, log = false, bins = null })
   return h("figure", { class: "plot" }, h("figcaption", { id: caption }, title), series.length > 1 ? legend : null, svg, reading, later("Values", table));
 }
 
-/** The i-th series: a line through its points, and in bins, `shift` pixels beside their middles, dots and intervals. */
+/** The i-th series: a line through its points and, with bins, dots and intervals `shift` pixels beside bin centres. */
 function curve(one, i, xs, ys, shift) {
   const { points } = one;
   const of = look(i, one);
@@ -90,12 +90,12 @@ function curve(one, i, xs, ys, shift) {
   return [line, ...points.flatMap((point) => [bar(point), dot(point)])];
 }
 
-/** Colour and dashes of the i-th series: its own, or those of its order. */
+/** The attributes for the colour and dashes of the i-th series; the colour defaults to i. */
 function look(i, { colour = i, dash = 0, opacity = 1 }) {
   return { class: `series colour-${colour % COLOURS}`, "stroke-opacity": opacity, "stroke-dasharray": DASHES[(dash + 2 * Math.floor(colour / COLOURS)) % DASHES.length] };
 }
 
-/** A value with so many digits after the point, or as many as a small one needs. */
+/** A value with this number of decimals; a smaller value has three significant digits. */
 function precise(value, digits) {
   const small = value !== 0 && Math.abs(value) < 10 ** (1 - digits);
   return small ? Number(value.toPrecision(3)).toString() : fixed(value, digits);
@@ -121,14 +121,14 @@ function extent(values) {
   return [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))];
 }
 
-/** From 0, or with room below, and above. */
+/** The range of an axis: from 0, or with room below negative values, and with room above. */
 function padded([low, high], log) {
   if (log) return low === high ? [low / 2, high * 2] : [low, high];
   if (low >= 0) return [0, high === 0 ? 1 : 1.05 * high];
   return [low - 0.05 * (high - low), high + 0.05 * (high - low)];
 }
 
-/** Maps values to places; `back` maps places to values, `ticks` are round values; with `log`, powers of ten if three fit. */
+/** Maps values to pixels; `back` is the inverse. `ticks`: round values, or powers of ten if `log` and three fit. */
 function scale([low, high], from, to, log = false) {
   const f = log ? Math.log10 : (value) => value;
   const [a, b] = [f(low), f(high) === f(low) ? f(low) + 1 : f(high)];
@@ -138,7 +138,7 @@ function scale([low, high], from, to, log = false) {
     return log ? 10 ** value : value;
   };
   const powers = log ? multiples(Math.max(1, Math.ceil((b - a) / 6)), a, b).map((power) => 10 ** power) : [];
-  const isOneTwoFive = log && powers.length < 3 && b - a > 0.7; // less is evenly divided
+  const isOneTwoFive = log && powers.length < 3 && b - a > 0.7; // a smaller range has evenly spaced ticks
   map.ticks = powers.length > 2 ? powers : isOneTwoFive ? oneTwoFive(low, high) : round(low, high === low ? low + 1 : high);
   map.label = (tick) => (powers.length > 2 ? tick.toExponential(0) : tickText(tick, map.ticks));
   return map;
@@ -157,7 +157,7 @@ function multiples(step, a, b) {
   return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * step);
 }
 
-/** 1, 2, 5, 10, 20 …: what stands evenly on a logarithmic axis of one or two decades. */
+/** The ticks 1, 2, 5, 10, 20 … of a logarithmic axis, almost evenly spaced over one or two decades. */
 function oneTwoFive(low, high) {
   const powers = multiples(1, Math.floor(Math.log10(low)), Math.log10(high));
   return powers.flatMap((power) => [1, 2, 5].map((one) => Number(`${one}e${power}`))).filter((tick) => tick >= low && tick <= high);

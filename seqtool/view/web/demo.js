@@ -1,4 +1,4 @@
-// The page of `seqtool demo`: waits until the models are loaded, then shows what they do, one task at a time.
+// The page of `seqtool demo`: waits until the models are loaded, then shows the models of one task at a time.
 
 import { kept, link } from "./address.js";
 import { get } from "./asking.js";
@@ -12,17 +12,17 @@ const VIEWS = {
   caption: { title: "Pictures", make: captionsView },
   generate: { title: "Texts", make: textsView },
 };
-const EVERY = 400; // milliseconds between two looks at whether the models are loaded
+const POLL_DELAY = 400; // milliseconds between two requests for the server's state while models are loading
 
 const state = document.getElementById("state");
 const page = kept("");
-if (location.search) history.replaceState(null, "", location.pathname + location.hash); // the token, which stays in a cookie
+if (location.search) history.replaceState(null, "", location.pathname + location.hash); // removes the token, which a cookie stores
 
 async function begin() {
   const served = await get("/api/model");
   if (served.state === "loading") {
     state.textContent = "Loading the models…";
-    setTimeout(attempt, EVERY);
+    setTimeout(attempt, POLL_DELAY);
     return;
   }
   if (served.state === "failed") throw new Error(served.problem);
@@ -47,7 +47,7 @@ async function begin() {
   fill(document.getElementById("view"), missing, view, interfaces(served));
 }
 
-/** A switch to the full width and large type, for a projector. */
+/** A button that switches to the full width and large type, for a projector. */
 function largeType() {
   const button = h("button", { type: "button", onclick: () => set(!page.get("large", false)) }, "Large type");
   function set(large) {
@@ -66,7 +66,7 @@ function copyLink() {
       await navigator.clipboard.writeText(link());
       fill(said, "Copied.");
     } catch {
-      fill(said, "The browser does not allow it: copy the address of this page."); // it has no clipboard without https
+      fill(said, "The browser does not allow it: copy the address of this page."); // a page without https has no clipboard
     }
   };
   return h("span", { class: "controls" }, h("button", { type: "button", onclick: copy }, "Copy link"), said);
@@ -89,7 +89,7 @@ function interfaces({ limits }) {
 
 function problem(error) {
   fill(state, h("span", { class: "error", role: "alert" }, error.message));
-  if (error.offline) setTimeout(attempt, 5 * EVERY);
+  if (error.offline) setTimeout(attempt, 5 * POLL_DELAY);
 }
 
 function attempt() {

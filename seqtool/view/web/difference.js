@@ -1,15 +1,15 @@
-// Two texts beside each other, with the words that differ marked.
+// Marks the words in which two texts differ.
 
 import { h } from "./elements.js";
 
-const ALONE = ["Han", "Hira", "Kana", "Thai", "Lao", "Khmr", "Mymr"].map((one) => `\\p{scx=${one}}`).join(""); // no spaces between words
-const WORD = new RegExp(`[${ALONE}]\\p{M}*\\s*|[^\\s${ALONE}]+\\s*`, "gu"); // with the space after it
-const MOST = 4000000; // pairs of words that are compared
-const NEAR = 20; // words within which the same one is looked for in longer texts
+const UNSPACED = ["Han", "Hira", "Kana", "Thai", "Lao", "Khmr", "Mymr"].map((one) => `\\p{scx=${one}}`).join(""); // scripts without spaces between words
+const WORD = new RegExp(`[${UNSPACED}]\\p{M}*\\s*|[^\\s${UNSPACED}]+\\s*`, "gu"); // a word with the space after it
+const MAX_PAIRS = 4000000; // pairs of words; longer texts are compared only nearby
+const NEARBY = 20; // in longer texts, the number of words in which an equal word is looked for
 
 /**
- * `text`, in which the words that `other` lacks are marked, and those that only `other` has stand struck out: the words
- * outside a longest common subsequence of both.
+ * The text with marks on the words that `other` lacks, and with the words that only `other` has, struck out. These are
+ * the words outside a longest common subsequence of both.
  */
 export function differing(text, other) {
   const [a, b] = [text, other].map((one) => one.match(WORD) ?? []);
@@ -24,14 +24,14 @@ export function differing(text, other) {
   return h("span", {}, parts);
 }
 
-/** A word within an element, and the space after it. */
+/** An element that contains the word, and the space after the word. */
 function split(tag, word) {
   return [h(tag, {}, word.trim()), word.slice(word.trim().length)];
 }
 
-/** The places of a longest common subsequence of two lists of words; in very long ones, of a common subsequence. */
+/** The index pairs of a longest common subsequence of two lists; for more than MAX_PAIRS, of a common subsequence. */
 function common(a, b) {
-  if (a.length * b.length > MOST) return near(a, b);
+  if (a.length * b.length > MAX_PAIRS) return near(a, b);
   const length = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i -= 1)
     for (let j = b.length - 1; j >= 0; j -= 1)
@@ -48,7 +48,7 @@ function near(a, b) {
   const places = [];
   let from = 0;
   a.forEach((word, i) => {
-    const j = b.slice(from, from + NEAR).indexOf(word);
+    const j = b.slice(from, from + NEARBY).indexOf(word);
     if (j < 0) return;
     places.push([i, from + j]);
     from += j + 1;

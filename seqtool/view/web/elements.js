@@ -1,13 +1,13 @@
-// Elements of a page. Text goes in as text: nothing that a model or a file says is ever read as HTML.
+// Makes the elements of a page. Text is inserted as text: the output of a model or a file is never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element; `on…` attributes are listeners, and those that are null or false are left out. */
+/** Make an HTML element. `on…` attributes are listeners; attributes that are null, undefined or false are left out. */
 export function h(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
+/** Make an SVG element, with attributes as in `h`. */
 export function s(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -22,13 +22,13 @@ function filled(element, attributes, children) {
   return added(element, children);
 }
 
-/** One by one: there may be more than can be given to one call. */
+/** Append children one by one, since there may be more than one call can take as arguments. */
 function added(element, children) {
   for (const child of children.flat()) if (child !== null && child !== undefined) element.append(typeof child === "string" ? inert(child) : child);
   return element;
 }
 
-/** Puts other children in an element's place. */
+/** Replace all children of an element. */
 export function fill(element, ...children) {
   element.replaceChildren();
   return added(element, children);
@@ -36,48 +36,48 @@ export function fill(element, ...children) {
 
 const DIRECTIONS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // characters that change the direction of text
 
-/** A text in which characters that change its direction are written as their codes: it is read as it is stored. */
+/** The text with escapes for characters that change its direction, so that it is shown in the order it is stored. */
 export function inert(text) {
   return text.replace(DIRECTIONS, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 let numbers = 0;
 
-/** A name that no other element has. */
+/** An id that no other element has. */
 export function unique(prefix) {
   numbers += 1;
   return `${prefix}-${numbers}`;
 }
 
-/** Details whose content is made when they are opened first. */
+/** A details element whose content is made when it is first opened. */
 export function later(title, make, attributes = {}) {
   const details = h("details", { ...attributes, ontoggle: () => details.children.length === 1 && details.append(make()) }, h("summary", {}, title));
   return details;
 }
 
-/** A number with so many digits after the point; "–" for none. */
+/** A number with this number of decimals; "–" for null, undefined and NaN. */
 export function fixed(value, digits = 2) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   return value.toFixed(digits).replace(/^-(?=[0.]*$)/, ""); // never -0.000
 }
 
-/** 12,345; with a noun, which gets an s: 12,345 steps, 1 step. */
+/** A number with commas, such as 12,345; with a noun, which gets an s unless the number is 1: 12,345 steps. */
 export function counted(value, noun = "") {
   const number = String(value).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
   return noun ? `${number} ${noun}${value === 1 ? "" : "s"}` : number;
 }
 
-/** A piece of text as it is shown: the mark for a space is a space, and what cannot be seen has a sign. */
+/** The text that is shown for a piece: ▁ becomes a space, and line ends and tabs become visible signs. */
 export function shown(piece) {
   return inert(piece.replaceAll("▁", " ").replaceAll("\n", "⏎").replaceAll("\t", "⇥"));
 }
 
-/** The same where it stands alone: a space too has a sign. */
+/** The text that is shown for a piece that stands alone: as in `shown`, but with a sign for a space. */
 export function label(piece) {
   return shown(piece).trim() || "␣";
 }
 
-/** Buttons of which one is pressed; `choose` is called with the value of a pressed one. */
+/** A group of buttons of which exactly one is selected; `choose` is called with the value of a button on a click. */
 export function choice(label, options, chosen, choose) {
   const buttons = options.map(([value, text]) =>
     h("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => press(value) }, text),
@@ -90,9 +90,9 @@ export function choice(label, options, chosen, choose) {
 }
 
 /**
- * A drawing of `count` places, with `width` and `height`. The arrow keys go through them, and `go(place)` to any; `show`
- * is called with the new place and whether a key chose it, `enter` with the place at which Enter is pressed. `width` and
- * `height` are pixels where type is 16 pixels high, and grow with it.
+ * A drawing with `count` items, in rows of `across`. The arrow keys move through them, and `go(index)` moves to any.
+ * `show(index, byKey)` is called after each move, and `enter(index)` when Enter is pressed. `width` and `height` are in
+ * pixels at a font size of 16 pixels, and scale with the font size.
  */
 export function explorable({ count, across = 1, width, height, show, enter = null, ...attributes }, ...children) {
   let place = -1;
@@ -109,7 +109,7 @@ export function explorable({ count, across = 1, width, height, show, enter = nul
   return { svg, go };
 }
 
-/** Buttons of which the Tab key reaches one; the arrow keys go from it to others, by `move(place)`. */
+/** A row of buttons. The Tab key reaches one of them, and the arrow keys call `move` with the index of another. */
 export function buttonRow({ move, ...attributes }, buttons) {
   const onkeydown = (event) => {
     const place = buttons.indexOf(event.target);
@@ -119,7 +119,7 @@ export function buttonRow({ move, ...attributes }, buttons) {
   return h("div", { class: "tokens", dir: "auto", role: "group", onkeydown, ...attributes }, buttons);
 }
 
-/** Marks one of the buttons of a row, or none for -1. */
+/** Mark the button with this index in a row; -1 marks none. */
 export function mark(buttons, place) {
   buttons.forEach((button, i) => {
     button.classList.toggle("on", i === place);
@@ -127,7 +127,7 @@ export function mark(buttons, place) {
   });
 }
 
-/** Moves through `count` places with the arrow keys, Home and End; gives the new place, or null for another key. */
+/** The index to which an arrow key, Home or End moves among `count` items; null for any other key. */
 function moved(event, place, count, across = 1) {
   const on = getComputedStyle(event.currentTarget).direction === "rtl" ? -1 : 1;
   const steps = { ArrowLeft: -on, ArrowRight: on, ArrowUp: -across, ArrowDown: across };

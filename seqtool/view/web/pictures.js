@@ -1,17 +1,17 @@
-// A picture and its caption: where each word looked, under the pointer or by the arrow keys.
+// A picture and its caption, with the attention of the word that the pointer or the arrow keys choose.
 
 import { buttonRow, h, mark, s, shown } from "./elements.js";
 
-const SIDE = 224; // of a picture, in the drawing's own units
-const VEIL = 0.82; // how dark a place is that a word did not look at
+const SIDE = 224; // the side of a picture, in the drawing's units
+const VEIL = 0.82; // the opacity of the veil over a location without attention
 
-/** Darkens a picture of side × side units where a word did not look; a frame marks the location that was chosen. */
+/** A veil over a picture of side × side units, dark where attention is low, and a frame around the chosen location. */
 export function gaze(side, grid) {
   const [rows, columns] = grid;
   const [height, width] = [side / rows, side / columns];
   const frame = s("rect", { class: "frame", width, height, visibility: "hidden" });
   const cells = Array.from({ length: rows * columns }, (_, i) => s("rect", { x: (i % columns) * width, y: Math.floor(i / columns) * height, width, height }));
-  /** weights of the locations, or null for a clear picture; where: the location that was chosen, or null. */
+  /** weights: the attention to each location, or null for no veil; where: the chosen location, or null. */
   function show(weights, where = null) {
     const most = weights ? Math.max(...weights, 1e-9) : 1;
     cells.forEach((cell, i) => cell.setAttribute("fill-opacity", weights ? (VEIL * (1 - weights[i] / most)).toFixed(3) : 0));
@@ -23,11 +23,11 @@ export function gaze(side, grid) {
 }
 
 /**
- * picture: its address; words of the caption; attention words × locations, or null without attention; grid, the rows
- * and columns of the locations; chosen, for each word the location that hard attention chose, or null. A word that is
- * pressed holds the gaze while the pointer goes on, until it is pressed again or Escape is; `onword`, if given, is called
- * with its place, and `onlook` with the weights and the chosen location of each word that is looked at. `name` describes
- * the picture to those who do not see it. With `scrub` a slider goes through the words.
+ * A picture with the words of its caption. `picture`: its URL; `name`: its description for screen readers; `attention`:
+ * words × locations, or null; `grid`: the numbers of rows and columns of locations; `chosen`: the location that hard
+ * attention chose for each word, or null; `scrub`: whether a slider moves through the words. The attention of the word
+ * under the pointer is shown; a click on a word holds it until another click or Escape. `onword(index)` is called on a
+ * click, and `onlook(weights, location)` whenever another word is shown.
  */
 export function looking({ picture, name, words, attention, grid, chosen = null, onword = null, onlook = null, scrub = false }) {
   const image = s("image", { href: picture, width: SIDE, height: SIDE, preserveAspectRatio: "none" });
@@ -63,7 +63,7 @@ export function looking({ picture, name, words, attention, grid, chosen = null, 
   return { element: h("div", { class: "looking" }, drawing, text, scrub && attention && words.length ? slider : null), look: (place) => look(place < 0 ? held : place), hold };
 }
 
-/** The places of a word among the words of several captions, to single it out in all of them. */
+/** The indices at which a word occurs in a list of words. */
 export function places(words, word) {
   return words.flatMap((one, i) => (shown(one).trim().toLowerCase() === word ? [i] : []));
 }

@@ -1,4 +1,4 @@
-// A report: one page of sections, which seqtool/view/report.py describes.
+// Draws a report: a page of sections in the form that seqtool/view/report.py writes.
 
 import { alignment } from "./alignment.js";
 import { intervals, lines, plain } from "./charts.js";
@@ -8,7 +8,7 @@ import { looking, places } from "./pictures.js";
 import { table } from "./table.js";
 import { tokens } from "./tokens.js";
 
-/** What a block of the file holds: JSON, packed by seqtool/view/report.py. */
+/** The JSON value in a block of the file, packed by seqtool/view/report.py. */
 function read(id) {
   const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
@@ -25,7 +25,7 @@ const SECTIONS = {
   pictures,
 };
 
-/** Samples that a run kept while it was trained: one can go through its validations. */
+/** The samples of a run's validations, with a slider that chooses the validation. */
 function samples({ steps }) {
   const place = h("div", {});
   const slider = h("input", { type: "range", min: 0, max: steps.length - 1, value: steps.length - 1, "aria-label": "Step", oninput: () => show(Number(slider.value)) });
@@ -38,7 +38,7 @@ function samples({ steps }) {
   return h("div", { class: "samples" }, h("div", { class: "controls" }, slider, status), place);
 }
 
-/** Every sentence, with the scores of its own; a row opens to show more about it. */
+/** The table of sentences and their scores. A row opens to show the details of its sentence. */
 function sentences({ systems, scores, sources, names, references, hypotheses, values, flags, details }) {
   const rows = hypotheses[0].map((_, i) => i);
   const source = (i) => (sources ? sources[i] : "");
@@ -86,7 +86,7 @@ function sentence({ source, references, systems, hypotheses, flags, more }) {
 
 const chunks = new Map();
 
-/** The rest about a sentence, which lies in chunks, each read when it is needed. */
+/** The details of a sentence. They are stored in chunks, each of which is unpacked when it is first needed. */
 function opened(i, { size }) {
   const place = h("div", { "aria-busy": "true" });
   const number = Math.floor(i / size);
@@ -99,7 +99,7 @@ function opened(i, { size }) {
   return place;
 }
 
-/** Pictures with their captions: all of a choice, with one word singled out in each. */
+/** Pictures with their captions: in a chosen order, or those whose captions have a word, with its attention shown. */
 function pictures({ pictures: all, orders, scores, systems }) {
   const state = { order: Object.keys(orders)[0], word: "" };
   const place = h("div", { class: "gallery" });

@@ -1,10 +1,10 @@
-// Saving a drawing as an SVG file, with the colours that it has on the page.
+// Saves a drawing as an SVG file, with the colours that it has on the page.
 
 import { h, s } from "./elements.js";
 
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "font-family", "font-size", "font-weight", "text-anchor", "text-decoration", "visibility", "direction"];
 
-/** A button that saves the drawing that `drawing()` gives, under a name. */
+/** A button that saves the SVG element `drawing()` as NAME.svg. */
 export function saveButton(drawing, name) {
   return h("button", { type: "button", class: "save", onclick: () => save(drawing(), name) }, "Save as SVG");
 }

@@ -1,22 +1,22 @@
-// The built-in pictures: one can be chosen and edited, by pointer or keys.
+// The editor of built-in scenes: choose a scene and edit its objects, with the pointer or the keyboard.
 
 import { fill, h, s } from "./elements.js";
 import { gaze } from "./pictures.js";
 
-const MOST = 12; // objects of a scene
+const MAX_OBJECTS = 12; // in a scene
 const range = (end) => Array.from({ length: Math.floor(end / 4) + 1 }, (_, i) => 4 * i);
 const apart = (a, b) => a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
 
 /**
- * offered: what /api/scenes gives; `kept` remembers the scene, and `changed` is called each time that it is another.
- * `below` stands right below it, and `look(grid, weights, where)` shows on it where a word looked.
+ * Make the editor. `offered`: the answer of /api/scenes; `kept`: stores the scene; `changed`: called after each edit;
+ * `below`: an element shown right below the scene. The result's `look(grid, weights, where)` shows a word's attention.
  */
 export function sceneEditor(offered, kept, changed, below) {
   const { side } = offered;
   const remembered = kept.get("scene", {});
   let scene = structuredClone(isScene(remembered, offered) ? remembered : offered.scenes[0]);
   let chosen = 0;
-  let view = null; // where a word looked
+  let view = null; // the attention of a word, drawn over the scene
   const board = s("svg", { viewBox: `0 0 ${side} ${side}`, class: "board", role: "group", "aria-label": "Scene: choose an object, drag it or move it with the arrow keys" });
   const tools = h("div", { class: "controls" });
 
@@ -64,7 +64,7 @@ export function sceneEditor(offered, kept, changed, below) {
       item ? pick("Shape", Object.keys(offered.shapes), item.shape, (value) => (item.shape = value)) : null,
       item ? pick("Size", Object.keys(offered.sizes), name(item).split(" ")[0], (value) => resize(item, offered.sizes[value])) : null,
       item ? h("button", { type: "button", "data-tool": "Remove", onclick: () => edit(() => scene.items.splice(chosen, 1)) }, "Remove") : null,
-      h("button", { type: "button", "data-tool": "Add", onclick: add, disabled: scene.items.length >= MOST }, scene.items.length < MOST ? "Add an object" : `At most ${MOST} objects`),
+      h("button", { type: "button", "data-tool": "Add", onclick: add, disabled: scene.items.length >= MAX_OBJECTS }, scene.items.length < MAX_OBJECTS ? "Add an object" : `At most ${MAX_OBJECTS} objects`),
     );
     if (focused) tools.querySelector(`[data-tool="${focused}"]`)?.focus();
   }
@@ -151,7 +151,7 @@ export function sceneEditor(offered, kept, changed, below) {
   return { element: h("div", { class: "editor" }, h("div", { class: "controls" }, scenes), board, below, tools), scene: () => scene, look };
 }
 
-/** Whether a scene from an address can be drawn. */
+/** Whether a scene that was read from the page's address can be drawn. */
 function isScene(scene, { shapes, colours }) {
   const drawable = (item) => item && shapes[item.shape] && colours[item.colour] && Number.isFinite(item.turned) && item.box?.length === 4 && item.box.every(Number.isFinite);
   return Array.isArray(scene.items) && scene.items.every(drawable);

@@ -1,14 +1,14 @@
-// A table that sorts, filters and pages, whose rows open.
+// A table that can be sorted, filtered and paged, and whose rows open.
 
 import { counted, fill, h, unique } from "./elements.js";
 
-const PAGE = 50; // rows
-const WIDE = 10; // columns that a sheet of paper holds upright
+const ROWS_PER_PAGE = 50;
+const MAX_UPRIGHT_COLUMNS = 10; // wider tables are printed on a sheet in landscape
 
 /**
- * columns: {label, note, value(row), cell(row) or null, number, down}: `down` if a click sorts the greatest first;
- * `sort`: the column by which rows are sorted at first; search(row) is the text that the filter looks through;
- * flags(row) names, of which one can be asked for; open(row) gives what a row shows when it is opened.
+ * columns: a list of {label, note, value(row), cell(row) or null, number, down}; `down`: first sorted descending;
+ * sort: the index of the column that sorts the rows at first; search(row): the text that the filter searches;
+ * flags(row): the names of its flags, one of which can be selected; open(row): the content of an opened row.
  */
 export function table({ label, columns, rows, sort: first, search, flags = () => [], open }) {
   const state = { sort: first, down: Boolean(columns[first].down), text: "", flag: "", page: 0, printing: false };
@@ -42,12 +42,12 @@ export function table({ label, columns, rows, sort: first, search, flags = () =>
     const kept = rows.map((_, i) => i).filter((i) => words.every((word) => texts[i].includes(word)) && (!state.flag || named[i].includes(state.flag)));
     const values = rows.map(columns[state.sort].value);
     const sign = state.down ? -1 : 1;
-    const missing = (i) => Number(values[i] === null || values[i] === undefined); // they stand last, whichever way
+    const missing = (i) => Number(values[i] === null || values[i] === undefined); // missing values are last in either order
     const compared = (a, b) => Number(values[a] > values[b]) - Number(values[a] < values[b]);
     return kept.sort((a, b) => missing(a) - missing(b) || sign * compared(a, b) || a - b);
   }
 
-  const lastPage = (matching) => Math.max(0, Math.ceil(matching.length / PAGE) - 1);
+  const lastPage = (matching) => Math.max(0, Math.ceil(matching.length / ROWS_PER_PAGE) - 1);
 
   function turn(to) {
     state.page = to(lastPage(chosen()));
@@ -63,15 +63,15 @@ export function table({ label, columns, rows, sort: first, search, flags = () =>
       head.setAttribute("aria-sort", order);
       head.querySelector("span").textContent = { ascending: " ▲", descending: " ▼", none: "" }[order];
     });
-    const paged = state.printing ? matching : matching.slice(state.page * PAGE, (state.page + 1) * PAGE);
+    const paged = state.printing ? matching : matching.slice(state.page * ROWS_PER_PAGE, (state.page + 1) * ROWS_PER_PAGE);
     fill(body, paged.flatMap(line));
-    const most = Math.min((state.page + 1) * PAGE, matching.length);
-    status.textContent = matching.length ? `${counted(state.page * PAGE + 1)}–${counted(most)} of ${counted(matching.length)}` : "None.";
+    const most = Math.min((state.page + 1) * ROWS_PER_PAGE, matching.length);
+    status.textContent = matching.length ? `${counted(state.page * ROWS_PER_PAGE + 1)}–${counted(most)} of ${counted(matching.length)}` : "None.";
     pages.hidden = last === 0;
     turns.forEach(({ button, to }) => button.setAttribute("aria-disabled", String(to(last) === state.page)));
   }
 
-  /** The row and what it opens to: made once, so that it stays open wherever it comes to stand. */
+  /** A row and the row of its details. They are made once, so that an opened row stays open when rows are reordered. */
   function line(i) {
     if (!lines.has(i)) lines.set(i, made(rows[i]));
     return lines.get(i);
@@ -99,7 +99,7 @@ export function table({ label, columns, rows, sort: first, search, flags = () =>
     draw();
   }
 
-  // On paper stand all that were chosen, not only a page of them.
+  // All matching rows are printed, not only the current page.
   for (const [kind, printing] of [["beforeprint", true], ["afterprint", false]])
     window.addEventListener(kind, () => {
       state.printing = printing;
@@ -109,7 +109,7 @@ export function table({ label, columns, rows, sort: first, search, flags = () =>
   draw();
   return h(
     "div",
-    { class: `sentences ${columns.length > WIDE ? "wide" : ""}` },
+    { class: `sentences ${columns.length > MAX_UPRIGHT_COLUMNS ? "wide" : ""}` },
     h("div", { class: "controls" }, filter, kinds.length ? flag : null, status),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, h("td", {}), heads)), body)),
     pages,

@@ -1,11 +1,11 @@
-// A language model: what may come next as one types, and text that is drawn.
+// Language models: predictions of the next token while the user types, and sampled continuations.
 
 import { newest, post, settings } from "./asking.js";
 import { fill, fixed, h } from "./elements.js";
 import { likeliest, notes, tokens } from "./tokens.js";
 
-const READ = 400; // of the text, the last characters, which the model reads
-const PAUSE = 200; // milliseconds without a key before the model is asked
+const CONTEXT_CHARACTERS = 400; // the model reads only so many characters at the end of the text
+const PAUSE = 200; // milliseconds without a keystroke before the model is asked
 
 export function textsView(models, kept) {
   const text = h("textarea", { rows: 5, "aria-label": "Text", dir: "auto" }, kept.get("text", "The old"));
@@ -32,7 +32,7 @@ function column(model, text) {
   const written = h("div", { class: "written", "aria-live": "polite" });
 
   const look = newest(expected, async () => {
-    const answer = await post("/api/next", { text: Array.from(text.value).slice(-READ).join(""), likeliest: 10, model: model.place });
+    const answer = await post("/api/next", { text: Array.from(text.value).slice(-CONTEXT_CHARACTERS).join(""), likeliest: 10, model: model.place });
     const add = (token) => {
       text.value += token.replaceAll("▁", " ");
       text.dispatchEvent(new Event("input"));
@@ -41,7 +41,7 @@ function column(model, text) {
       expected,
       h("h3", {}, `What may come next (entropy ${fixed(answer.entropy)} nats)`),
       likeliest(answer.likeliest, add),
-      h("h3", {}, text.value.length > READ ? `How expected each token was, of the last ${READ} characters` : "How expected each token was"),
+      h("h3", {}, text.value.length > CONTEXT_CHARACTERS ? `How expected each token was, of the last ${CONTEXT_CHARACTERS} characters` : "How expected each token was"),
       tokens(answer.predicted).element,
     );
   });

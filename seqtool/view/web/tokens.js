@@ -1,16 +1,16 @@
-// What a model expected at each token: its probability as a colour, and for a chosen one the likeliest others.
+// What a model predicted at each token: a colour for the token's probability, and on a click the likeliest tokens.
 
 import { buttonRow, counted, fill, fixed, h, label, mark, shown } from "./elements.js";
 
 export const END = "<end>"; // how the end of a text is shown
-const NAMED = 12; // unknown pieces that are named
+const MAX_NAMED = 12; // unknown pieces that a note names
 const LEVELS = [0.5, 0.2, 0.05, 0.01]; // probabilities below which a token has another colour
 
 /**
- * predicted: {token, probability, entropy, likeliest: [[token, probability], …]} for each token. `groups`, the places of
- * the tokens of each button, make words of them. `onforce`, if given, is called with the place of a token and another one
- * that is chosen in its stead, `onlook` with a button's place, or -1, while the pointer is on it, and `onchosen` with that
- * of a button that is chosen. `choose(place)` shows a token as a click on it does.
+ * A row of buttons for the tokens of a text. `predicted`: {token, probability, entropy, likeliest} of each token, where
+ * `likeliest` lists [token, probability]; `groups`: the token indices of each button, by default one. Callbacks:
+ * `onforce(index, token)` when another token is to replace the one at this index; `onlook(button index or -1)` as the
+ * pointer moves; `onchosen(button index)` on a click. The result's `choose(index)` is the same as a click on a button.
  */
 export function tokens(predicted, { groups = singly(predicted), onforce = null, onlook = null, onchosen = null } = {}) {
   if (!predicted || predicted.length === 0) return { element: h("p", { class: "empty" }, "No tokens."), choose: () => {} };
@@ -41,19 +41,19 @@ export function tokens(predicted, { groups = singly(predicted), onforce = null, 
   return { element: h("div", { class: "predicted" }, list, legend(), detail), choose };
 }
 
-/** The places of each piece by itself. */
+/** Groups of one index each: every piece has its own button. */
 export function singly(pieces) {
   return (pieces ?? []).map((_, i) => [i]);
 }
 
-/** The places of the pieces of each word: a word begins with the mark for a space. */
+/** The indices of the pieces of each word; a word begins with ▁, the mark for a space. */
 export function wordGroups(pieces) {
   const groups = [];
   pieces.forEach((piece, i) => (i === 0 || piece.startsWith("▁") || piece === END ? groups.push([i]) : groups.at(-1).push(i)));
   return groups;
 }
 
-/** What the colours of tokens mean. */
+/** The legend: the range of probabilities that each colour stands for. */
 function legend() {
   const levels = ["50 % or more", ...LEVELS.map((bound) => `under ${100 * bound} %`)];
   return h("ul", { class: "legend levels", "aria-label": "Probability of a token" }, levels.map((text, i) => h("li", { class: `level-${i}` }, text)));
@@ -63,7 +63,7 @@ function expected(one, onforce) {
   return h("div", {}, h("p", {}, "“", h("bdi", {}, label(one.token)), `” ${percent(one.probability)}, entropy ${fixed(one.entropy)} nats. Expected here:`), likeliest(one.likeliest, onforce));
 }
 
-/** A table of tokens and their probabilities; `choose`, if given, is called with a token that is chosen. */
+/** A table of tokens and their probabilities. With `choose`, each token is a button that calls it with the token. */
 export function likeliest(pairs, choose) {
   const row = ([token, probability]) => {
     const name = label(token);
@@ -74,15 +74,15 @@ export function likeliest(pairs, choose) {
   return h("table", { class: "likeliest" }, h("tbody", {}, pairs.map(row)));
 }
 
-/** A beginning, tokens or text, as text. */
+/** The text of a prefix, which is a string or a list of tokens. */
 export function written(prefix) {
   return typeof prefix === "string" ? prefix : prefix.join("").replaceAll("▁", " ").trim();
 }
 
 /**
- * A text with its probabilities and its tokens, in whose place others can be forced: `force` is called with how the text
- * then begins. `title` shows the text, `beside` stands beside the tokens; the others are as in `tokens`. `choose(place)`
- * shows what else was expected at a token, or a word.
+ * A text with its scores and its tokens, each of which can be replaced: `force` is then called with the new prefix.
+ * `title`: the element that shows the text; `beside`: an element beside the tokens; `groups`, `onlook` and `onchosen`
+ * are as in `tokens`. The result's `choose(index)` shows what else was predicted at that token or word.
  */
 export function forceable(best, force, { title = best.text || "(nothing)", beside = null, groups, onlook, onchosen } = {}) {
   const predicted = best.predicted ?? [];
@@ -110,7 +110,7 @@ export function forceable(best, force, { title = best.text || "(nothing)", besid
   return { elements, choose: (place) => place < places.length && expected.choose(place) };
 }
 
-/** The log-probability and the score of a text: of the whole, and of what follows a forced beginning. */
+/** The log-probability and score of a text; with a forced prefix, those of the whole and of the continuation. */
 function probabilities(one) {
   const text = (begin, logProbability, score) => h("p", { class: "status" }, `${begin}log-probability ${fixed(logProbability, 3)}, score ${fixed(score, 3)}${one.ended ? "" : ", cut off"}`);
   if (one.prefix_tokens === undefined) return [text("", one.log_probability, one.score)];
@@ -121,13 +121,13 @@ function probabilities(one) {
   ];
 }
 
-/** Says how many tokens of a text were not read, and which pieces the model does not know. */
+/** Notes on the number of tokens that the model did not read and on the pieces that it does not know. */
 export function notes(cut, unknown) {
   const pieces = [...new Set(unknown)];
-  const more = pieces.length > NAMED ? ` and ${counted(pieces.length - NAMED)} more` : "";
+  const more = pieces.length > MAX_NAMED ? ` and ${counted(pieces.length - MAX_NAMED)} more` : "";
   return [
     cut ? note(`The text is too long: its last ${counted(cut)} tokens were not read.`) : null,
-    pieces.length ? note("The model does not know ", pieces.slice(0, NAMED).flatMap((one, i) => [i ? ", “" : "“", h("bdi", {}, label(one)), "”"]), more, ".") : null,
+    pieces.length ? note("The model does not know ", pieces.slice(0, MAX_NAMED).flatMap((one, i) => [i ? ", “" : "“", h("bdi", {}, label(one)), "”"]), more, ".") : null,
   ];
 }
 
@@ -141,7 +141,7 @@ function percent(probability) {
   return `${value >= 10 || value === 0 ? value.toFixed(0) : value.toPrecision(2).replace(/e.*/, "")} %`;
 }
 
-/** 0 (sure) to 4 (surprised). */
+/** The level of a probability, which chooses its colour: 0 (probable) to 4 (improbable). */
 function level(probability) {
   return LEVELS.filter((bound) => probability < bound).length;
 }

@@ -1,10 +1,10 @@
-// The tree of a beam search: what was kept, what ended, what was pruned.
+// Draws the tree of a beam search, with the candidates that were kept, ended or pruned.
 
 import { choice, explorable, fill, fixed, h, label, s } from "./elements.js";
 import { saveButton } from "./saving.js";
 
-const ACROSS = [62, 150]; // the least and the most pixels from step to step
-const DOWN = 40;
+const STEP_WIDTH = [62, 150]; // the minimum and maximum pixels from step to step
+const ROW_HEIGHT = 40;
 const GAP = 16; // pixels between the boxes of two steps
 const LETTER_WIDTH = 8;
 const MARGIN = 18;
@@ -12,8 +12,8 @@ const FATES = { kept: "kept in the beam", ended: "ended: a whole translation", p
 const SCORES = { score: "With length penalty", log_probability: "Without" };
 
 /**
- * tree: {steps: [[{parent, token, log_probability, score, fate, rank}, …], …]}, as wide as the page has room for. `kept`
- * remembers what is shown; the way to the translation with the rank `chosen` is marked.
+ * The tree of a search, as wide as the page allows. `steps`: [[{parent, token, log_probability, score, fate, rank}, …],
+ * …]; `kept`: stores what is shown; `chosen`: the rank of the translation whose path is marked.
  */
 export function searchTree({ steps }, kept, chosen = 0) {
   const place = h("div", { class: "scroll" });
@@ -26,7 +26,7 @@ export function searchTree({ steps }, kept, chosen = 0) {
     const hidden = kept.get("hide", false) ? "pruned" : null;
     const score = kept.get("shown", "score") in SCORES ? kept.get("shown", "score") : "score";
     const shown = steps.map((step) => step.map((candidate, i) => ({ ...candidate, i })).filter(({ fate }) => fate !== hidden));
-    const across = Math.min(Math.max((width - MARGIN) / steps.length, ACROSS[0]), ACROSS[1]);
+    const across = Math.min(Math.max((width - MARGIN) / steps.length, STEP_WIDTH[0]), STEP_WIDTH[1]);
     fill(place, drawing({ shown, across, score, chosen, reading }));
     const fates = Object.entries(FATES).filter(([fate]) => shown.flat().some((node) => node.fate === fate));
     const name = chosen ? `on the way to number ${chosen + 1} of the n best` : "on the way to the best";
@@ -51,7 +51,7 @@ export function searchTree({ steps }, kept, chosen = 0) {
 
 function drawing({ shown, across, score, chosen, reading }) {
   const box = across - GAP;
-  const nodes = shown.flatMap((step, t) => step.map((node, row) => ({ ...node, t, x: MARGIN + across * t + GAP / 2 + box / 2, y: 22 + DOWN * row })));
+  const nodes = shown.flatMap((step, t) => step.map((node, row) => ({ ...node, t, x: MARGIN + across * t + GAP / 2 + box / 2, y: 22 + ROW_HEIGHT * row })));
   const index = new Map(nodes.map((node) => [`${node.t} ${node.i}`, node]));
   const parent = (node) => index.get(`${node.t - 1} ${node.parent}`);
   const best = new Set();
@@ -80,7 +80,7 @@ function drawing({ shown, across, score, chosen, reading }) {
   }
   const { svg, go } = explorable(
     {
-      ...{ class: "tree", width: MARGIN + across * shown.length, height: 8 + DOWN * Math.max(...shown.map((step) => step.length), 1), count: nodes.length, show },
+      ...{ class: "tree", width: MARGIN + across * shown.length, height: 8 + ROW_HEIGHT * Math.max(...shown.map((step) => step.length), 1), count: nodes.length, show },
       "aria-label": "Tree of the beam search: the arrow keys move through its continuations",
     },
     edges,

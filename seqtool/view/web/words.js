@@ -1,4 +1,4 @@
-// Translating: type, see the alignment, force a word, look at the search, ask why one's own translation lost.
+// Translation: the alignment, forced words, the beam search, and why the user's own translation was not chosen.
 
 import { alignment } from "./alignment.js";
 import { modelColumn, newest, post, settings } from "./asking.js";
@@ -7,7 +7,7 @@ import { choice, fill, fixed, h, label, later } from "./elements.js";
 import { END, forceable, notes, singly, wordGroups } from "./tokens.js";
 import { searchTree } from "./tree.js";
 
-const PAUSE = 500; // milliseconds without a key before the text is translated
+const PAUSE = 500; // milliseconds without a keystroke before the text is translated
 const EXAMPLE = "I have a big cat but a small house.";
 const SETTINGS = ["beam", "n_best", "length_penalty", "length_alpha", "sample", "temperature", "seed"];
 
@@ -45,7 +45,7 @@ export function wordsView(models, kept) {
   return h("div", {}, form, h("div", { class: "columns" }, columns.map(({ element }) => element)));
 }
 
-/** One model's translation of the text. */
+/** The column of one model, with its translation of the text. */
 function column(model, kept) {
   return modelColumn(model, kept, async (text, settings, prefix) => {
     const request = { sentences: [text], prefixes: prefix ? [prefix] : null, likeliest: 5, weights: model.attends, tree: !settings.sample, model: model.place, settings };
@@ -53,7 +53,7 @@ function column(model, kept) {
     const [{ source_cut: cut, source_unknown: unknown, translations: nBest }] = translations;
     const merged = text.trim().includes("\n") ? h("p", { class: "note" }, "The lines were read as one sentence.") : null;
     const why = tree ? mine({ text, best: nBest[0].text, model: model.place, settings }, kept) : null;
-    let rank = 0; // of the translation that is shown
+    let rank = 0; // the rank of the translation that is shown
     const draw = (force, redraw) => {
       const choose = (next) => {
         rank = next;
@@ -73,7 +73,7 @@ function column(model, kept) {
   });
 }
 
-/** One of the n best: its text, where it looked and what else was expected, by pieces or by words. */
+/** One of the n best translations: its text, its alignment and its predictions, by pieces or by words. */
 function translation(nBest, rank, force, kept) {
   const one = nBest[rank];
   const target = [...one.tokens, ...(one.ended ? [END] : [])];
@@ -86,7 +86,7 @@ function translation(nBest, rank, force, kept) {
   const title = rank ? differing(one.text, nBest[0].text) : one.text || "(nothing)";
   const { elements, choose } = forceable(one, force, { title, beside, groups: one.predicted ? groups(one.predicted.map(({ token }) => token)) : undefined, onlook: (place) => looked?.look(place), onchosen: (place) => looked?.look(place, true) });
   if (one.attention?.length) {
-    // The attention of a word: the mean of its pieces', to all the pieces of another word together.
+    // Attention between words: summed over the pieces of a source word, averaged over those of a target word.
     const weights = rows.map((row) => columns.map((column) => sum(row.map((t) => sum(column.map((i) => one.attention[t]?.[i] ?? 0)))) / row.length));
     looked = alignment({ source: joined(columns, one.source_tokens), target: joined(rows, target), weights, onword: one.predicted ? choose : null, form: kept.get("form", "lines"), onform: (form) => kept.set("form", form === "lines" ? null : form) });
     fill(beside, h("h3", {}, "Where it looked"), looked.element);
@@ -94,7 +94,7 @@ function translation(nBest, rank, force, kept) {
   return elements;
 }
 
-/** The n best, of which one can be chosen to be shown: its score, and how it differs from the best. */
+/** The list of the n best translations, with their scores and differences from the best. A click shows one. */
 function list(nBest, rank, choose) {
   const [best] = nBest;
   const entry = (one, i) => {
@@ -104,13 +104,13 @@ function list(nBest, rank, choose) {
   return h("div", {}, h("h3", {}, "The n best: choose one to see its tokens and its place in the tree"), h("ol", { class: "hypotheses" }, nBest.map(entry)));
 }
 
-/** Details that are as open as they were when `kept` last heard of them. */
+/** Make a details element store in `kept` whether it is open. */
 function open(name, kept, details) {
   details.addEventListener("toggle", () => details.isConnected && kept.set(name, details.open || null));
   return details;
 }
 
-/** Why not mine? */
+/** The form that compares the user's own translation with the best one. */
 function mine({ text, best: written, model, settings }, kept) {
   const own = h("input", { type: "text", "aria-label": "Your translation", dir: "auto", value: kept.get("mine", written), oninput: () => kept.set("mine", own.value === written ? null : own.value) });
   const answer = h("div", { "aria-live": "polite" });
