@@ -21,7 +21,7 @@ import pytest
 import torch
 import yaml
 from fuzz import repair
-from mutations import RAW, Bomb, bomb, dumped
+from mutations import RAW, Bomb, bomb, dump_json
 from PIL import Image
 from small_models import BAHDANAU, ENCODER, SHOW_ATTEND_TELL
 
@@ -805,7 +805,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change the record of a checkpoint, and update its manifest."""
     record = json.loads((path / "checkpoint.json").read_bytes())
     change(record)
-    (path / "checkpoint.json").write_bytes(dumped(record))
+    (path / "checkpoint.json").write_bytes(dump_json(record))
     repair(path)
 
 
