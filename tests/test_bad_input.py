@@ -643,19 +643,19 @@ def test_places_that_are_read_only_are_refused(
 ) -> None:
     """The message names the setting, or the file in full. chmod is no advice if the file system is read-only."""
     (directory / "translator" / "metrics.jsonl").touch()
-    place = directory / "place"
-    place.mkdir()
-    (place / "old").touch()
+    closed = directory / "closed"
+    closed.mkdir()
+    (closed / "old").touch()
     access, setting = os.access, command.split()[-1]
-    monkeypatch.setattr(os, "access", lambda path, mode: "place" not in str(path) and access(path, mode))
+    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path) and access(path, mode))
     for flags, reason in ((os.ST_RDONLY, "read-only file system"), (0, "permission denied (chmod u+w ")):
         monkeypatch.setattr(os, "statvfs", lambda _, flags=flags: SimpleNamespace(f_flag=flags))
         for name in ("new", "old") if kind == "file" else ("new",):
-            message = refusal(capsys, f"{command}place/{name}")
-            subjects = (f"{place}/{name}", f"{setting}place/{name}", f"{setting}{place}/{name}")
+            message = refusal(capsys, f"{command}closed/{name}")
+            subjects = (f"{closed}/{name}", f"{setting}closed/{name}", f"{setting}{closed}/{name}")
             assert message.startswith(tuple(f"{subject} cannot be written: {reason}" for subject in subjects))
             assert message.startswith(setting) == (kind == "directory") and message.endswith(f"; name another {kind}.")
-    assert [path.name for path in place.iterdir()] == ["old"] and not (directory / "cache").exists()
+    assert [path.name for path in closed.iterdir()] == ["old"] and not (directory / "cache").exists()
 
 
 def test_a_complete_cache_may_be_read_only(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -25,7 +25,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from small_models import make_model, of_fast_parts, random_sentences
+from small_models import copy_with_fast_parts, make_model, random_sentences
 
 import seqtool
 from seqtool.cli import main as cli
@@ -421,7 +421,7 @@ def test_a_model_optimised_for_decoding_gives_the_same_features(
     elif not PackedLinear.supports(dtype):
         pytest.skip("torch has no oneDNN for this type here")
     cpu = torch.device("cpu")
-    model = of_fast_parts(make_model("bahdanau-gru").eval())
+    model = copy_with_fast_parts(make_model("bahdanau-gru").eval())
     source, target = make_source(random_sentences(5, seed=1)), make_target(random_sentences(5, seed=2))
     with autocast(cpu, precision), onednn():
         expected = model(source, target).features

@@ -9,9 +9,9 @@ from small_models import (
     BAHDANAU,
     CAPTIONERS,
     MODELS,
+    copy_with_fast_parts,
     make_captioner,
     make_model,
-    of_fast_parts,
     random_images,
     random_sentences,
 )
@@ -91,4 +91,4 @@ def test_an_overridden_projection_is_used_in_training() -> None:
     log_probabilities = model.project(model(source, batch.inputs).features).log_softmax(-1)
     nll = -(log_probabilities.gather(-1, batch.labels[:, :, None]).squeeze(-1) * (batch.labels != 0)).sum()
     assert torch.allclose(TrainingLoss(model, 0.0)(batch).nll, nll)
-    assert torch.allclose(TrainingLoss(of_fast_parts(model), 0.0)(batch).nll, nll)
+    assert torch.allclose(TrainingLoss(copy_with_fast_parts(model), 0.0)(batch).nll, nll)
