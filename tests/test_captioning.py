@@ -350,7 +350,7 @@ def test_eval_scores_a_checkpoint(directory: Path, capsys: Capture) -> None:
 
 
 def test_eval_reports_the_likelihood_of_references(directory: Path, capsys: Capture) -> None:
-    """Hard attention has a lower bound and an estimate above it; soft attention has log p. Repeating gives the same."""
+    """Hard attention has a lower bound and an estimate above it; soft attention has log p. Repeated calls agree."""
     train_hard = ["train", *DATA, TRAIN, *HARD, "model.soft_share=0.5", "run=draws", "train.epochs=2"]
     assert run(*train_hard) == 0
     settings = ["split=train", "bound=4", "bootstrap=2", "beam=1", "device=cpu", "format=json"]

@@ -689,7 +689,7 @@ def test_a_port_in_use_is_reported(directory: Path, capsys: Capture) -> None:
 def test_memory_for_request_bodies_is_released(
     monkeypatch: pytest.MonkeyPatch, parts: list[int | None], end: Any
 ) -> None:
-    """It does not matter whether a request is answered, too large, refused, cancelled, too slow or raises an error."""
+    """This holds for requests that are answered, too large, refused, cancelled, too slow, or that raise an error."""
     for name, value in (("MAX_HELD_BYTES", 350), ("SMALL_BODY_BYTES", 100), ("BODY_SECONDS", 0.1)):
         monkeypatch.setattr(guards, name, value)
     bodies, remaining = guards.Bodies(), list(parts)

@@ -389,7 +389,7 @@ def test_the_stored_outputs_are_small_and_without_errors() -> None:
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_the_cells_of_the_notebooks_run(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few steps and little data."""
+    """The cells run with few steps and little data."""
     if not (Path(seqtool.__file__).parent / "builtin").is_dir():
         pytest.skip("the built-in models are not in this checkout")
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,7 @@ pytest.importorskip("sphinx", reason="the site is built with pip install 'seqtoo
 
 
 class Page(HTMLParser):
-    """What a page loads, what it links to, and what can be linked to in it."""
+    """A page of the site: the files that it loads, its links, and the anchors to which pages can link."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

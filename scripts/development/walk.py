@@ -93,7 +93,7 @@ class Walk:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(self._prefix):
             return
-        is_body = not code.co_flags & inspect.CO_OPTIMIZED  # of a module or class
+        is_body = not code.co_flags & inspect.CO_OPTIMIZED  # the body of a module or class
         if not is_body and not code.co_name.startswith("<"):
             self.functions.setdefault(Function(code.co_filename.removeprefix(self._prefix), code.co_qualname))
 

@@ -324,7 +324,7 @@ def test_swapped_kinds_make_a_caption_false(examples: list[Example]) -> None:
 
 
 def test_captions_of_other_scenes_are_false(examples: list[Example]) -> None:
-    """They are false for scenes with other kinds of objects; in a mirrored scene only left and right become false."""
+    """Captions are false of scenes with other kinds of objects, and of a mirrored scene if they name left or right."""
     for (scene, _), (other_scene, captions) in pairwise(examples):
         kinds = {(item.shape, item.colour) for item in scene.items}
         if kinds.isdisjoint((item.shape, item.colour) for item in other_scene.items):

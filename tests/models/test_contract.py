@@ -49,7 +49,7 @@ def assert_close(actual: Any, expected: Any) -> None:
 
 
 def test_prefilling_equals_stepping(case: tuple[Model, Any, Tensor]) -> None:
-    """Each row has three beams. The default definition of the contract gives the same."""
+    """Each row has three beams. The default `prefill` of the contract equals stepping, too."""
     model, source, target = case
     memory, state = model.encode(source)
     rows = torch.arange(4).repeat_interleave(3)
