@@ -16,8 +16,8 @@ find_python() {
 }
 
 stamp=".venv/installed-${EXTRAS:-plain}"
-wanted=$(cksum < pyproject.toml)
-if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
+checksum=$(cksum < pyproject.toml)
+if [ "$(cat "$stamp" 2>/dev/null || true)" != "$checksum" ]; then
     python=$(find_python)
     if [ ! -x .venv/bin/python ]; then
         echo "Making .venv with $("$python" --version)"
@@ -26,6 +26,6 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
     fi
     echo "Installing seqtool${EXTRAS:+ and what its $EXTRAS extra needs} (torch is large: this takes some minutes)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".${EXTRAS:+[$EXTRAS]}"
-    echo "$wanted" > "$stamp"
+    echo "$checksum" > "$stamp"
 fi
 export PATH="$PWD/.venv/bin:$PATH"

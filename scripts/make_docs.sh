@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the pictures and tables of docs/: of all pages (about two hours on two cores), or only of the named pages.
+# Makes the pictures and tables of all pages of docs/ (about two hours on two cores), or of the pages in the arguments.
 # Existing runs are reused; tables are printed.
 #     bash scripts/make_docs.sh gradients sequence_to_sequence
 # PRECISION=bf16 trains the captioners in bf16, which is faster on processors that support it.
@@ -8,30 +8,30 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ ! -d .venv ] || export PATH="$PWD/.venv/bin:$PATH"
 out=docs/pictures
 mkdir -p "$out"
-made=$(mktemp -d)
-trap 'rm -rf "$made"' EXIT
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 
-trained() { # NAME SETTING…: start or continue runs/NAME, unless it is finished
+train() { # NAME SETTING…: start or continue runs/NAME, unless it is finished
     local name=$1
     shift
     seqtool train run="$name" train.resume=auto "$@"
 }
 
 gradients() {
-    trained rnn-0.8 experiment=gradients initialisation_gain=0.8
-    trained rnn-1.1 experiment=gradients initialisation_gain=1.1
-    trained gru experiment=gradients model.cell=gru
-    trained lstm experiment=gradients model.cell=lstm forget_bias=4
-    seqtool inspect runs/rnn-0.8 runs/rnn-1.1 runs/gru runs/lstm plot="$made/flow"
-    cp "$made/flow/gradient_flow.png" "$out/gradient_flow.png"
-    trained free experiment=gradients_clipping train.clip_norm=null
-    trained clipped experiment=gradients_clipping train.clip_norm=1
-    seqtool inspect runs/free runs/clipped plot="$made/clipping"
-    cp "$made/clipping/learning_curves.png" "$out/clipping.png"
+    train rnn-0.8 experiment=gradients initialisation_gain=0.8
+    train rnn-1.1 experiment=gradients initialisation_gain=1.1
+    train gru experiment=gradients model.cell=gru
+    train lstm experiment=gradients model.cell=lstm forget_bias=4
+    seqtool inspect runs/rnn-0.8 runs/rnn-1.1 runs/gru runs/lstm plot="$scratch/flow"
+    cp "$scratch/flow/gradient_flow.png" "$out/gradient_flow.png"
+    train free experiment=gradients_clipping train.clip_norm=null
+    train clipped experiment=gradients_clipping train.clip_norm=1
+    seqtool inspect runs/free runs/clipped plot="$scratch/clipping"
+    cp "$scratch/clipping/learning_curves.png" "$out/clipping.png"
 }
 
 language_models() {
-    trained grammar model=language_model data=text model.embedding=64 model.hidden=256 train.minutes=2 \
+    train grammar model=language_model data=text model.embedding=64 model.hidden=256 train.minutes=2 \
         train.validate_every=100 train.show=2
     cp runs/grammar/learning_curves.png "$out/language_model.png"
 }
@@ -39,65 +39,65 @@ language_models() {
 gates_and_cells() {
     local cell
     for cell in rnn gru lstm; do
-        trained "cell-$cell" model.cell=$cell model=language_model data=text model.embedding=64 model.hidden=256 \
+        train "cell-$cell" model.cell=$cell model=language_model data=text model.embedding=64 model.hidden=256 \
             model.layers=1 train.minutes=2 train.validate_every=100
     done
-    seqtool inspect runs/cell-rnn runs/cell-gru runs/cell-lstm plot="$made/cells"
-    cp "$made/cells/learning_curves.png" "$out/cells.png"
+    seqtool inspect runs/cell-rnn runs/cell-gru runs/cell-lstm plot="$scratch/cells"
+    cp "$scratch/cells/learning_curves.png" "$out/cells.png"
 }
 
 sequence_to_sequence() {
     local name
     for name in attention transformer fixed; do
-        trained "long-$name" experiment="long_$name"
+        train "long-$name" experiment="long_$name"
     done
     for name in attention transformer; do
         [ -e "runs/long-$name/$name.es" ] || seqtool eval checkpoint="runs/long-$name" \
             output="runs/long-$name/$name.es" beam=1 ter=false
     done
-    seqtool eval checkpoint=runs/long-fixed beam=1 ter=false "length_bins=[20,40,60,80]" plot="$made/length" \
+    seqtool eval checkpoint=runs/long-fixed beam=1 ter=false "length_bins=[20,40,60,80]" plot="$scratch/length" \
         beside=runs/long-attention/attention.es,runs/long-transformer/transformer.es
-    cp "$made/length/bleu_by_length.png" "$out/bleu_by_length.png"
+    cp "$scratch/length/bleu_by_length.png" "$out/bleu_by_length.png"
 }
 
-translated() { # RUN PICTURE: the alignment of one sentence
-    echo "I have a big cat but a small house." | seqtool translate checkpoint="runs/$1" plot="$made/$1" end=true
-    cp "$made/$1/alignment-0001.png" "$out/$2.png"
+draw_alignment() { # RUN PICTURE: the alignment of one sentence
+    echo "I have a big cat but a small house." | seqtool translate checkpoint="runs/$1" plot="$scratch/$1" end=true
+    cp "$scratch/$1/alignment-0001.png" "$out/$2.png"
 }
 
 attention() {
-    trained first experiment=quickstart
-    translated first attention
+    train first experiment=quickstart
+    draw_alignment first attention
 }
 
 transformers() {
-    trained transformer experiment=toy_transformer
-    translated transformer transformer_attention
+    train transformer experiment=toy_transformer
+    draw_alignment transformer transformer_attention
 }
 
-captioned() { # RUN PICTURE SETTING…: where the words of one scene's caption looked
+draw_attention() { # RUN PICTURE SETTING…: where the words of one scene's caption looked
     local run=$1 picture=$2
     shift 2
-    seqtool caption checkpoint="runs/$run" images=data/scenes/test/00007.png plot="$made/$run" length_penalty=none "$@"
-    cp "$made/$run/caption-0001-00007.png" "$out/$picture.png"
+    seqtool caption checkpoint="runs/$run" images=data/scenes/test/00007.png plot="$scratch/$run" length_penalty=none "$@"
+    cp "$scratch/$run/caption-0001-00007.png" "$out/$picture.png"
 }
 
-captioner() { # NAME SETTING…
-    trained "$@" train.minutes=20 precision="${PRECISION:-fp32}"
+train_captioner() { # NAME SETTING…
+    train "$@" train.minutes=20 precision="${PRECISION:-fp32}"
 }
 
 pictures_to_words() {
-    captioner scenes experiment=scenes_soft
-    captioned scenes pictures_to_words
+    train_captioner scenes experiment=scenes_soft
+    draw_attention scenes pictures_to_words
 }
 
 hard_attention() {
-    captioner scenes experiment=scenes_soft
-    captioner hard experiment=scenes_hard
-    captioner printed experiment=scenes_hard_printed
-    captioned hard hard_attention hard_attention=argmax
-    seqtool inspect runs/hard runs/printed plot="$made/curves"
-    cp "$made/curves/learning_curves.png" "$out/hard_attention_curves.png"
+    train_captioner scenes experiment=scenes_soft
+    train_captioner hard experiment=scenes_hard
+    train_captioner printed experiment=scenes_hard_printed
+    draw_attention hard hard_attention hard_attention=argmax
+    seqtool inspect runs/hard runs/printed plot="$scratch/curves"
+    cp "$scratch/curves/learning_curves.png" "$out/hard_attention_curves.png"
     local run
     for run in scenes hard printed; do # the page's table
         python scripts/evaluate_scenes.py checkpoint="runs/$run" length_penalty=none
@@ -106,7 +106,7 @@ hard_attention() {
 }
 
 search_and_scores() { # the page's table
-    trained young experiment=quickstart train.minutes=1
+    train young experiment=quickstart train.minutes=1
     local penalty beam
     for penalty in average none; do
         for beam in 1 2 5 20; do
@@ -117,8 +117,8 @@ search_and_scores() { # the page's table
 }
 
 screenshots() { # of the demo and of a report: needs Chromium and Playwright
-    trained first experiment=quickstart
-    captioner scenes experiment=scenes_soft
+    train first experiment=quickstart
+    train_captioner scenes experiment=scenes_soft
     python scripts/development/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
     python scripts/development/make_gif.py --output "$out/demo.gif"
 }

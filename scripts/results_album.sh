@@ -11,7 +11,7 @@ shift
 mkdir -p results/album runs/album
 
 captions() { # LIST NUMBER: the captions of the first photos of a list
-    head -n "$2" "$flickr8k/$1" | tr -d '\r' | awk -F'[#\t]' 'NR == FNR { wanted[$1] = 1; next } $1 in wanted' - "$flickr8k/Flickr8k.token.txt"
+    head -n "$2" "$flickr8k/$1" | tr -d '\r' | awk -F'[#\t]' 'NR == FNR { photos[$1] = 1; next } $1 in photos' - "$flickr8k/Flickr8k.token.txt"
 }
 
 captions Flickr_8k.devImages.txt 300 > runs/album/dev.txt

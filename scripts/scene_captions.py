@@ -50,8 +50,8 @@ class Kind:
     word: int
 
     @property
-    def named(self) -> Fact:
-        """Shape, colour and number, which all references name."""
+    def fact(self) -> Fact:
+        """Its shape, colour and number, which all references name."""
         return self.shape, self.colour, self.count
 
     def items(self, scene: Scene) -> list[Item]:
@@ -89,7 +89,7 @@ def parse(caption: str) -> Description | None:
     """The content of the caption; None if the grammar cannot generate it."""
     tokens = words_and_punctuation(caption)
     kinds: list[Kind] = []
-    frame: list[str] = []  # the words between noun phrases, and their placeholders
+    frame: list[str] = []  # the words between the noun phrases, with PHRASE in place of each phrase
     i = 0
     while i < len(tokens):
         kind = _read_kind(tokens, i)
@@ -137,16 +137,16 @@ class _Pattern:
 @cache
 def _patterns() -> dict[str, _Pattern]:
     """The patterns of all frames with all places and relations, by their texts."""
-    wheres: dict[str, tuple[Place | None, str | None]] = {text: (place, None) for text, place in PLACES.items()}
-    wheres |= {f"{text} {PHRASE}": (None, name) for text, name in RELATIONS.items()}
-    wheres[f"{BETWEEN} {PHRASE} and {PHRASE}"] = (None, BETWEEN)
+    positions: dict[str, tuple[Place | None, str | None]] = {text: (place, None) for text, place in PLACES.items()}
+    positions |= {f"{text} {PHRASE}": (None, name) for text, name in RELATIONS.items()}
+    positions[f"{BETWEEN} {PHRASE} and {PHRASE}"] = (None, BETWEEN)
     patterns = {}
     for frame in (*FRAMES, *FRAMES_WITH_POSITION):
-        for where, (place, relation) in wheres.items() if frame in FRAMES_WITH_POSITION else [("", (None, None))]:
+        for position, (place, relation) in positions.items() if frame in FRAMES_WITH_POSITION else [("", (None, None))]:
             for be in ("is", "are"):
-                text = frame.format(PHRASE, be=be, where=where)
-                last = frame.startswith("{where}")
-                patterns[text] = _Pattern(place, relation, be if "{be}" in frame else None, last)
+                text = frame.format(PHRASE, be=be, where=position)
+                subject_last = frame.startswith("{where}")
+                patterns[text] = _Pattern(place, relation, be if "{be}" in frame else None, subject_last)
     return patterns
 
 
@@ -167,29 +167,29 @@ def is_true(caption: str, scene: Scene) -> bool:
     return description.relation is None or is_related(description.relation, items)
 
 
-def named(caption: str) -> set[Fact]:
-    """The facts in a caption: its kinds as (shape, colour, number), and their relation, whichever kind is the subject.
+def find_facts(caption: str) -> set[Fact]:
+    """Return the facts in a caption: its kinds as (shape, colour, number), and their relation in one direction.
 
     Sizes and places are left out, since references may omit them. The set is empty if the caption cannot be parsed.
     """
     description = parse(caption)
     if description is None:
         return set()
-    first, *others = (kind.named for kind in description.kinds)
-    facts: set[Fact] = {first, *others}
+    subject, *objects = (kind.fact for kind in description.kinds)
+    facts: set[Fact] = {subject, *objects}
     if description.relation == BETWEEN:
-        facts.add((BETWEEN, first, frozenset(others)))
+        facts.add((BETWEEN, subject, frozenset(objects)))
     elif description.relation in ("right", "below"):
-        facts.add((INVERSE[description.relation], others[0], first))
+        facts.add((INVERSE[description.relation], objects[0], subject))
     elif description.relation is not None:
-        facts.add((description.relation, first, others[0]))
+        facts.add((description.relation, subject, objects[0]))
     return facts
 
 
 def recall(caption: str, references: Iterable[str]) -> float:
     """The share of the facts in the references that are also in the caption."""
-    expected = set().union(*map(named, references))
-    return len(expected & named(caption)) / len(expected)
+    reference_facts = set().union(*map(find_facts, references))
+    return len(reference_facts & find_facts(caption)) / len(reference_facts)
 
 
 def object_words(caption: str, scene: Scene) -> list[tuple[int, list[Box]]]:

@@ -2,9 +2,9 @@
 
     python tests/commands.py DIE_AT '[["float64", "train", "run=a"], …]'
 
-Each command line is preceded by the dtype of its parameters. The second process is killed once, at step DIE_AT; 0 kills
-none. A process that succeeds must leave no thread of the process group (Gloo), since such a thread occasionally aborts
-a process that has finished its work.
+Each command line is preceded by the dtype of its parameters. The second process is killed once, at step DIE_AT, unless
+that is 0. A process that succeeds must leave no thread of the process group (Gloo), since such a thread occasionally
+aborts a process that has finished its work.
 """
 
 import atexit

@@ -43,13 +43,13 @@ def check_shapes() -> None:
 
 @pytest.fixture(autouse=True)
 def gpu(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Pretend that there is a GPU for tests marked `gpu`, if there is no real one."""
+    """Simulate a GPU for tests marked `gpu`, if there is no real one."""
     if request.node.get_closest_marker("gpu") is None or torch.cuda.is_available():
         yield
-    elif (reason := pretended_gpu.unknown()) is not None:
+    elif (reason := pretended_gpu.reason_unavailable()) is not None:
         pytest.skip(reason)
     else:
-        with pretended_gpu.pretended():
+        with pretended_gpu.simulate_gpu():
             yield
 
 

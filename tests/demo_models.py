@@ -39,7 +39,7 @@ def train_all(directory: Path) -> None:
         assert run("train", *COMMON, *texts, "train.steps=2", "run=text") == 0
 
 
-def alone(make_coroutine: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_in_new_thread(make_coroutine: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a coroutine in a new thread, because Playwright leaves an event loop running in the main thread."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(make_coroutine())).result()

@@ -102,7 +102,7 @@ class Growing(nn.Module):
 
 
 class Stepping:
-    """The same model, but it prefills step by step."""
+    """A model that prefills step by step, by the contract's default `prefill`."""
 
     prefill = EncoderDecoder.prefill
 

@@ -1,4 +1,4 @@
-"""A pretended GPU: its tensors claim to be on cuda:0, while their numbers are on the CPU.
+"""A simulated GPU: its tensors claim to be on cuda:0, while their numbers are on the CPU.
 
 The tests marked `gpu` use it where there is no real GPU, and so notice operations that a GPU would refuse. Autograd,
 autocast and every `x.is_cuda` behave as on a GPU. As there, the following raise errors: operands on two devices,
@@ -33,20 +33,20 @@ MOVES = ("copy_", "_to_copy", "set_", "_pad_packed_sequence", "_pack_padded_sequ
 RECURRENCES = (torch.lstm, torch.gru, torch.rnn_tanh)
 
 
-def unknown() -> str | None:
-    """The reason why a GPU cannot be pretended here, or None."""
+def reason_unavailable() -> str | None:
+    """The reason why a GPU cannot be simulated here, or None."""
     version = tuple(map(int, torch.__version__.split(".")[:2]))
     if not OLDEST_TORCH <= version <= NEWEST_TORCH:
-        return f"the pretended GPU knows torch {OLDEST_TORCH} to {NEWEST_TORCH}, and this is torch {torch.__version__}"
+        return f"the simulated GPU knows torch {OLDEST_TORCH} to {NEWEST_TORCH}, and this is torch {torch.__version__}"
     if sys.platform != "linux":
-        return "a GPU is pretended on Linux only"
+        return "a GPU is simulated on Linux only"
     if torch.version.cuda is not None and not (LIBRARY.exists() and "hasPrimaryContext" in HEADER.read_text("utf-8")):
         return "this torch asks for a GPU's context in another way"
     return None
 
 
 class Cuda(Tensor):
-    """A tensor on the pretended GPU; `inner` is the tensor on the CPU that holds its numbers."""
+    """A tensor on the simulated GPU; `inner` is the tensor on the CPU that holds its numbers."""
 
     inner: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -54,7 +54,7 @@ class Cuda(Tensor):
     @staticmethod
     def __new__(cls, inner: Tensor) -> "Cuda":
         if inner.dtype == torch.float64 and not _gpus[-1].has_float64:
-            raise TypeError("The pretended GPU has no float64.")
+            raise TypeError("The simulated GPU has no float64.")
         with torch.inference_mode(False):  # views of parameters must not become inference tensors
             wrapper = Tensor._make_wrapper_subclass(
                 cls,
@@ -76,7 +76,7 @@ class Cuda(Tensor):
         return f"Cuda({self.inner})"
 
     def __reduce_ex__(self, protocol: int) -> Any:
-        raise RuntimeError("A tensor of the pretended GPU would be pickled.")
+        raise RuntimeError("A tensor of the simulated GPU would be pickled.")
 
 
 _gpus: list["Gpu"] = []
@@ -85,7 +85,7 @@ if Cuda not in _foreach_utils._foreach_supported_types:
 
 
 class Gpu:
-    """The pretended GPU: the state of its random numbers, and `run`, which runs an operation on the CPU."""
+    """The simulated GPU: the state of its random numbers, and `run`, which runs an operation on the CPU."""
 
     def __init__(self, has_float64: bool) -> None:
         self.has_float64 = has_float64
@@ -127,7 +127,7 @@ class Gpu:
 
     @contextlib.contextmanager
     def _random_state(self) -> Iterator[None]:
-        """Within the context, draw random numbers from the state of the pretended GPU."""
+        """Within the context, draw random numbers from the state of the simulated GPU."""
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.state)
             yield
@@ -289,13 +289,13 @@ def _let_autograd_run() -> None:
 
 
 @contextlib.contextmanager
-def pretended(*, has_float64: bool = True) -> Iterator[Gpu]:
+def simulate_gpu(*, has_float64: bool = True) -> Iterator[Gpu]:
     """Within the context, torch has one GPU."""
     gpu = Gpu(has_float64)
     _let_autograd_run()
     answers: dict[str, Any] = {
         **{"is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0},
-        **{"_lazy_init": lambda: None, "is_initialized": lambda: True, "get_device_name": lambda *_: "pretended GPU"},
+        **{"_lazy_init": lambda: None, "is_initialized": lambda: True, "get_device_name": lambda *_: "simulated GPU"},
         **{"manual_seed": gpu.seed, "manual_seed_all": gpu.seed, "get_rng_state": lambda *_: gpu.state.clone()},
         **{"set_rng_state": lambda state, *_: setattr(gpu, "state", state.clone()), "set_device": lambda _: None},
         **{

@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(directory: Path, *, takes_ranges: bool = True) -> Iterator[FileServer]:
+def serve_files(directory: Path, *, takes_ranges: bool = True) -> Iterator[FileServer]:
     """Within the context, serve a directory in a thread."""
     with FileServer(directory, takes_ranges=takes_ranges) as server:
         threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01), daemon=True).start()

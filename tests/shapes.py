@@ -1,4 +1,4 @@
-"""Checks the shapes in signatures with beartype while the tests run (see conftest.py)."""
+"""Check the shapes in signatures with beartype while the tests run (see conftest.py)."""
 
 from collections.abc import Callable
 from functools import cache, wraps

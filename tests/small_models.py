@@ -159,15 +159,15 @@ CAPTIONERS: dict[str, Callable[[], ImageCaptioner[Any]]] = {
 
 def make_model(name: str, seed: int = 0, scale: float = 2.0) -> EncoderDecoder[Any]:
     torch.manual_seed(seed)
-    return _initialised(MODELS[name](), scale)
+    return _initialise(MODELS[name](), scale)
 
 
 def make_captioner(name: str, seed: int = 0, scale: float = 2.0) -> ImageCaptioner[Any]:
     torch.manual_seed(seed)
-    return _initialised(CAPTIONERS[name](), scale)
+    return _initialise(CAPTIONERS[name](), scale)
 
 
-def of_fast_parts(model: Any, device: str = "cpu") -> Any:
+def copy_with_fast_parts(model: Any, device: str = "cpu") -> Any:
     """Return the same model built of the fast parts for a device; parts for a GPU also run on a CPU."""
     fast = type(model)(**model.built_with | {"parts": parts_for(torch.device(device))})
     fast.to(model.target_embedding.weight).load_state_dict(model.state_dict())
@@ -187,7 +187,7 @@ def random_images(count: int, *, seed: int) -> Annotations:
     return Annotations(torch.randn(count, LOCATIONS, DIMENSION, generator=generator).half())
 
 
-def _initialised(model: Any, scale: float) -> Any:
+def _initialise(model: Any, scale: float) -> Any:
     """Initialise a model with weights so large that its states differ."""
     initialise(model, "default")
     with torch.no_grad():

@@ -21,7 +21,7 @@ import pytest
 import torch
 import yaml
 from fuzz import repair
-from mutations import RAW, Bomb, bomb, dumped
+from mutations import RAW, Bomb, bomb, dump_json
 from PIL import Image
 from small_models import BAHDANAU, ENCODER, SHOW_ATTEND_TELL
 
@@ -643,19 +643,19 @@ def test_places_that_are_read_only_are_refused(
 ) -> None:
     """The message names the setting, or the file in full. chmod is no advice if the file system is read-only."""
     (directory / "translator" / "metrics.jsonl").touch()
-    place = directory / "place"
-    place.mkdir()
-    (place / "old").touch()
+    closed = directory / "closed"
+    closed.mkdir()
+    (closed / "old").touch()
     access, setting = os.access, command.split()[-1]
-    monkeypatch.setattr(os, "access", lambda path, mode: "place" not in str(path) and access(path, mode))
+    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in str(path) and access(path, mode))
     for flags, reason in ((os.ST_RDONLY, "read-only file system"), (0, "permission denied (chmod u+w ")):
         monkeypatch.setattr(os, "statvfs", lambda _, flags=flags: SimpleNamespace(f_flag=flags))
         for name in ("new", "old") if kind == "file" else ("new",):
-            message = refusal(capsys, f"{command}place/{name}")
-            subjects = (f"{place}/{name}", f"{setting}place/{name}", f"{setting}{place}/{name}")
+            message = refusal(capsys, f"{command}closed/{name}")
+            subjects = (f"{closed}/{name}", f"{setting}closed/{name}", f"{setting}{closed}/{name}")
             assert message.startswith(tuple(f"{subject} cannot be written: {reason}" for subject in subjects))
             assert message.startswith(setting) == (kind == "directory") and message.endswith(f"; name another {kind}.")
-    assert [path.name for path in place.iterdir()] == ["old"] and not (directory / "cache").exists()
+    assert [path.name for path in closed.iterdir()] == ["old"] and not (directory / "cache").exists()
 
 
 def test_a_complete_cache_may_be_read_only(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -806,7 +806,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     """Change the record of a checkpoint, and update its manifest."""
     record = json.loads((path / "checkpoint.json").read_bytes())
     change(record)
-    (path / "checkpoint.json").write_bytes(dumped(record))
+    (path / "checkpoint.json").write_bytes(dump_json(record))
     repair(path)
 
 

@@ -343,14 +343,14 @@ def test_eval_scores_a_checkpoint(directory: Path, capsys: Capture) -> None:
     assert run("eval", "checkpoint=runs/soft", *settings) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["bleu1"] > 0.9 and scores["bleu4"] > 0.8
-    written = [result["image_id"] for result in json.loads(Path("written.json").read_text())]
-    assert 5 < len(written) == len(set(written)) < 20  # a tenth of the photos, chosen by their names
+    image_ids = [result["image_id"] for result in json.loads(Path("written.json").read_text())]
+    assert 5 < len(image_ids) == len(set(image_ids)) < 20  # a tenth of the photos, chosen by their names
     assert run("eval", "checkpoint=runs/soft", "split=test", "sources=a.txt", "device=cpu") == 2
     assert "sources= means nothing for captions." in capsys.readouterr().err
 
 
 def test_eval_reports_the_likelihood_of_references(directory: Path, capsys: Capture) -> None:
-    """Hard attention has a lower bound and an estimate above it; soft attention has log p. Repeating gives the same."""
+    """Hard attention has a lower bound and an estimate above it; soft attention has log p. Repeated calls agree."""
     train_hard = ["train", *DATA, TRAIN, *HARD, "model.soft_share=0.5", "run=draws", "train.epochs=2"]
     assert run(*train_hard) == 0
     settings = ["split=train", "bound=4", "bootstrap=2", "beam=1", "device=cpu", "format=json"]

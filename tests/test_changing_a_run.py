@@ -44,7 +44,7 @@ def train(*settings: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a run of every kind, each trained for one step."""
     directory = tmp_path_factory.mktemp("changing")
     previous_directory = Path.cwd()
@@ -91,11 +91,11 @@ def test_the_suggested_command_starts_a_new_run(
     run: str,
     changes: list[str],
     listed: str,
-    trained: Path,
+    trained_runs: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(trained)
+    monkeypatch.chdir(trained_runs)
     message = refusal(capsys, f"run={run}", "train.resume=true", *changes)
     pronoun = "them" if len(changes) > 1 and run != "preset" else "it"
     start = f"seqtool: Run runs/{run} was started with other settings of {listed}: a resumed run keeps them. "
@@ -125,9 +125,9 @@ def test_the_suggested_command_starts_a_new_run(
     ],
 )
 def test_no_command_is_suggested_if_the_weights_do_not_fit(
-    run: str, changes: str, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: str, changes: str, trained_runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(trained)
+    monkeypatch.chdir(trained_runs)
     message = refusal(capsys, f"run={run}", "train.resume=true", *changes.split())
     assert message.startswith(f"seqtool: Run runs/{run} was started with other settings of ")
     assert re.search(r": a resumed run keeps them\. Leave (it|them) out, or start a new run\.$", message)
@@ -146,27 +146,29 @@ def test_unknown_settings_of_a_resumed_run_are_refused(
     run: str,
     change: str,
     suggestion: str,
-    trained: Path,
+    trained_runs: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Settings are compared with those of the run, not with those of the default model."""
-    monkeypatch.chdir(trained)
+    monkeypatch.chdir(trained_runs)
     message = refusal(capsys, f"run={run}", "train.resume=true", change)
     assert message.startswith(f"seqtool: Unknown setting '{change.partition('=')[0]}'{suggestion}")
 
 
-def test_schedule_settings_change_without_naming_the_schedule(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(trained)
+def test_schedule_settings_change_without_naming_the_schedule(
+    trained_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trained_runs)
     assert train("run=preset", "train.resume=true", "schedule.patience=7", "train.steps=2") == 0
     schedule = checkpoint.find("runs/preset/last").config["schedule"]
     assert schedule == {"name": "halve_on_plateau", "patience": 7, "warmup": 0}
 
 
 def test_other_data_are_refused_with_a_command_that_works(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trained_runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(trained)
+    monkeypatch.chdir(trained_runs)
     Path("b.de").write_text("a b\nb c\n")
     message = refusal(capsys, "run=text", "train.resume=true", "train.steps=3", "data.train=b.de")
     assert "The data changed since runs/text/checkpoints/step-0000001 was saved (data.train=b.de): " in message

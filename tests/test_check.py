@@ -19,7 +19,7 @@ USUAL = [case for case in CASES if case.scale == 1]
 
 
 @pytest.fixture(autouse=True)
-def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
@@ -31,7 +31,7 @@ def run(line: str) -> int:
     return cli.run(line.split(), config_directory())
 
 
-# What is right.
+# Right answers
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -44,12 +44,12 @@ def test_the_textbook_solution_equals_the_code_of_the_package(name: str) -> None
 
 @pytest.mark.parametrize("solution", right.CATALOGUE)
 def test_a_right_answer_is_accepted(solution: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exercise, place = right.CATALOGUE[solution], f"exercises.right.{solution}"
-    checking.check(OmegaConf.create({"answer": [exercise, place]}))
-    assert capsys.readouterr().out == f"Right: {place} gives what {exercise} asks for.\n"
+    exercise, answer = right.CATALOGUE[solution], f"exercises.right.{solution}"
+    checking.check(OmegaConf.create({"answer": [exercise, answer]}))
+    assert capsys.readouterr().out == f"Right: {answer} gives what {exercise} asks for.\n"
 
 
-# What is wrong.
+# Wrong answers
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -89,7 +89,7 @@ def test_a_wrong_answer_is_told_its_mistake(catalogue: object, solution: str) ->
     assert len(difference.what) < 300 and "\n" not in difference.what
 
 
-# What is printed.
+# Output
 
 MINE = """
 import torch
@@ -133,7 +133,7 @@ class Plain: ...
 
 
 @pytest.fixture
-def mine(there: None) -> None:
+def mine(working_directory: None) -> None:
     Path("mine.py").write_text(MINE)
     Path("broken.py").write_text("def dot(queries, annotations:\n    return 1\n")
     Path("needs.py").write_text("import torch\nx = torch.zeros(2)[3]\n")
@@ -255,8 +255,8 @@ def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs/exercises.md").read_text("utf-8")
     Path("mine.py").write_text(page.partition("```python\n")[2].partition("```")[0])
     assert run("check additive mine.additive") == 2
-    printed = "".join(capsys.readouterr())
-    assert all(f"    {line}\n" in page for line in printed.splitlines())
+    output = "".join(capsys.readouterr())
+    assert all(f"    {line}\n" in page for line in output.splitlines())
 
 
 def test_numbers_are_the_same_in_every_process() -> None:

@@ -26,7 +26,7 @@ RECURRENT = [name for name in (*MODELS, *CAPTIONERS) if "transformer" not in nam
 
 @pytest.fixture
 def chosen_devices(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
-    """The devices that became torch's current GPU, on a pretended machine with two GPUs."""
+    """The devices that became torch's current GPU, on a simulated machine with two GPUs."""
     devices: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -145,7 +145,7 @@ def test_an_unknown_device_is_refused_with_the_choices() -> None:
         choose_device("gpu")
 
 
-@pytest.mark.skipif(pretended_gpu.unknown() is not None, reason=str(pretended_gpu.unknown()))
+@pytest.mark.skipif(pretended_gpu.reason_unavailable() is not None, reason=str(pretended_gpu.reason_unavailable()))
 @pytest.mark.parametrize("name", RECURRENT)
 def test_gradient_flow_is_measured_without_float64_on_the_device(name: str) -> None:
     """Apple's GPUs lack float64; the results must equal those on the CPU."""
@@ -155,7 +155,7 @@ def test_gradient_flow_is_measured_without_float64_on_the_device(name: str) -> N
     else:
         model, batch = make_captioner(name), Batch(random_images(3, seed=1), target, torch.arange(3), 0)
     expected = flow(model, batch)
-    with pretended_gpu.pretended(has_float64=False):
+    with pretended_gpu.simulate_gpu(has_float64=False):
         actual = flow(model.to("cuda"), batch.to(torch.device("cuda")))
     for kind in ("gradients", "singular_values"):
         assert str(actual[kind].keys()) == str(expected[kind].keys())

@@ -42,9 +42,9 @@ def value(words: list[str], name: str) -> str | None:
 
 
 def with_settings(words: list[str], *settings: str) -> list[str]:
-    """The command line with other settings, each instead of the page's."""
-    changed = {setting.split("=")[0] for setting in settings}
-    return [*(word for word in words if word.split("=")[0] not in changed), *settings]
+    """The command line with these settings, which replace those of the page."""
+    names = {setting.split("=")[0] for setting in settings}
+    return [*(word for word in words if word.split("=")[0] not in names), *settings]
 
 
 @cache
@@ -53,8 +53,8 @@ def corpus(choices: tuple[str, ...]) -> type:
     return get_class(configuration(["train", *choices])["data"]["_target_"])
 
 
-def trainings() -> Iterator[list[str]]:
-    """The command lines that train on built-in data, each with few examples and two steps, and a name of its own."""
+def training_commands() -> Iterator[list[str]]:
+    """Yield the command lines that train on built-in data, with few examples, two steps and different run names."""
     runs: set[str] = set()
     for words in {line: words for _, line, words in EXAMPLES if words[0] == "train"}.values():
         if value(words, "data.train") or value(words, "train.resume"):
@@ -69,8 +69,8 @@ def trainings() -> Iterator[list[str]]:
         yield brief
 
 
-def others() -> Iterator[list[str]]:
-    """The other command lines whose files and runs exist when they are reached, with short outputs."""
+def other_commands() -> Iterator[list[str]]:
+    """Yield the other command lines, with short outputs, if their files and runs exist by then."""
     for words in {line: words for _, line, words in EXAMPLES if words[0] not in ("train", "prepare", "demo")}.values():
         if words[0] == "translate" and value(words, "input") is None:
             words = [*words, "input=new.en"]  # pages write the text before a pipe
@@ -98,7 +98,7 @@ def test_commands_on_built_in_data_work(tmp_path: Path, monkeypatch: pytest.Monk
     for name, text in FILES.items():
         Path(name).write_text(text, encoding="utf-8")
     failed, count = [], 0
-    for words in chain(trainings(), others()):
+    for words in chain(training_commands(), other_commands()):
         count += 1
         if cli.run(words, config_directory()) != 0:
             failed.append(" ".join(words))

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import uvicorn
-from demo_models import alone, run
+from demo_models import run, run_in_new_thread
 from PIL import Image
 from safetensors.torch import load_file
 from starlette.exceptions import HTTPException
@@ -310,7 +310,7 @@ def test_uploaded_and_built_in_images_are_captioned(directory: Path, capsys: Cap
         assert too_many.status == 400
         large = server.call("POST", "/api/caption", *form([(f"{i}.png", LARGEST_IMAGE) for i in range(2)], {}))
         assert large.status == 200 and len(large.json["captions"]) == 2
-        for refused in mutated_forms(server, file.read_bytes(), 60, seed=0):
+        for refused in send_mutated_forms(server, file.read_bytes(), 60, seed=0):
             assert refused.status in (200, 400)
         assert server.memory() < memory_before + 300
         body, headers = form([("x.png", file.read_bytes())], {})
@@ -560,13 +560,13 @@ def test_a_token_is_required_if_other_machines_can_connect(directory: Path) -> N
 def test_mutated_requests_do_no_harm(server: Server) -> None:
     """Each of 300 requests gets a clear answer, and the server still works afterwards."""
     memory_before = server.memory()
-    statuses = [answer.status for answer in mutated(server, 300, seed=0)]
+    statuses = [answer.status for answer in send_mutated_requests(server, 300, seed=0)]
     assert set(statuses) <= {200, 400, 401, 403, 404, 405, 408, 411, 413, 421} and 400 in statuses
     assert server.memory() < memory_before + 300
     assert server.post("/api/translate", {"sentences": ["I have a cat."]}).status == 200
 
 
-def mutated(server: Server, count: int, *, seed: int) -> Iterator[Answer]:
+def send_mutated_requests(server: Server, count: int, *, seed: int) -> Iterator[Answer]:
     """Yield the answers to requests in which some bytes were changed, removed, repeated or inserted."""
     generator = random.Random(seed)
     requests_by_path = {
@@ -582,7 +582,7 @@ def mutated(server: Server, count: int, *, seed: int) -> Iterator[Answer]:
         yield _checked_answer(server, path, _mutate(json.dumps(requests_by_path[path]).encode(), generator), {})
 
 
-def mutated_forms(server: Server, picture: bytes, count: int, *, seed: int) -> Iterator[Answer]:
+def send_mutated_forms(server: Server, picture: bytes, count: int, *, seed: int) -> Iterator[Answer]:
     """Yield the answers to mutated forms with an image; half of the mutations change only the image."""
     generator = random.Random(seed)
     fields = {"likeliest": 2, "weights": True, "picture": True, "settings": {"beam": 2}}
@@ -689,7 +689,7 @@ def test_a_port_in_use_is_reported(directory: Path, capsys: Capture) -> None:
 def test_memory_for_request_bodies_is_released(
     monkeypatch: pytest.MonkeyPatch, parts: list[int | None], end: Any
 ) -> None:
-    """It does not matter whether a request is answered, too large, refused, cancelled, too slow or raises an error."""
+    """This holds for requests that are answered, too large, refused, cancelled, too slow, or that raise an error."""
     for name, value in (("MAX_HELD_BYTES", 350), ("SMALL_BODY_BYTES", 100), ("BODY_SECONDS", 0.1)):
         monkeypatch.setattr(guards, name, value)
     bodies, remaining = guards.Bodies(), list(parts)
@@ -710,7 +710,7 @@ def test_memory_for_request_bodies_is_released(
                 raise ValueError("a defect")
 
     try:
-        alone(read)
+        run_in_new_thread(read)
     except HTTPException as error:
         assert error.status_code == end
     except Exception as error:
@@ -736,7 +736,7 @@ def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatc
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
-    with serving(lambda _: app) as port, contextlib.ExitStack() as stack:
+    with serve_app(lambda _: app) as port, contextlib.ExitStack() as stack:
         silent, slow, answered, unread = (
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5)) for _ in range(4)
         )
@@ -753,7 +753,7 @@ def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatc
 
 
 @contextlib.contextmanager
-def serving(make: Callable[[int], Any]) -> Iterator[int]:
+def serve_app(make: Callable[[int], Any]) -> Iterator[int]:
     """Serve the application that `make` returns for a port of this process, and yield the port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

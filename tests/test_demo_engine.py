@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_models import alone
+from demo_models import run_in_new_thread
 from starlette.exceptions import HTTPException
 
 import seqtool
@@ -55,7 +55,7 @@ def ask_at_once(models: Sequence[Any], *items: WorkItem) -> list[Any]:
         results.extend((await asyncio.gather(first, *waiting, return_exceptions=True))[1:])
         engine.stop()
 
-    alone(ask)
+    run_in_new_thread(ask)
     return results
 
 
@@ -73,7 +73,7 @@ def test_requests_are_refused_if_the_model_cannot_be_loaded() -> None:
         assert (engine.state, engine.problem) == ("failed", "no memory is left")
         engine.stop()
 
-    alone(ask)
+    run_in_new_thread(ask)
 
 
 def test_the_queue_is_bounded_and_skips_cancelled_requests() -> None:
@@ -100,7 +100,7 @@ def test_the_queue_is_bounded_and_skips_cancelled_requests() -> None:
         assert answered == list(range(1, MAX_WAITING + 1))
         engine.stop()
 
-    alone(ask)
+    run_in_new_thread(ask)
 
 
 def test_requests_of_one_kind_are_answered_together() -> None:
@@ -153,7 +153,7 @@ def test_a_cancelled_request_does_not_disturb_its_group() -> None:
         assert await ask([1, 2, 3], 0, stop=True) == [cancelled] * 3
         assert groups == [[4, 5, 6], [1, 2, 3]]
 
-    alone(ask_twice)
+    run_in_new_thread(ask_twice)
 
 
 def test_only_failing_requests_of_a_group_are_refused(caplog: pytest.LogCaptureFixture) -> None:

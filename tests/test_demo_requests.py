@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_demo import form, png, serving
+from test_demo import form, png, serve_app
 
 import seqtool
 from seqtool.demo import requests
@@ -43,7 +43,7 @@ def ports(models: dict[str, Any]) -> Iterator[dict[str, int]]:
 
         def serve(run: str, **settings: Any) -> int:
             engine = Engine([lambda: models[run]])
-            return stack.enter_context(serving(lambda port: make_app(engine, port=port, **settings)))
+            return stack.enter_context(serve_app(lambda port: make_app(engine, port=port, **settings)))
 
         yield {
             **{run: serve(run, host="127.0.0.1", token=None) for run in RUNS},
@@ -61,13 +61,13 @@ def call(port: int, method: str, path: str, body: bytes | None = None, **headers
         connection.close()
 
 
-def nested(depth: int, brackets: tuple[str, str] = ("[", "]")) -> str:
+def nested_json(depth: int, brackets: tuple[str, str] = ("[", "]")) -> str:
     return brackets[0] * depth + "1" + brackets[1] * depth
 
 
 WRONG_FOR_EVERY_TYPE = [
-    *(nested(depth) for depth in (1, 2, 60, 500, 900)),
-    *(nested(depth, ('{"a":', "}")) for depth in (1, 60, 500)),
+    *(nested_json(depth) for depth in (1, 2, 60, 500, 900)),
+    *(nested_json(depth, ('{"a":', "}")) for depth in (1, 60, 500)),
     *("[]", "{}", '["a"]', "[null]", "[NaN]", '"\\u202e\\n"', json.dumps("x" * 5000), "9" * 4000, "-1e999", "NaN"),
 ]
 WRONG_VALUES = {
@@ -96,7 +96,9 @@ def test_values_of_wrong_types_get_a_short_message(
     for name in (*body, "settings", "model", "likeliest", "weights", "file"):
         fields = {key: value for key, value in body.items() if key != name}
         start = json.dumps(fields)[:-1] + (", " if fields else "")
-        bodies += [f'{start}"{name}": {value}}}' for value in (nested(500), nested(20), "9" * 4000, "NaN", "[]")]
+        bodies += [
+            f'{start}"{name}": {value}}}' for value in (nested_json(500), nested_json(20), "9" * 4000, "NaN", "[]")
+        ]
     for content in bodies:
         status, text = call(ports[run], "POST", f"/api/{kind}", content.encode())
         assert status == 400 and text.count("\n") == 1 and len(text) < 400, (content[:200], status, text[:500])
@@ -106,7 +108,7 @@ def test_values_of_wrong_types_get_a_short_message(
 
 
 def test_wrong_settings_in_a_form_get_a_short_message(ports: dict[str, int], caplog: pytest.LogCaptureFixture) -> None:
-    for settings in ({"beam": json.loads(nested(500))}, {"hard_attention": ["argmax"]}, {"beam": "2"}):
+    for settings in ({"beam": json.loads(nested_json(500))}, {"hard_attention": ["argmax"]}, {"beam": "2"}):
         content, headers = form([("a.png", png(4, 4))], {"settings": settings})
         status, text = call(ports["scenes"], "POST", "/api/caption", content, content_type=headers["content-type"])
         assert status == 400 and text.count("\n") == 1 and len(text) < 400

@@ -94,7 +94,7 @@ def test_the_interval_of_a_system_does_not_depend_on_its_role(files: Path, capsy
 
 
 def test_every_score_of_a_single_system_has_an_interval(files: Path, user_scores: None, capsys: Capture) -> None:
-    """The intervals are those beside a baseline; with bootstrap=0 there are none."""
+    """The intervals equal those of a comparison with a baseline; with bootstrap=0 there are none."""
     settings = [*FILES, "scores=user_scores.Words"]
     scores = evaluate(capsys, *settings)["system"]["scores"]
     assert [score["name"] for score in scores] == ["BLEU", "chrF2", "TER", "Words"]

@@ -26,18 +26,18 @@ def run(line: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("export")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("export")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
+        patch.chdir(directory)
         assert run(TRANSLATOR) == 0
         assert run("export runs/words output=words licence=CC-BY-4.0") == 0
-    return place
+    return directory
 
 
 @pytest.fixture(autouse=True)
-def there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
+def working_directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(directory)
 
 
 def test_an_exported_model_is_the_best_checkpoint_in_half_precision() -> None:
@@ -88,16 +88,16 @@ def test_its_card_says_what_it_is_and_may_be_edited(capsys: pytest.CaptureFixtur
     checkpoint.find("words")
 
 
-def test_no_file_names_a_directory_of_the_machine_that_trained_it(place: Path) -> None:
+def test_no_file_names_a_directory_of_the_machine_that_trained_it(directory: Path) -> None:
     """Absolute paths are replaced by the names of the files. A model whose data are gone has a card without sizes."""
     for name in ("a", "b"):
         Path(f"{name}.tsv").write_text("the cat\tdie Katze\nthe dog\tder Hund\n")
-    files = f"data=parallel data.train={place}/a.tsv data.valid={place}/b.tsv data.cache={place}/private"
+    files = f"data=parallel data.train={directory}/a.tsv data.valid={directory}/b.tsv data.cache={directory}/private"
     small = "model=sutskever model.embedding=8 model.hidden=8 train.steps=1 data.processes=1 device=cpu threads=1"
     assert run(f"train run=mine {files} {small}") == 0
     assert run("export runs/mine output=mine") == 0
     texts = [path.read_bytes().decode(errors="replace") for path in Path("mine").iterdir()]
-    assert not any(str(place) in text for text in texts)
+    assert not any(str(directory) in text for text in texts)
     config = checkpoint.find("mine").config
     assert (config["data"]["train"], config["data"]["valid"], config["data"]["cache"]) == ("a.tsv", "b.tsv", "private")
     card = Path("mine/card.md").read_text("utf-8")

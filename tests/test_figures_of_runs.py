@@ -43,8 +43,8 @@ def test_every_command_that_draws_takes_the_format(
     Path("in.en").write_text("the cat sees the dog\n")
     (name, *arguments), suffix = COMMANDS[command], command.split()[1]
     machine = [] if name in ("eval", "inspect") else ["device=cpu", "threads=1"]
-    written = [argument.format(tmp_path) for argument in arguments]
-    assert run(name, *written, *machine, f"plot={tmp_path / 'figures'}", f"figures={suffix}") == 0
+    paths = [argument.format(tmp_path) for argument in arguments]
+    assert run(name, *paths, *machine, f"plot={tmp_path / 'figures'}", f"figures={suffix}") == 0
     files = list((tmp_path / "figures").iterdir())
     assert files and all(file.suffix == f".{suffix}" for file in files)
     assert all(file.read_bytes().startswith(STARTS[suffix]) for file in files)
@@ -83,10 +83,10 @@ def test_a_run_has_one_colour_on_the_page_and_in_figures(
     assert len(panels) == 4 and colours == {(False, 0), (True, 1)}
     axes = [axes for figure in figures for axes in figure.axes]
     drawn = {
-        (str(line.get_label()).startswith("second"), to_hex(line.get_color())) for one in axes for line in one.lines
+        (str(line.get_label()).startswith("second"), to_hex(line.get_color())) for panel in axes for line in panel.lines
     }
     assert drawn == {(False, plots.COLOURS[0]), (True, plots.COLOURS[1])}
-    labels = [one.get_ylabel() for one in axes]
+    labels = [panel.get_ylabel() for panel in axes]
     assert "loss in nats per token\n(lower is better)" in labels and "TER (lower is better)" in labels
     assert panels[0]["title"] == "loss in nats per token\n(lower is better)"
     assert "TER (lower is better)" in [panel["label"] for panel in panels]
@@ -111,13 +111,13 @@ def test_a_short_logarithmic_axis_has_plain_labels(
     plots.learning_curves({"run": path}, tmp_path / "curves.png")
     (axes,) = figures[0].axes
     labels = [label for label in axes.get_yticklabels(which="both") if label.get_text()]
-    shown = [label.get_text() for label in labels if low <= label.get_position()[1] <= high]
-    assert 2 <= len(shown) == len(set(shown)) <= 8 and all(low <= float(text) <= high for text in shown)
+    texts = [label.get_text() for label in labels if low <= label.get_position()[1] <= high]
+    assert 2 <= len(texts) == len(set(texts)) <= 8 and all(low <= float(text) <= high for text in texts)
 
 
 def test_one_epoch_is_an_epoch(shown_runs: Path) -> None:
-    opened = checkpoint.find(shown_runs / "runs" / "text")
-    opened.progress.update(step=1, epoch=1)
-    assert facts(opened)["trained"].startswith("1 step, 1 epoch")
-    opened.progress.update(step=2_000, epoch=0)
-    assert facts(opened)["trained"].startswith("2,000 steps, 0 epochs")
+    text_checkpoint = checkpoint.find(shown_runs / "runs" / "text")
+    text_checkpoint.progress.update(step=1, epoch=1)
+    assert facts(text_checkpoint)["trained"].startswith("1 step, 1 epoch")
+    text_checkpoint.progress.update(step=2_000, epoch=0)
+    assert facts(text_checkpoint)["trained"].startswith("2,000 steps, 0 epochs")

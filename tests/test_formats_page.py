@@ -48,9 +48,9 @@ def test_the_page_names_every_field(
     Path("o.jsonl").unlink(missing_ok=True)
     arguments = WRITING[command].split()
     assert run(*arguments, *(["device=cpu", "threads=1"] if command != "frequencies" else [])) == 0
-    written = Path("o.jsonl").read_text() if Path("o.jsonl").exists() else capsys.readouterr().out
+    text = Path("o.jsonl").read_text() if Path("o.jsonl").exists() else capsys.readouterr().out
     is_lines = command != "frequencies" and "format=json " not in f"{WRITING[command]} "
-    records = [json.loads(line) for line in written.splitlines()] if is_lines else [json.loads(written)]
+    records = [json.loads(line) for line in text.splitlines()] if is_lines else [json.loads(text)]
     page = set(re.findall(r"`(\w+)`", PAGE.read_text("utf-8")))
     assert set(names(records)) <= page
 

@@ -1,6 +1,6 @@
 """Tests that a GPU gives the same results as the CPU. Some of them run on the CPU, too, so that they run everywhere.
 
-bash scripts/test.sh -m gpu; where there is no GPU, one is pretended (pretended_gpu.py).
+bash scripts/test.sh -m gpu; where there is no GPU, one is simulated (pretended_gpu.py).
 """
 
 import json
@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from small_models import (
     MODELS,
     VOCABULARY,
+    copy_with_fast_parts,
     make_captioner,
     make_model,
-    of_fast_parts,
     random_images,
     random_sentences,
 )
@@ -79,7 +79,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Model, Batch]:
 
 
 def copy_to(model: Model, device: torch.device) -> Model:
-    return of_fast_parts(model, device.type).to(device)
+    return copy_with_fast_parts(model, device.type).to(device)
 
 
 def gradients(model: Model, batch: Batch, device: torch.device, precision: str = "fp32") -> tuple[float, list[Tensor]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import CAPTIONERS, MODELS, make_captioner, make_model, of_fast_parts, random_images
+from small_models import CAPTIONERS, MODELS, copy_with_fast_parts, make_captioner, make_model, random_images
 from torch import Tensor
 
 from seqtool.data.batches import Batch, Streams, make_source, make_target
@@ -69,7 +69,7 @@ def test_gradients_survive_in_an_lstm_that_forgets_little() -> None:
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru", "gru_cho"])
 def test_norms_match_the_gradient_with_respect_to_the_state(cell: str) -> None:
     """Compare flow, which differentiates the graph of the whole text, with autograd from the state s_t onwards."""
-    model, batch = of_fast_parts(make_reader(cell, 6)).eval(), make_text(7, rows=1)
+    model, batch = copy_with_fast_parts(make_reader(cell, 6)).eval(), make_text(7, rows=1)
     flow_norms = flow(model, batch)["gradients"]["decoder.0"]
     for t in range(6):
         state = model(None, batch.inputs[:, : t + 1]).state.layers[0]
@@ -123,7 +123,7 @@ def test_every_recurrent_model_is_measured_and_left_unchanged(name: str) -> None
     else:
         model, batch = make_captioner(name), Batch(random_images(2, seed=1), target, np.arange(2), 8)
     before = copy.deepcopy(model.state_dict())
-    model = of_fast_parts(model).train()
+    model = copy_with_fast_parts(model).train()
     check(model)
     flows = flow(model, batch)
     has_separate_cell = isinstance(model, ShowAttendTell | Bahdanau)  # a cell outside the Recurrence modules

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import of_fast_parts
+from small_models import copy_with_fast_parts
 
 import seqtool
 from seqtool.cli import main as cli
@@ -48,7 +48,7 @@ def make_small_model(cell: str = "lstm", *, fast: bool = False, dropout: float =
     torch.manual_seed(0)
     model = LanguageModel(target_vocabulary=11, embedding=5, hidden=7, layers=2, cell=cell, dropout=dropout, tie="none")
     initialise(model, "default")
-    return (of_fast_parts(model) if fast else model).train(dropout > 0)
+    return (copy_with_fast_parts(model) if fast else model).train(dropout > 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -60,7 +60,7 @@ def test_soft_attention_gives_the_exact_log_p() -> None:
 
 
 def test_a_captions_draws_do_not_depend_on_other_captions() -> None:
-    """The same random numbers give the same bound beside other captions."""
+    """With the same random numbers, a caption has the same bound whatever other captions are in its batch."""
     model, captions = make_captioner("show_attend_tell-hard"), random_sentences(5, seed=2)
     a = model.annotations(random_images(5, seed=1))
     torch.manual_seed(3)

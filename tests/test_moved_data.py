@@ -154,8 +154,8 @@ def test_a_run_resumes_after_its_data_have_moved(
     moved = [setting.split("=") for setting in data if setting.startswith("data.") and name in setting]
     new_paths = [f"{key}={path.replace(name, str(parent / 'moved'))}" for key, path in moved]
     if data is TRANSLATION:
-        given = [path for path in new_paths if not path.startswith("data.test")]
-        assert run("train", "run=x", "train.resume=true", "train.steps=5", *given) == 2
+        train_paths = [path for path in new_paths if not path.startswith("data.test")]
+        assert run("train", "run=x", "train.resume=true", "train.steps=5", *train_paths) == 2
         assert "test.tsv does not exist. If it was moved too, add data.test=….\n" in capfd.readouterr().err
     assert run("train", "run=x", "train.resume=true", "train.steps=5", *new_paths) == 0
     assert checkpoint.newest(Path("runs/x")).progress["step"] == 5

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from serving import serving
+from serving import serve_files
 
 from seqtool.errors import InputError
 from seqtool.runtime import network
@@ -17,16 +17,16 @@ SIZE_AND_DIGEST = len(CONTENT), hashlib.sha256(CONTENT).hexdigest()
 
 
 @pytest.fixture
-def published(tmp_path: Path) -> Path:
+def published_directory(tmp_path: Path) -> Path:
     directory = tmp_path / "published"
     directory.mkdir()
     (directory / "a.gz").write_bytes(CONTENT)
     return directory
 
 
-def test_a_file_is_downloaded_whole(published: Path, tmp_path: Path) -> None:
+def test_a_file_is_downloaded_whole(published_directory: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.gz"
-    with serving(published) as server:
+    with serve_files(published_directory) as server:
         download_file(f"{server.address}a.gz", path, *SIZE_AND_DIGEST)
     assert path.read_bytes() == CONTENT and server.ranges == [None]
     assert list(path.parent.iterdir()) == [path]
@@ -34,11 +34,11 @@ def test_a_file_is_downloaded_whole(published: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("takes_ranges", [True, False])
 def test_an_interrupted_download_is_resumed(
-    published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_ranges: bool
+    published_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_ranges: bool
 ) -> None:
     """Only the missing bytes are fetched, or the whole file if the server does not take ranges."""
     path, partial = tmp_path / "a.gz", tmp_path / "a.gz.partial"
-    with serving(published, takes_ranges=takes_ranges) as server:
+    with serve_files(published_directory, takes_ranges=takes_ranges) as server:
         address = f"{server.address}a.gz"
         server.stall_after = 1_000
         with monkeypatch.context() as patch, pytest.raises(InputError) as error:
@@ -53,10 +53,10 @@ def test_an_interrupted_download_is_resumed(
 
 
 @pytest.mark.parametrize("partial", [b"x" * 1_000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 1)])
-def test_a_wrong_partial_file_is_replaced(published: Path, tmp_path: Path, partial: bytes) -> None:
+def test_a_wrong_partial_file_is_replaced(published_directory: Path, tmp_path: Path, partial: bytes) -> None:
     path = tmp_path / "a.gz"
     (tmp_path / "a.gz.partial").write_bytes(partial)
-    with serving(published) as server:
+    with serve_files(published_directory) as server:
         address = f"{server.address}a.gz"
         if len(partial) < len(CONTENT):
             with pytest.raises(InputError, match=r"/a\.gz is not the expected file: its SHA-256 is"):
@@ -74,11 +74,11 @@ def test_a_wrong_partial_file_is_replaced(published: Path, tmp_path: Path, parti
     ],
 )
 def test_unexpected_files_are_refused_and_removed(
-    published: Path, tmp_path: Path, content: bytes | None, clause: str
+    published_directory: Path, tmp_path: Path, content: bytes | None, clause: str
 ) -> None:
-    (published / "a.gz").unlink() if content is None else (published / "a.gz").write_bytes(content)
+    (published_directory / "a.gz").unlink() if content is None else (published_directory / "a.gz").write_bytes(content)
     directory = tmp_path / "downloads"
-    with serving(published) as server:
+    with serve_files(published_directory) as server:
         with pytest.raises(InputError) as error:
             download_file(f"{server.address}a.gz", directory / "a.gz", *SIZE_AND_DIGEST)
         assert str(error.value) == f"{server.address}a.gz {clause.format(directory)}"
@@ -118,10 +118,13 @@ def test_failed_downloads_of_libraries_are_reported_in_one_message() -> None:
     assert download.run(lambda: "done") == "done"
 
 
-def test_a_partial_file_of_a_longer_file_is_replaced(published: Path, tmp_path: Path) -> None:
+def test_a_partial_file_of_a_longer_file_is_replaced(published_directory: Path, tmp_path: Path) -> None:
     """The server has no bytes that could follow, so the file is fetched from the beginning."""
     (tmp_path / "a.gz.partial").write_bytes(CONTENT[:-1])
-    (published / "a.gz").write_bytes(b"x" * 100)
-    with serving(published) as server, pytest.raises(InputError, match=r"it has 100 bytes instead of 102,400\.$"):
+    (published_directory / "a.gz").write_bytes(b"x" * 100)
+    with (
+        serve_files(published_directory) as server,
+        pytest.raises(InputError, match=r"it has 100 bytes instead of 102,400\.$"),
+    ):
         download_file(f"{server.address}a.gz", tmp_path / "a.gz", *SIZE_AND_DIGEST)
     assert server.ranges == ["bytes=102399-", None]

@@ -268,7 +268,7 @@ def weights(run: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the command has trained runs/command."""
     directory = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
@@ -277,9 +277,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_training_from_python_is_training_by_the_command(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_from_python_is_training_by_the_command(trained_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights are equal to the bit, also of a second run of the same process; nothing global is changed."""
-    monkeypatch.chdir(trained)
+    monkeypatch.chdir(trained_runs)
     torch.manual_seed(5)
     before = process_state()
     first = seqtool.train("data=toy", run="first", **SMALL)  # type: ignore[arg-type]
@@ -288,7 +288,7 @@ def test_training_from_python_is_training_by_the_command(trained: Path, monkeypa
     assert len({weights(run.path) for run in (first, second, seqtool.Run("runs/command"))}) == 1
     assert weights(first.path) and repr(first) == "Run('runs/first')"
     assert [record["step"] for record in first.metrics] == [1, 2, 2, 3, 4, 4]
-    assert first.metrics[-1]["valid_loss"] == seqtool.Run(trained / "runs" / "command").metrics[-1]["valid_loss"]
+    assert first.metrics[-1]["valid_loss"] == seqtool.Run(trained_runs / "runs" / "command").metrics[-1]["valid_loss"]
     assert len(first.load(device="cpu").translate(["I have a cat."])) == 1  # type: ignore[union-attr]
     resumed = seqtool.train(run="first", train={"resume": True, "steps": 5})
     assert resumed.metrics[-1]["step"] == 5 and resumed.path == first.path
@@ -317,8 +317,8 @@ def test_training_from_python_refuses_what_the_command_refuses(
         seqtool.Run(tmp_path)
 
 
-def test_interrupting_training_leaves_a_run_to_resume(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(trained)
+def test_interrupting_training_leaves_a_run_to_resume(trained_runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained_runs)
     updated = MetricsLog.updated
 
     def interrupt(self: MetricsLog, progress: Any, rate: float) -> None:
@@ -364,8 +364,8 @@ def test_alignments_are_drawn_into_given_axes(models: dict[str, Any]) -> None:
         plt.close(figure)
 
 
-def test_runs_are_plotted_beside_each_other(trained: Path, tmp_path: Path) -> None:
-    run = seqtool.Run(trained / "runs" / "command")
+def test_runs_are_plotted_beside_each_other(trained_runs: Path, tmp_path: Path) -> None:
+    run = seqtool.Run(trained_runs / "runs" / "command")
     other = seqtool.Run(shutil.copytree(run.path, tmp_path / "other"))
     figure = run.plot(beside=[other])
     labels = [line.get_label() for line in figure.axes[0].lines]
@@ -389,7 +389,7 @@ def test_the_stored_outputs_are_small_and_without_errors() -> None:
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
 def test_the_cells_of_the_notebooks_run(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few steps and little data."""
+    """The cells run with few steps and little data."""
     if not (Path(seqtool.__file__).parent / "builtin").is_dir():
         pytest.skip("the built-in models are not in this checkout")
     monkeypatch.chdir(tmp_path)

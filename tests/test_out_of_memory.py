@@ -209,7 +209,7 @@ def test_the_demo_answers_with_a_message(error: Exception, monkeypatch: pytest.M
         responses.append(message)
 
     try:
-        demo_models.alone(lambda: app(scope, receive, send))
+        demo_models.run_in_new_thread(lambda: app(scope, receive, send))
     finally:
         engine.stop()
     assert responses[0]["status"] == 503 and responses[1]["body"].startswith(b"Out of memory: ask for less at once")

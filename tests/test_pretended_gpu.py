@@ -1,4 +1,4 @@
-"""Tests of the pretended GPU: it refuses what a GPU refuses, and otherwise computes what a CPU does."""
+"""Tests of the simulated GPU: it refuses what a GPU refuses, and otherwise computes what a CPU does."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,13 +11,14 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 pytestmark = pytest.mark.skipif(
-    pretended_gpu.unknown() is not None or torch.cuda.is_available(), reason="a real GPU, or none can be pretended"
+    pretended_gpu.reason_unavailable() is not None or torch.cuda.is_available(),
+    reason="there is a real GPU, or none can be simulated",
 )
 
 
 @pytest.fixture(autouse=True)
-def pretended() -> Iterator[None]:
-    with pretended_gpu.pretended():
+def simulated_gpu() -> Iterator[None]:
+    with pretended_gpu.simulate_gpu():
         yield
 
 
@@ -61,7 +62,7 @@ def test_calls_that_a_gpu_refuses_are_refused(name: str) -> None:
 
 def test_float64_is_refused_on_request() -> None:
     assert on_gpu(2).double().dtype == torch.float64
-    with pretended_gpu.pretended(has_float64=False), pytest.raises(TypeError, match="no float64"):
+    with pretended_gpu.simulate_gpu(has_float64=False), pytest.raises(TypeError, match="no float64"):
         on_gpu(2).double()
 
 
@@ -86,4 +87,4 @@ def test_gradients_and_random_numbers_are_made_on_the_gpu() -> None:
 
 def test_newer_versions_are_skipped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "9.1.0+cpu")
-    assert "torch 9.1.0" in str(pretended_gpu.unknown())
+    assert "torch 9.1.0" in str(pretended_gpu.reason_unavailable())

@@ -76,7 +76,7 @@ def test_pages_have_commands() -> None:
 
 
 def test_the_readme_is_a_front_door() -> None:
-    """It is short, and leads to every page of the site that a newcomer may want."""
+    """The README is short, and links to every page of the site that a newcomer may want."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text.count("\n") <= 150
     needed = ["LICENSE", "CITATION.cff", "CONTRIBUTING.md", "results/README.md", "docs/README.md", *BEGINNINGS]

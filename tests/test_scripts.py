@@ -50,5 +50,5 @@ def test_files_and_returns_of_a_walk_are_counted() -> None:
     functions = [
         walk.Function(file, str(number)) for number, file in enumerate(("a.py", "a.py", "b.py", "a.py", "c.py"))
     ]
-    assert walk.Counts.of(functions) == walk.Counts(functions=5, files=3, changes=3, returns=1)
-    assert walk.Counts.of(functions[:1]) == walk.Counts(functions=1, files=1, changes=0, returns=0)
+    assert walk.Counts.from_walk(functions) == walk.Counts(functions=5, files=3, changes=3, returns=1)
+    assert walk.Counts.from_walk(functions[:1]) == walk.Counts(functions=1, files=1, changes=0, returns=0)

@@ -82,7 +82,7 @@ def test_few_segments_give_a_warning(count: int, is_few: bool, capsys: pytest.Ca
 
 
 def test_bootstrap_0_gives_no_intervals_or_p_values(capsys: pytest.CaptureFixture[str]) -> None:
-    """All scores are still in the table, the JSON and the report."""
+    """The table, the JSON and the report still have all scores."""
     write_lines(Path("r"), REFERENCES)
     write_lines(Path("h"), [line[:-4] for line in REFERENCES])
     texts = ["hypotheses=h", "references=r", "sources=r", "baseline=r", "plot=figures", "report=page.html"]

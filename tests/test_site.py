@@ -20,7 +20,7 @@ pytest.importorskip("sphinx", reason="the site is built with pip install 'seqtoo
 
 
 class Page(HTMLParser):
-    """What a page loads, what it links to, and what can be linked to in it."""
+    """A page of the site: the files that it loads, its links, and the anchors to which pages can link."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -101,6 +101,6 @@ def test_every_setting_is_in_the_reference(command: str, site: Path) -> None:
     text = (site / f"docs/reference/{page}.html").read_text("utf-8")
     files = ConfigFiles(command, [config_directory()])
     groups = set(files.groups) | {name.rpartition(".")[0] for name in files.settings()}
-    own = files.settings() if command == "train" else files.outside_groups()
-    for name in own - groups - {"optim.name", "schedule.name"}:  # which their choices set
+    settings = files.settings() if command == "train" else files.outside_groups()
+    for name in settings - groups - {"optim.name", "schedule.name"}:  # which their choices set
         assert name.endswith("_target_") or f'<span class="pre">{name}</span>' in text, name

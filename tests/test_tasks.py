@@ -92,7 +92,7 @@ def test_a_checkpoint_determines_the_task() -> None:
 
 
 def test_the_table_has_every_task() -> None:
-    """Each task stands under its name, with the command that uses its models."""
+    """The table has each task under its name, with the command that uses its models."""
     for name, entry in TASKS.items():
         task = tasks.task_by_name(name)
         assert task.name == name == task.corpus.task

@@ -25,7 +25,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from small_models import make_model, of_fast_parts, random_sentences
+from small_models import copy_with_fast_parts, make_model, random_sentences
 
 import seqtool
 from seqtool.cli import main as cli
@@ -107,7 +107,7 @@ def test_min_length_applies_to_short_sources(workspace: Path) -> None:
 def test_translations_begin_with_their_prefixes(
     workspace: Path, sentences: list[str], checkpoint: str, settings: dict[str, Any]
 ) -> None:
-    """What follows has the probability that forced decoding gives it, whatever the prefixes of other sentences are."""
+    """The text after a prefix has its probability by forced decoding, whatever the prefixes of other sentences are."""
     translator = seqtool.load(checkpoint.split(","), device="cpu", max_length=30, **settings)
     assert isinstance(translator, Translator)
     prefixes = ["", "El", "La casa", "Tengo un gato grande y", "No"] * 4
@@ -175,7 +175,7 @@ def test_each_line_and_each_prefix_is_tokenised_once(workspace: Path, monkeypatc
 
 
 def test_a_checkpoint_is_read_once(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command and a notebook read it once."""
+    """Each command, and `load` in a notebook, reads the checkpoint once."""
     read, paths = checkpoint.read, []
 
     def record_and_read(path: Path, purpose: str) -> checkpoint.Checkpoint:
@@ -421,7 +421,7 @@ def test_a_model_optimised_for_decoding_gives_the_same_features(
     elif not PackedLinear.supports(dtype):
         pytest.skip("torch has no oneDNN for this type here")
     cpu = torch.device("cpu")
-    model = of_fast_parts(make_model("bahdanau-gru").eval())
+    model = copy_with_fast_parts(make_model("bahdanau-gru").eval())
     source, target = make_source(random_sentences(5, seed=1)), make_target(random_sentences(5, seed=2))
     with autocast(cpu, precision), onednn():
         expected = model(source, target).features
@@ -924,7 +924,7 @@ def test_inspect_refuses_a_cache_whose_summary_has_no_counts(
 
 
 def test_a_copied_checkpoint_needs_nothing_else(workspace: Path, tmp_path: Path, sentences: list[str]) -> None:
-    """Without its run and its cache, it translates as before."""
+    """Without its run and cache, a copy gives the same translations as the checkpoint in the run."""
     copy = tmp_path / "my model (1)"
     shutil.copytree(checkpoint.find("runs/attend").path, copy)
     assert seqtool.load(str(copy)).translate(sentences[:10]) == seqtool.load("runs/attend").translate(sentences[:10])

@@ -27,7 +27,7 @@ from typing import Any
 import benchmarking
 import torch
 from benchmark_decoding import PRECISIONS
-from benchmark_training import WAYS
+from benchmark_training import VARIANTS
 from hydra import compose, initialize_config_dir
 from peers.captioning_loops import Hoisted, Tutorial
 from torch import Tensor, nn
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000, help="images that a checkpoint captions")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="images that a checkpoint captions at once")
-    parser.add_argument("--device", choices=WAYS, default="cpu", help="device of the comparison")
+    parser.add_argument("--device", choices=VARIANTS, default="cpu", help="device of the comparison")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
@@ -122,8 +122,8 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
 
     by_length = sorted(range(CAPTIONS), key=lengths.__getitem__)
     training: dict[str, Work] = {
-        way: partial(train, plain if is_plain else ours, values, captions, by_length, precision)
-        for way, (precision, is_plain) in WAYS[arguments.device].items()
+        variant: partial(train, plain if is_plain else ours, values, captions, by_length, precision)
+        for variant, (precision, is_plain) in VARIANTS[arguments.device].items()
     }
     training |= {name: partial(train_loop, loop, values, captions, loop_precision) for name, loop in loops.items()}
     trained = rates(training, device, arguments.repeats)
@@ -168,7 +168,7 @@ def rates(systems: Mapping[str, Work], device: torch.device, repeats: int) -> di
         benchmarking.synchronise(device)
         return count / (time.perf_counter() - start)
 
-    return benchmarking.in_turn({name: partial(rate, work) for name, work in systems.items()}, repeats)
+    return benchmarking.measure_in_turn({name: partial(rate, work) for name, work in systems.items()}, repeats)
 
 
 def words(captions: list[list[int]]) -> int:

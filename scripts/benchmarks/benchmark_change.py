@@ -124,14 +124,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
     arguments = parser.parse_args()
     checkouts = {"before": arguments.before.resolve(), "after": arguments.after.resolve()}
-    commits = {which: commit(checkout) for which, checkout in checkouts.items()}
+    commits = {side: commit(checkout) for side, checkout in checkouts.items()}
     record = {"machine": benchmarking.machine(arguments.threads), "commits": commits, "updates": arguments.updates}
     rates: dict[str, dict[str, list[float]]] = {}
     rows: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="seqtool-benchmark-") as directory:
         prepare(Path(directory), checkouts["before"], arguments)
-        for name, which, value in measure(Path(directory), checkouts, arguments):
-            rates.setdefault(name, {"before": [], "after": []})[which].append(value)
+        for name, side, value in measure(Path(directory), checkouts, arguments):
+            rates.setdefault(name, {"before": [], "after": []})[side].append(value)
             if len(rates[name]["before"]) == len(rates[name]["after"]):
                 rows[name] = row(rates[name]["before"], rates[name]["after"])
                 benchmarking.write({**record, "rows": rows}, arguments.output)
@@ -167,14 +167,14 @@ def measure(
         command = training(directory, name, arguments) if name in TRAINING else decoding(directory, name, arguments)
         with ExitStack() as stack:
             workers = {}
-            for which, checkout in checkouts.items():
-                log = directory / f"{which}.log"
-                workers[which] = stack.enter_context(worker(directory, checkout, command, log)), log
-                rate(*workers[which])  # before the other worker starts, so that data are prepared once
-            for which in [*checkouts] * WARM_UP_RUNS:
-                rate(*workers[which])
-            for which in chain(*turns):
-                yield name, which, rate(*workers[which])
+            for side, checkout in checkouts.items():
+                log = directory / f"{side}.log"
+                workers[side] = stack.enter_context(worker(directory, checkout, command, log)), log
+                rate(*workers[side])  # before the other worker starts, so that data are prepared once
+            for side in [*checkouts] * WARM_UP_RUNS:
+                rate(*workers[side])
+            for side in chain(*turns):
+                yield name, side, rate(*workers[side])
 
 
 def training(directory: Path, name: str, arguments: argparse.Namespace) -> list[str]:
@@ -233,7 +233,7 @@ def environment(checkout: Path) -> dict[str, str]:
 
 def row(before: Sequence[float], after: Sequence[float]) -> dict[str, Any]:
     """The record of a comparison: the ratio, and all rates."""
-    rates = {which: [round(rate, 3) for rate in turns] for which, turns in (("before", before), ("after", after))}
+    rates = {side: [round(rate, 3) for rate in turns] for side, turns in (("before", before), ("after", after))}
     return {**ratio(before, after), **rates}
 
 

@@ -91,7 +91,7 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
     if not isinstance(translator, Translator):
         raise InputError(f"{arguments.checkpoint} holds a captioner: name a translation model.")
     sentences = list(read_lines(arguments.input))
-    counts = {torch.ops.mkldnn._linear_pointwise: _packed} if PackedLinear.supports(torch.float32) else {}
+    counts = {torch.ops.mkldnn._linear_pointwise: _packed_operations} if PackedLinear.supports(torch.float32) else {}
     with FlopCounterMode(display=False, custom_mapping=counts) as counter:
         translations = translator.translate(sentences)
 
@@ -104,9 +104,9 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
         with onednn():
             return benchmarking.matrix_rate(device=translator.device)
 
-    measurements = benchmarking.in_turn({"sentences": rate, "products": limit}, arguments.repeats)
-    median, best = benchmarking.medians(measurements).values()
-    reached = counter.get_total_flops() / len(sentences) * median / 1e9
+    measurements = benchmarking.measure_in_turn({"sentences": rate, "products": limit}, arguments.repeats)
+    median, matrix_rate = benchmarking.medians(measurements).values()
+    gflop_per_second = counter.get_total_flops() / len(sentences) * median / 1e9
     return {
         "checkpoint": arguments.checkpoint,
         "sentences": len(sentences),
@@ -115,13 +115,13 @@ def translate(arguments: argparse.Namespace) -> dict[str, Any]:
         "sentences_per_second": round(median, 1),
         "all": [round(value, 1) for value in measurements["sentences"]],
         "gflop_per_sentence": round(counter.get_total_flops() / len(sentences) / 1e9, 3),
-        "gflop_per_second": round(reached, 1),
-        "matrix_rate_gflop_per_second": round(best, 1),
-        "share_of_matrix_rate": round(reached / best, 3),
+        "gflop_per_second": round(gflop_per_second, 1),
+        "matrix_rate_gflop_per_second": round(matrix_rate, 1),
+        "share_of_matrix_rate": round(gflop_per_second / matrix_rate, 3),
     }
 
 
-def _packed(x: torch.Size, matrix: torch.Size, *_: Any, out_shape: torch.Size, **__: Any) -> int:
+def _packed_operations(x: torch.Size, matrix: torch.Size, *_: Any, out_shape: torch.Size, **__: Any) -> int:
     """The operations of a product with a matrix in oneDNN's layout, which torch's counter leaves out."""
     return 2 * x.numel() * matrix[0]
 
@@ -150,7 +150,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
                 run = Path(tempfile.mkdtemp(dir=data))
                 make = partial(prepare_seqtool if name in precisions else prepare_peer, name)
                 systems[name] = partial(decoding_rate, make(run, data, beam, arguments), run, data, len(repeated), beam)
-            measurements = benchmarking.in_turn(systems | limits, arguments.repeats)
+            measurements = benchmarking.measure_in_turn(systems | limits, arguments.repeats)
             medians = benchmarking.medians(measurements)
             rows[f"beam {beam}"] = {
                 name: {

@@ -5,9 +5,9 @@
         --output results/demo.json
 
 32 clients each send 20 requests of 50 sentences at the same time, and every answer is compared with the command's
-translation. Meanwhile 16 other clients send one byte per second, 16 stop in the middle of a request, and every second
-one disconnects before its answer. The command's rate is that of the same sentences in one file, without the time for
-eight of them, which covers starting and loading.
+translation. Meanwhile 16 other clients send one byte per second, 16 stop in the middle of a request, and once a second
+a client disconnects before its answer. The command translates the same sentences from one file; its rate is computed
+without the time for eight of them, which covers starting and loading.
 
 Then 20,000 requests of one short sentence each are sent. The memory is measured after 2,000 of them, and after all.
 """
@@ -37,8 +37,11 @@ from seqtool.runtime.files import read_lines
 
 CLIENTS, REQUESTS, SENTENCES = 32, 20, 50
 START_UP_SENTENCES = 8  # whose time covers starting and loading
-SMALL_REQUESTS, FIRST_REQUESTS = 20_000, 2_000  # of one sentence; the memory is measured after the first ones too
-BAD_CLIENTS = 16  # of each kind
+SMALL_REQUESTS, FIRST_REQUESTS = (
+    20_000,
+    2_000,
+)  # requests of one sentence: all, and those before memory is first measured
+BAD_CLIENTS = 16  # the number that send slowly, and of those that stop halfway
 
 
 def main() -> None:
@@ -52,10 +55,13 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = [line for line in read_lines(arguments.input) if line.strip()]
     lines = list(islice(cycle(lines), arguments.clients * REQUESTS * SENTENCES))
-    translated = command(lines, arguments.checkpoint, arguments.threads)
-    record = {"machine": benchmarking.machine(arguments.threads), **served(lines, translated["texts"], arguments)}
-    record["translate_sentences_per_second"] = round(translated["rate"], 1)
-    record["ratio"] = round(record["sentences_per_second"] / translated["rate"], 3)
+    translation = command(lines, arguments.checkpoint, arguments.threads)
+    record = {
+        "machine": benchmarking.machine(arguments.threads),
+        **measure_server(lines, translation["texts"], arguments),
+    }
+    record["translate_sentences_per_second"] = round(translation["rate"], 1)
+    record["ratio"] = round(record["sentences_per_second"] / translation["rate"], 3)
     print(json.dumps(record, indent=1))
     benchmarking.write(record, arguments.output)
 
@@ -75,7 +81,7 @@ def command(lines: list[str], checkpoint: str, threads: int) -> dict[str, Any]:
     return {"texts": texts, "rate": len(lines) / (seconds[len(lines)] - seconds[START_UP_SENTENCES])}
 
 
-def served(lines: list[str], texts: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_server(lines: list[str], texts: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
     """The record of a server: its rate, the number of answers that differ from the command's, and its memory."""
     settings = [f"checkpoint={arguments.checkpoint}", f"threads={arguments.threads}", "port=0"]
     server = subprocess.Popen([sys.executable, "-m", "seqtool", "demo", *settings], stdout=subprocess.PIPE, text=True)
@@ -123,28 +129,28 @@ def bad_clients(port: int) -> Iterator[list[float]]:
     """Run clients that send slowly, stop, or disconnect; yield the list of times at which one has disconnected."""
     body = json.dumps({"sentences": ["a"] * SENTENCES})
     request = f"POST /api/translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-    ended, disconnections = threading.Event(), list[float]()
+    finished, disconnections = threading.Event(), list[float]()
 
-    def connected() -> socket.socket:
+    def connect() -> socket.socket:
         return socket.create_connection(("127.0.0.1", port))
 
     def send_slowly() -> None:
-        while not ended.is_set():
-            with suppress(OSError), connected() as stream:  # the server closes the connection after a while
+        while not finished.is_set():
+            with suppress(OSError), connect() as stream:  # the server closes the connection after a while
                 for byte in request:
-                    if ended.wait(1):
+                    if finished.wait(1):
                         return
                     stream.sendall(bytes([byte]))
 
     def stop_halfway() -> None:
-        while not ended.is_set():
-            with suppress(OSError), connected() as stream:
+        while not finished.is_set():
+            with suppress(OSError), connect() as stream:
                 stream.sendall(request[:-1])
-                ended.wait(70)  # by then the server has refused it
+                finished.wait(70)  # by then the server has refused it
 
     def disconnect() -> None:
-        while not ended.wait(1):
-            with connected() as stream:
+        while not finished.wait(1):
+            with connect() as stream:
                 stream.sendall(request)
             disconnections.append(time.time())
 
@@ -154,7 +160,7 @@ def bad_clients(port: int) -> Iterator[list[float]]:
     try:
         yield disconnections
     finally:
-        ended.set()
+        finished.set()
         for thread in threads:
             thread.join()
 

@@ -49,7 +49,7 @@ def main() -> None:
             systems = train(Path(directory), experiment, arguments.threads)
         for system in systems.values():
             system()
-        measurements = benchmarking.in_turn(systems, arguments.pairs)
+        measurements = benchmarking.measure_in_turn(systems, arguments.pairs)
         ratios = sorted(a / b for a, b in zip(*measurements.values(), strict=True))
         rows[model] = {
             **{f"{name}, characters/s": round(value) for name, value in benchmarking.medians(measurements).items()},

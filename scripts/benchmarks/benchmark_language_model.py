@@ -73,10 +73,13 @@ def main() -> None:
     rows: dict[str, Any] = {}
     with onednn():
         for precision in ("fp32", "bf16"):
-            systems = {"seqtool": ours(config, cache, precision), "torch.nn.LSTM": plain(config, cache, precision)}
+            systems = {
+                "seqtool": seqtool_system(config, cache, precision),
+                "torch.nn.LSTM": plain_system(config, cache, precision),
+            }
             for system in systems.values():
                 system(arguments.updates)  # warm-up: oneDNN generates its code
-            measurements = benchmarking.in_turn(
+            measurements = benchmarking.measure_in_turn(
                 {name: lambda system=system: system(arguments.updates) for name, system in systems.items()},
                 arguments.pairs,
             )
@@ -100,7 +103,7 @@ class QuietTrainer(Trainer):
         self.progress.last = {"step": self.progress.step}
 
 
-def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
+def seqtool_system(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     """Return a function that measures the characters per second of updates as `seqtool train` makes them."""
     task, settings = tasks.task_of_data(config), typed(TrainSettings, config.train)
     settings.minutes = settings.epochs = None
@@ -126,8 +129,8 @@ def ours(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
     return run
 
 
-def plain(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
-    """Return a function that measures the characters per second of these updates with torch's own classes."""
+def plain_system(config: Any, cache: Any, precision: str) -> Callable[[int], float]:
+    """Return a function that measures the characters per second of the same updates of PlainModel."""
     sizes = {name: config.model[name] for name in ("embedding", "hidden", "layers", "dropout")}
     torch.manual_seed(1)
     model = PlainModel(len(cache.target_vocabulary), **sizes).train()

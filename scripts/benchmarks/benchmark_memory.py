@@ -36,22 +36,22 @@ def main() -> None:
     parser.add_argument("--source", type=int, default=100, help="source tokens; twice as many are measured too")
     parser.add_argument("--target", type=int, default=100, help="target tokens")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
-    parser.add_argument("--way", choices=["seqtool", "plain"], help=argparse.SUPPRESS)
+    parser.add_argument("--variant", choices=["seqtool", "plain"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.way:
-        print(peak(arguments.source, arguments.target, arguments.way))
+    if arguments.variant:
+        print(peak(arguments.source, arguments.target, arguments.variant))
         return
     S, T = arguments.source, arguments.target  # noqa: N806
     textbook_bytes = BATCH * T * S * ALIGNMENT * 4
     rows: dict[str, Any] = {}
-    for way in ("seqtool", "plain"):  # with the faster parts and without them
-        short, long = (measure(size, T, way) for size in (S, 2 * S))
-        rows[way] = {
+    for variant in ("seqtool", "plain"):  # with the faster parts and without them
+        short, long = (measure(size, T, variant) for size in (S, 2 * S))
+        rows[variant] = {
             f"peak at {S} (MB)": round(short / 1e6),
             f"peak at {2 * S} (MB)": round(long / 1e6),
             "added, of B·T·S·A·4 bytes": round((long - short) / textbook_bytes, 3),
         }
-        print(f"{way:<8} {rows[way]}")
+        print(f"{variant:<8} {rows[variant]}")
     record = {
         "machine": benchmarking.machine(1),
         "S": S,
@@ -62,19 +62,19 @@ def main() -> None:
     benchmarking.write(record, arguments.output)
 
 
-def measure(source: int, target: int, way: str) -> int:
+def measure(source: int, target: int, variant: str) -> int:
     """The peak memory of a fresh process in bytes."""
-    command = [sys.executable, __file__, "--source", str(source), "--target", str(target), "--way", way]
+    command = [sys.executable, __file__, "--source", str(source), "--target", str(target), "--variant", variant]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
-def peak(source: int, target: int, way: str) -> int:
+def peak(source: int, target: int, variant: str) -> int:
     """Take three steps, and return this process's peak memory in bytes."""
     torch.set_num_threads(1)
     with initialize_config_dir(str(config_directory()), version_base=None):
         config = compose("train", MODELS["RNNsearch, readout 512"].split())
     sizes = {"source_vocabulary": VOCABULARY, "target_vocabulary": VOCABULARY}
-    parts = PLAIN if way == "plain" else parts_for(torch.device("cpu"))
+    parts = PLAIN if variant == "plain" else parts_for(torch.device("cpu"))
     model = build_model(config.model, base=EncoderDecoder, parts=parts, **sizes)
     loss = TrainingLoss(model, 0.0)
     sentences, targets = [[4] * (source - 1)] * BATCH, [[4] * (target - 1)] * BATCH

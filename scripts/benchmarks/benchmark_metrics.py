@@ -65,9 +65,9 @@ def main() -> None:
     peer = arguments.peer and installed("pycocoevalcap")
     different = None
     for _ in range(arguments.repeats):
-        tokens, scores = ours(hypotheses, references, seconds)
+        tokens, scores = measure_seqtool(hypotheses, references, seconds)
         if peer:
-            different = theirs(hypotheses, references, tokens, scores, seconds)
+            different = measure_pycocoevalcap(hypotheses, references, tokens, scores, seconds)
     medians = {name: round(statistics.median(values), 3) for name, values in seconds.items()}
     record: dict[str, Any] = {
         "images": IMAGES,
@@ -130,7 +130,7 @@ def captions() -> tuple[dict[str, str], dict[str, list[str]]]:
     return hypotheses, references
 
 
-def ours(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: Seconds) -> tuple[Any, Any]:
+def measure_seqtool(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: Seconds) -> tuple[Any, Any]:
     """Measure seqtool, and return its tokens (of captions and of references) and scores."""
     ptb._tokens_of_part.cache_clear()  # so that repeats do not profit from earlier ones
     with timed("tokenise", seconds):
@@ -148,7 +148,7 @@ def ours(hypotheses: dict[str, str], references: dict[str, list[str]], seconds: 
     return (tokens, alternatives), scores
 
 
-def theirs(
+def measure_pycocoevalcap(
     hypotheses: dict[str, str], references: dict[str, list[str]], tokens: Any, scores: Any, seconds: Seconds
 ) -> int:
     """Measure pycocoevalcap, and check its scores of seqtool's tokens. Return the number of captions that it tokenises

@@ -61,8 +61,10 @@ def measure(scratch: Path, pairs: int, processes: int, size: int) -> dict[str, A
     start = time.time()
     peak = peak_memory(subprocess.Popen(command))
     directory = next(cache.glob("parallel-*"))
-    learnt, written = ((directory / name).stat().st_mtime for name in ("target.vocabulary", "summary.json"))
-    learning, encoding = learnt - start, written - learnt
+    vocabularies_time, summary_time = (
+        (directory / name).stat().st_mtime for name in ("target.vocabulary", "summary.json")
+    )
+    learning, encoding = vocabularies_time - start, summary_time - vocabularies_time
     sentencepiece_rate = encoder_rate(directory, files, min(pairs, RATE_SAMPLE), processes)
     rate = pairs / encoding
     return {
@@ -97,24 +99,24 @@ def generate(file: Path, lines: int, seed: int) -> None:
 def peak_memory(process: "subprocess.Popen[bytes]") -> int:
     """Wait for a process, and return the peak resident memory of it and its descendants in bytes."""
     peak = 0
-    done = threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
         nonlocal peak
-        while not done.wait(0.05):
-            peak = max(peak, sum(map(resident, tree(process.pid))))
+        while not ended.wait(0.05):
+            peak = max(peak, sum(map(resident, process_tree(process.pid))))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     process.wait()
-    done.set()
+    ended.set()
     watcher.join()
     if process.returncode:
         raise SystemExit(process.returncode)
     return peak
 
 
-def tree(root: int) -> list[int]:
+def process_tree(root: int) -> list[int]:
     """The ids of a process and its descendants."""
     processes = [root]
     for pid in processes:

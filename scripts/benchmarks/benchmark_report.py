@@ -40,10 +40,10 @@ def main() -> None:
             for count in map(int, arguments.sentences.split(",")):
                 data = ["data=toy", "data.train=10", f"data.test={count}", f"data.cache={directory}/cache"]
                 report = make_report(directory, arguments.checkpoint, arguments.threads, [*data, "ter=false", "beam=1"])
-                rows[f"{count} sentences"] = {"megabytes": size(report), **browser_times(report)}
+                rows[f"{count} sentences"] = {"megabytes": megabytes(report), **browser_times(report)}
         if arguments.captioner is not None:
             report = make_report(directory, arguments.captioner, arguments.threads, [])
-            rows["200 pictures"] = {"megabytes": size(report)}
+            rows["200 pictures"] = {"megabytes": megabytes(report)}
     record = {"machine": benchmarking.machine(arguments.threads), "rows": rows}
     print(json.dumps(record, indent=1))
     benchmarking.write(record, arguments.output)
@@ -57,14 +57,14 @@ def make_report(directory: str, checkpoint: str, threads: int, settings: list[st
     return report
 
 
-def size(report: Path) -> float:
+def megabytes(report: Path) -> float:
     """The size of a report in megabytes."""
     return round(report.stat().st_size / 1e6, 2)
 
 
 def browser_times(report: Path) -> dict[str, float]:
     """Measure the seconds until the report is visible, and from a click until it is sorted."""
-    showing, sorting = [], []
+    show_seconds, sort_seconds = [], []
     with sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
@@ -74,15 +74,15 @@ def browser_times(report: Path) -> dict[str, float]:
             start = time.perf_counter()
             page.goto(report.as_uri())
             page.locator(".rows tbody tr").first.wait_for()
-            showing.append(time.perf_counter() - start)
+            show_seconds.append(time.perf_counter() - start)
             heading = page.locator("th button").nth(3)
             start = time.perf_counter()
             heading.click()
             page.locator("th[aria-sort=descending]").wait_for()
-            sorting.append(time.perf_counter() - start)
+            sort_seconds.append(time.perf_counter() - start)
             page.close()
         browser.close()
-    return {"seconds_until_it_shows": median(showing), "seconds_until_it_is_sorted": median(sorting)}
+    return {"seconds_until_it_shows": median(show_seconds), "seconds_until_it_is_sorted": median(sort_seconds)}
 
 
 def median(seconds: list[float]) -> float:

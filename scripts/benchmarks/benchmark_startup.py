@@ -34,8 +34,8 @@ def main() -> None:
         "--help": [*seqtool, "--help"],
     }
     systems = {name: partial(seconds, command) for name, command in commands.items()}
-    benchmarking.in_turn(systems, 1)  # warm-up, which reads all files from the disk
-    measurements = benchmarking.in_turn(systems, arguments.repeats)
+    benchmarking.measure_in_turn(systems, 1)  # warm-up, which reads all files from the disk
+    measurements = benchmarking.measure_in_turn(systems, arguments.repeats)
     medians = {name: round(median, 3) for name, median in benchmarking.medians(measurements).items()}
     record = {
         "machine": benchmarking.machine(1),

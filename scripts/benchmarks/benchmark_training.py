@@ -86,8 +86,8 @@ SIZES = {
     "transformer": Sizes(TRANSFORMER, VOCABULARY, "transformer", {}),
     "papers": Sizes(PAPERS, 30_000, "recurrent", {"EMBEDDING": 620, "ENCODER": 1000, "DECODER": 1000}),
 }
-PEER_MODELS = "RNNsearch", "Transformer"  # the models that the peers have, too
-WAYS = {  # for each device, by name: the precision, and whether to leave out the faster parts
+PEER_MODELS = "RNNsearch", "Transformer"  # the names of the models that peers have too begin with these
+VARIANTS = {  # the variants of seqtool, by device and name: the precision, and whether the faster parts are left out
     "cpu": {"seqtool": ("fp32", False), "plain": ("fp32", True), "seqtool, bf16": ("bf16", False)},
     "cuda": {"seqtool, bf16": ("bf16", False), "plain, bf16": ("bf16", True), "seqtool, fp16": ("fp16", False)},
 }
@@ -96,7 +96,7 @@ WAYS = {  # for each device, by name: the precision, and whether to leave out th
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--device", choices=WAYS, default="cpu")
+    parser.add_argument("--device", choices=VARIANTS, default="cpu")
     parser.add_argument("--batch", type=int, default=64, help="sentences in a batch")
     parser.add_argument("--sizes", choices=SIZES, default="small")
     parser.add_argument("--steps", type=int, default=200, help="updates of a run")
@@ -123,29 +123,31 @@ def main() -> None:
         matrix_rates: dict[str, list[float]] = {}  # by system, beside each of its runs
         for model, settings in sizes.models.items():
             text = equal_lengths if "Sutskever" in model else data
-            for way, (precision, _) in WAYS[arguments.device].items():
-                name = f"{model}: {way}"
-                system = partial(train, Path(scratch), text, settings, way, arguments)
-                systems[name], matrix_rates[name] = between(limits[precision], system)
+            for variant, (precision, _) in VARIANTS[arguments.device].items():
+                name = f"{model}: {variant}"
+                system = partial(train, Path(scratch), text, settings, variant, arguments)
+                systems[name], matrix_rates[name] = with_matrix_rates(limits[precision], system)
         for name in toolkits.systems(peers, arguments.device):
             systems[name] = partial(train_peer, name, Path(scratch), data, arguments)
-        measurements = benchmarking.in_turn(systems | limits, arguments.repeats)
+        measurements = benchmarking.measure_in_turn(systems | limits, arguments.repeats)
     all_rates = {name: measurements.pop(name) for name in limits}
     record = report(measurements, matrix_rates, all_rates, arguments)
     benchmarking.write(record, arguments.output)
 
 
-def between(limit: Callable[[], float], system: Callable[[], float]) -> tuple[Callable[[], float], list[float]]:
-    """Return a function that measures a system between two measurements of the limit, and the list of their means."""
+def with_matrix_rates(
+    limit: Callable[[], float], system: Callable[[], float]
+) -> tuple[Callable[[], float], list[float]]:
+    """Return a function that measures a system between two matrix rates, and the list of the means of these two."""
     limits: list[float] = []
 
-    def measured() -> float:
+    def measure() -> float:
         before = limit()
         rate = system()
         limits.append((before + limit()) / 2)
         return rate
 
-    return measured, limits
+    return measure, limits
 
 
 def report(
@@ -205,9 +207,9 @@ def write_data(directory: Path, pairs: int, vocabulary: int, length: int | None)
     toolkits.write_vocabularies(directory, words)
 
 
-def train(scratch: Path, data: Path, settings: str, way: str, arguments: argparse.Namespace) -> float:
+def train(scratch: Path, data: Path, settings: str, variant: str, arguments: argparse.Namespace) -> float:
     """The tokens per second of `seqtool train`."""
-    precision, plain = WAYS[arguments.device][way]
+    precision, plain = VARIANTS[arguments.device][variant]
     run = "run"
     command = "from seqtool.cli.main import main; main()"
     if plain:

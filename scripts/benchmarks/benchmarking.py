@@ -86,7 +86,7 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def in_turn(systems: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+def measure_in_turn(systems: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
     """Measure each system `repeats` times, in the order A B A B …, so that drift of the machine affects all alike."""
     measurements: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(repeats):

@@ -158,36 +158,39 @@ def main() -> None:
 
 def comparisons(pair: Pair, arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield the rows of all comparisons."""
-    wanted = re.compile(arguments.only)
-    models = {name: settings for name, settings in MODELS.items() if wanted.search(name)}
+    pattern = re.compile(arguments.only)
+    models = {name: settings for name, settings in MODELS.items() if pattern.search(name)}
     if models:
         yield from training(pair, models)
-    if arguments.multi30k is not None and wanted.search("translations"):
+    if arguments.multi30k is not None and pattern.search("translations"):
         yield from translations(pair, arguments.multi30k.resolve(), arguments.minutes)
-    if arguments.multi30k is not None and wanted.search("captions"):
+    if arguments.multi30k is not None and pattern.search("captions"):
         yield from captions(pair, arguments.minutes)
-    if wanted.search("metrics"):
+    if pattern.search("metrics"):
         yield from metrics(pair)
 
 
 def training(pair: Pair, models: Mapping[str, str]) -> Iterator[Row]:
     """Compare losses and gradients, which start from the first checkout's initial weights."""
     runs = {name: re.sub(r"\W+", "-", name) for name in models}
-    initialised = {
+    settings_with_weights = {
         name: f"{settings} init_from={pair[0].directory}/runs/{runs[name]}" for name, settings in models.items()
     }
-    for name in initialised:
-        if FROZEN in initialised[name]:  # random weights of an encoder differ between float64 and float32
+    for name in settings_with_weights:
+        if FROZEN in settings_with_weights[name]:  # random weights of an encoder differ between float64 and float32
             weights = pair[0].directory / "runs" / runs[name] / "checkpoints" / "step-0000001" / "model.safetensors"
-            initialised[name] += f" model.encoder.weights={weights}"
+            settings_with_weights[name] += f" model.encoder.weights={weights}"
     double = f"data.cache=double train.steps={UPDATES}"  # a cache holds an encoder's output, in the encoder's precision
     single = "data.cache=single train.steps=1 optim=sgd optim.momentum=0.9 train.clip_norm=null"
     pair[0].run([f"train run={runs[name]} {settings} train.steps=1" for name, settings in models.items()])
     for side in pair:
         side.run(
-            [f"train run=double-{runs[name]} {settings} {double}" for name, settings in initialised.items()], "float64"
+            [f"train run=double-{runs[name]} {settings} {double}" for name, settings in settings_with_weights.items()],
+            "float64",
         )
-        side.run([f"train run=single-{runs[name]} {settings} {single}" for name, settings in initialised.items()])
+        side.run(
+            [f"train run=single-{runs[name]} {settings} {single}" for name, settings in settings_with_weights.items()]
+        )
     for name, directory in runs.items():
         curves = [losses(side.directory / "runs" / f"double-{directory}") for side in pair]
         single_runs = [side.directory / "runs" / f"single-{directory}" for side in pair]
@@ -260,14 +263,14 @@ def compare_outputs(pair: Pair, outputs: str, command: str) -> Iterator[Row]:
             side.run([f"{command} beam={beam} precision=fp32 device=cpu format=jsonl output=beam-{beam}.jsonl"])
             lines = (side.directory / f"beam-{beam}.jsonl").read_text(encoding="utf-8").splitlines()
             bests.append([json.loads(line)[outputs][0] for line in lines])
-        different = [
+        score_pairs = [
             (old["score"], new["score"]) for old, new in zip(*bests, strict=True) if old["text"] != new["text"]
         ]
-        ties = all(abs(old - new) < TIE for old, new in different)
+        ties = all(abs(old - new) < TIE for old, new in score_pairs)
         name = (
             f"{len(bests[0]):,} {outputs}, {len({best['text'] for best in bests[0]}):,} of them different, beam {beam}"
         )
-        yield Row(name, len(different) if ties else math.inf, MAX_TIES)
+        yield Row(name, len(score_pairs) if ties else math.inf, MAX_TIES)
 
 
 def metrics(pair: Pair) -> Iterator[Row]:
@@ -275,16 +278,16 @@ def metrics(pair: Pair) -> Iterator[Row]:
     draw = random.Random(1)
     pages = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "data/README.md", "results/README.md")]
     lines = [line for page in pages for line in page.splitlines() if len(line.split()) > 3]
-    texts = {name: [changed(line, draw) for line in lines] for name in ("hypotheses", "baseline", "second")}
+    texts = {name: [perturb(line, draw) for line in lines] for name in ("hypotheses", "baseline", "second")}
     captions = {"hypotheses": texts["hypotheses"], "references": list(zip(lines, texts["second"], strict=True))}
     for side in pair:
         for name, text in {**texts, "references": lines}.items():
             (side.directory / name).write_text("".join(f"{line}\n" for line in text), encoding="utf-8")
         for name, values in captions.items():
             (side.directory / f"{name}.json").write_text(json.dumps(dict(enumerate(values))), encoding="utf-8")
-    several = "references=references,second baseline=baseline sources=second bootstrap=200"
+    options = "references=references,second baseline=baseline sources=second bootstrap=200"
     evaluations = {
-        "translations": f"hypotheses=hypotheses {several}",
+        "translations": f"hypotheses=hypotheses {options}",
         "translations in lower case": "hypotheses=hypotheses references=references lowercase=true tokenize=intl",
         "captions": "hypotheses=hypotheses.json references=references.json task=captioning",
         "captions as they are": "hypotheses=hypotheses.json references=references.json task=captioning tokenize=none",
@@ -294,7 +297,7 @@ def metrics(pair: Pair) -> Iterator[Row]:
         yield Row(f"metrics of {len(lines):,} {name}: numbers that differ", count_differences(before, after), 0)
 
 
-def changed(line: str, draw: random.Random) -> str:
+def perturb(line: str, draw: random.Random) -> str:
     """The line with words dropped and neighbours swapped at random."""
     words = [word for word in line.split() if draw.random() > 0.15] or ["nothing"]
     for i in range(len(words) - 1):

@@ -106,11 +106,11 @@ def make_workspace(workspace: Path) -> None:
     (workspace / "data" / "text.txt").write_text("the cat sees the dog.\n  the dog sees the sun!\n\n" * 20)
     for name in RUNS:
         best = ["train.best_by=cider"] if name in CAPTIONERS else []
-        if cli.run(["train", *_run(name), *best, f"run={name}"], config_directory()) != 0:
+        if cli.run(["train", *_run_settings(name), *best, f"run={name}"], config_directory()) != 0:
             raise SystemExit(f"Cannot make the checkpoint '{name}'.")
 
 
-def _run(name: str) -> list[str]:
+def _run_settings(name: str) -> list[str]:
     """The settings with which a run is trained."""
     return [*TINY, *(SIZES if name != "writes" else []), *RUNS[name]]
 
@@ -145,7 +145,7 @@ def checkpoints(random: Random, workspace: Path, directory: Path, canary: Path) 
         case 0:
             content = mutations.bomb(canary, random)
         case 1 | 2:
-            content = mutations.damaged(content, random)
+            content = mutations.damage(content, random)
         case _ if file.suffix == ".safetensors":
             content = mutations.safetensors(content, random)
         case _ if file.suffix == ".json":
@@ -181,9 +181,9 @@ def configs(random: Random, workspace: Path, directory: Path, canary: Path) -> C
             shutil.copytree(checkpoint_of(workspace, name), copy)
             record = json.loads((copy / "checkpoint.json").read_bytes())
             part = random.choice(("model", "model", "model", "data"))
-            changed = mutations.changed({part: record["config"][part]}, random)
-            record["config"] = {**record["config"], **changed} if isinstance(changed, dict) else changed
-            (copy / "checkpoint.json").write_bytes(mutations.dumped(record))
+            config = mutations.change({part: record["config"][part]}, random)
+            record["config"] = {**record["config"], **config} if isinstance(config, dict) else config
+            (copy / "checkpoint.json").write_bytes(mutations.dump_json(record))
             repair(copy)
             return _command_for(name, random, workspace, directory)
         case 2:
@@ -192,8 +192,8 @@ def configs(random: Random, workspace: Path, directory: Path, canary: Path) -> C
             shutil.copytree(workspace / "cache", directory / "cache")
             last = checkpoint_of(directory, name)
             record = json.loads((last / "checkpoint.json").read_bytes())
-            record["config"] = mutations.changed(record["config"], random)
-            (last / "checkpoint.json").write_bytes(mutations.dumped(record))
+            record["config"] = mutations.change(record["config"], random)
+            (last / "checkpoint.json").write_bytes(mutations.dump_json(record))
             repair(last)
             limit = "train.minutes=0.05"  # the mutation may have removed its limits
             return Case(["train", f"run={name}", "train.resume=true", "device=cpu", limit])
@@ -206,7 +206,7 @@ def configs(random: Random, workspace: Path, directory: Path, canary: Path) -> C
             if file.name == "summary.json":
                 content = mutations.json_bytes(json.loads(content), random)
             else:
-                content = mutations.damaged(content, random)
+                content = mutations.damage(content, random)
             file.write_bytes(mutations.bomb(canary, random) if random.random() < 0.05 else content)
             return Case(["inspect", "cache"])
     return Case(_settings(random, name, workspace, directory))
@@ -228,7 +228,7 @@ def text(random: Random, workspace: Path, directory: Path, canary: Path) -> Case
     if random.random() < 0.1:
         import gzip
 
-        content = mutations.damaged(gzip.compress(content), random)
+        content = mutations.damage(gzip.compress(content), random)
         victim = victim.rename(victim.with_name(victim.name + ".gz"))
     victim.write_bytes(content)
     name = {victim.name.removesuffix(".gz"): victim.name}
@@ -274,7 +274,7 @@ def images(random: Random, workspace: Path, directory: Path, canary: Path) -> Ca
         if chance < 0.01:
             content = mutations.bomb(canary, random)
         elif chance < 0.97:
-            content = mutations.damaged(content, random)
+            content = mutations.damage(content, random)
         (directory / f"{number}.{name}").write_bytes(content)
     if random.random() < 0.3:
         files = sorted(file.name for file in directory.iterdir())
@@ -378,7 +378,7 @@ def _command_for(name: str, random: Random, workspace: Path, directory: Path) ->
         case 3:
             shutil.copytree(workspace / "cache", directory / "cache")
             shutil.copytree(workspace / "data", directory / "data")
-            return Case(["train", *_run(name), "init_from=model", "train.steps=1", "run=new"])
+            return Case(["train", *_run_settings(name), "init_from=model", "train.steps=1", "run=new"])
         case 4:
             (directory / "runs" / name / "checkpoints").mkdir(parents=True)
             (directory / "model").rename(directory / "runs" / name / "checkpoints" / "step-0000900")
@@ -407,7 +407,7 @@ def _settings(random: Random, name: str, workspace: Path, directory: Path) -> li
         decode = ["generate", run, "prompt=the", "max_length=8"]
     else:
         decode = ["translate", run, "input=lines", "max_length=8"]
-    train = ["train", *_run(name), "train.steps=1", "run=new"]
+    train = ["train", *_run_settings(name), "train.steps=1", "run=new"]
     arguments = random.choice(
         (
             decode,
@@ -527,7 +527,7 @@ class Worker:
         case = self.make(kind, number)
         self.output.seek(0)
         self.output.truncate()
-        _give_back_freed_memory()
+        _release_freed_memory()
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak memory, VmHWM
         problem, status = None, None
         with _stdin(case.stdin):
@@ -593,7 +593,7 @@ class Worker:
 @contextmanager
 def _stdin(content: bytes) -> Iterator[None]:
     """Make the content standard input within the context: as a pipe if it fits into one, otherwise as a file."""
-    before = sys.stdin
+    original = sys.stdin
     if len(content) < 60_000:
         read, write = os.pipe()
         os.write(write, content)
@@ -607,7 +607,7 @@ def _stdin(content: bytes) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stdin = before
+        sys.stdin = original
         stream.close()
 
 
@@ -634,7 +634,7 @@ class Deadline:
 _deadline = Deadline()
 
 
-def _give_back_freed_memory() -> None:
+def _release_freed_memory() -> None:
     """Return freed memory to the system, so that it does not count as memory of the next case (see keep_memory)."""
     ctypes.CDLL(None).malloc_trim(0)
 
@@ -765,7 +765,7 @@ def main() -> None:
         results = run(
             seed=arguments.seed, counts=counts, command=arguments.command, workspace=workspace.resolve(), only=only
         )
-    sys.exit(1 if any(counted["failed"] for counted in results.values()) else 0)
+    sys.exit(1 if any(counts["failed"] for counts in results.values()) else 0)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from test_demo import Server, mutated, mutated_forms
+from test_demo import Server, send_mutated_forms, send_mutated_requests
 
 
 def main() -> None:
@@ -27,9 +27,9 @@ def main() -> None:
     server = Server(directory, f"checkpoint={Path(arguments.checkpoint).resolve()}").ready()
     before = server.memory()
     if arguments.picture is None:
-        answers = mutated(server, arguments.count, seed=arguments.seed)
+        answers = send_mutated_requests(server, arguments.count, seed=arguments.seed)
     else:
-        answers = mutated_forms(server, arguments.picture.read_bytes(), arguments.count, seed=arguments.seed)
+        answers = send_mutated_forms(server, arguments.picture.read_bytes(), arguments.count, seed=arguments.seed)
     statuses = Counter(answer.status for answer in answers)
     growth = server.memory() - before
     printed = server.end()

@@ -107,9 +107,9 @@ def main() -> None:
         os.chdir(scratch)
         make_data()
         pairs = list(product(arguments.families, arguments.vocabularies))
-        tested = [pair for pair in pairs if pair[0] not in ONE_VOCABULARY or pair[1] != "joint"]
-        for number, (family, vocabulary) in enumerate(tested):
-            kills = (arguments.kills + number) // len(tested)
+        combinations = [pair for pair in pairs if pair[0] not in ONE_VOCABULARY or pair[1] != "joint"]
+        for number, (family, vocabulary) in enumerate(combinations):
+            kills = (arguments.kills + number) // len(combinations)
             phases += Counter(test(family, vocabulary, kills, generator))
     counts = ", ".join(f"{phases[phase]} in {phase}" for phase in PHASES)
     print(f"{phases.total()} kills ({counts}): every run ended like the uninterrupted one, bit for bit.")
@@ -161,7 +161,7 @@ def train_in_child(settings: list[str], run: str, aim: tuple[str, int, float] | 
         os.close(reader)
         train(settings, run, writer)
     os.close(writer)
-    phase, since = "start", time.monotonic()
+    phase, phase_start = "start", time.monotonic()
     occurrences: Counter[str] = Counter([phase])
     durations: dict[str, list[float]] = {phase: [] for phase in PHASES}
     deadline = None
@@ -176,8 +176,8 @@ def train_in_child(settings: list[str], run: str, aim: tuple[str, int, float] | 
         code = os.read(reader, 1)
         if not code:
             break
-        durations[phase].append(time.monotonic() - since)
-        phase, since = PHASES[code[0]], time.monotonic()
+        durations[phase].append(time.monotonic() - phase_start)
+        phase, phase_start = PHASES[code[0]], time.monotonic()
         occurrences[phase] += 1
     os.close(reader)
     return ProcessEnd(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), phase, durations)
@@ -227,10 +227,10 @@ def log(run: str) -> str:
 
 def compare(uninterrupted: Path, run: Path) -> None:
     """Raise AssertionError if a run differs from the uninterrupted one, or if it has unfinished files."""
-    kept = sorted(path.name for path in (uninterrupted / "checkpoints").iterdir())
-    actually_kept = sorted(path.name for path in (run / "checkpoints").iterdir())
-    assert kept == actually_kept, f"{run} keeps {actually_kept}, not {kept}"
-    for name in kept:
+    expected_names = sorted(path.name for path in (uninterrupted / "checkpoints").iterdir())
+    actual_names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert expected_names == actual_names, f"{run} keeps {actual_names}, not {expected_names}"
+    for name in expected_names:
         expected, actual = (checkpoint.read(path / "checkpoints" / name) for path in (uninterrupted, run))
         for file in ("model.safetensors", "training.safetensors"):
             pair = [path.read_bytes() if path.exists() else None for path in (expected.path / file, actual.path / file)]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the models of seqtool/builtin: trains each for a fixed number of epochs, and exports its best checkpoint in half
 # precision. record.json says how they were made and what they score. On one machine with the same versions, two calls
-# write the same weights and the same record. An hour or two on one core.
+# write the same weights and the same record. It takes an hour or two on one core.
 #     bash scripts/development/make_builtin.sh [DIRECTORY]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 output=$(realpath -m "${1:-seqtool/builtin}")
 mkdir -p "$output"
 record=$PWD/scripts/development/record_builtin.py
-cd "$(mktemp -d)" # of the runs and caches
+cd "$(mktemp -d)" # for the runs and caches
 
 make() { # NAME SETTING…: train a run, and export it
     seqtool train run="$1" device=cpu threads=1 train.minutes=null "${@:2}"

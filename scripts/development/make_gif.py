@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
-from screenshots import served
+from screenshots import serve_demo
 
 VIEWPORT = {"width": 1000, "height": 960}  # pixels
 SIZE = (800, 768)  # of the GIF
@@ -44,12 +44,12 @@ class Recording:
     def save(self, file: Path) -> None:
         """Save the frames with one palette of 64 colours, taken from all of them, and refuse a file above the limit."""
         width, height = SIZE
-        every = Image.new("RGB", (width, height * len(self.frames)))
+        strip = Image.new("RGB", (width, height * len(self.frames)))
         for i, frame in enumerate(self.frames):
-            every.paste(frame, (0, height * i))
-        palette = every.quantize(64, method=Image.Quantize.MEDIANCUT)
-        first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in self.frames)
-        first.save(file, save_all=True, append_images=others, duration=self.times, loop=0, optimize=True)
+            strip.paste(frame, (0, height * i))
+        palette = strip.quantize(64, method=Image.Quantize.MEDIANCUT)
+        first, *other_frames = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in self.frames)
+        first.save(file, save_all=True, append_images=other_frames, duration=self.times, loop=0, optimize=True)
         size = file.stat().st_size
         print(f"{file}: {len(self.frames)} frames, {sum(self.times) / 1000:.0f} s, {size:,} bytes")
         if size > LIMIT:
@@ -68,11 +68,11 @@ def main() -> None:
         )
         page = browser.new_page(viewport=VIEWPORT, reduced_motion="reduce")
         recording = Recording(page)
-        with served(arguments.translator) as address:
+        with serve_demo(arguments.translator) as address:
             page.goto(address)
             page.locator("svg.links").wait_for()
             record_words(recording)
-        with served(arguments.captioner) as address:
+        with serve_demo(arguments.captioner) as address:
             page.goto(address)
             page.locator(".looking .token").first.wait_for()
             record_picture(recording)

@@ -15,7 +15,7 @@ TYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I8", "U8", "BOOL", "C64", "
 # Values of float32, little-endian: ∞, NaN, −∞, and the largest finite number.
 SPECIAL_FLOATS = (b"\0\0\x80\x7f", b"\0\0\xc0\x7f", b"\0\0\x80\xff", b"\xff\xff\x7f\x7f")
 INTEGERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
-# Markers that `dumped` replaces with JSON that json.dumps cannot write.
+# Markers that `dump_json` replaces with JSON that json.dumps cannot write.
 DEEP, LONG, INFINITE = "@deep@", "@long@", "@infinite@"
 RAW = {DEEP: "[" * 100_000 + "]" * 100_000, LONG: "9" * 5000, INFINITE: "1e999"}
 HOSTILE: tuple[Any, ...] = (
@@ -61,70 +61,74 @@ def bomb(canary: Path, random: Random) -> bytes:
     return stream.getvalue()
 
 
-def damaged(content: bytes, random: Random) -> bytes:
+def damage(content: bytes, random: Random) -> bytes:
     """Return the bytes with one to three small changes."""
     for _ in range(random.randint(1, 3)):
-        content = _damaged_once(content, random)
+        content = _damage_once(content, random)
     return content
 
 
-def _damaged_once(content: bytes, random: Random) -> bytes:
+def _damage_once(content: bytes, random: Random) -> bytes:
     size = len(content)
-    at, length = random.randrange(size + 1), min(size, int(2 ** random.uniform(0, 12)))
+    offset, length = random.randrange(size + 1), min(size, int(2 ** random.uniform(0, 12)))
     match random.randrange(10):
         case 0 if size:  # flip bits
-            changed = bytearray(content)
+            array = bytearray(content)
             for _ in range(random.randint(1, 8)):
-                changed[random.randrange(size)] ^= 1 << random.randrange(8)
-            return bytes(changed)
+                array[random.randrange(size)] ^= 1 << random.randrange(8)
+            return bytes(array)
         case 1 if size:  # overwrite a number
             number = random.choice(INTEGERS).to_bytes(8, random.choice(("little", "big")))
             number = number[: random.choice((1, 2, 4, 8))]
-            return content[:at] + number + content[at + len(number) :]
+            return content[:offset] + number + content[offset + len(number) :]
         case 2:
-            return content[:at]
+            return content[:offset]
         case 3:
-            return content[:at] + content[at + length :]
+            return content[:offset] + content[offset + length :]
         case 4:
-            return content[:at] + random.randbytes(length) + content[at:]
+            return content[:offset] + random.randbytes(length) + content[offset:]
         case 5:
-            return content[:at] + content[at : at + length] * random.choice((2, 3, 50)) + content[at + length :]
+            return (
+                content[:offset]
+                + content[offset : offset + length] * random.choice((2, 3, 50))
+                + content[offset + length :]
+            )
         case 6:
-            return content[:at] + bytes([random.choice((0, 255, 32))]) * length + content[at + length :]
+            return content[:offset] + bytes([random.choice((0, 255, 32))]) * length + content[offset + length :]
         case 7:
-            other = random.randrange(size + 1)
-            return content[:at] + content[other : other + length] + content[at:]
+            source = random.randrange(size + 1)
+            return content[:offset] + content[source : source + length] + content[offset:]
         case 8:
             return random.choice((b"", b"\0", b"\n", content[::-1], gzip.compress(content)))
-    return content[:at] + random.randbytes(1) + content[at + 1 :]
+    return content[:offset] + random.randbytes(1) + content[offset + 1 :]
 
 
 def text(content: bytes, random: Random) -> bytes:
     """Return the text with a change that editors, operating systems or attackers may make."""
     lines = content.split(b"\n")
-    at = random.randrange(len(lines))
-    line = lines[at]
-    where = random.randrange(len(line) + 1)
+    index = random.randrange(len(lines))
+    line = lines[index]
+    column = random.randrange(len(line) + 1)
     match random.randrange(17):
         case 0:
             return b"\xef\xbb\xbf" * random.randint(1, 2) + content
         case 1:
             return content.replace(b"\n", random.choice((b"\r\n", b"\r", b"\n\n", b"\0\n", b" \n")))
         case 2:
-            lines[at] = line[:where] + random.choice(INVALID_UTF_8) + line[where:]
+            lines[index] = line[:column] + random.choice(INVALID_UTF_8) + line[column:]
         case 3:
-            lines[at] = line[:where] + b"\t" * random.randint(1, 3) + line[where:]
+            lines[index] = line[:column] + b"\t" * random.randint(1, 3) + line[column:]
         case 4:
-            lines[at] = (line or b"x") * (random.choice((10_000, 1_000_000)) // (len(line) or 1))
+            lines[index] = (line or b"x") * (random.choice((10_000, 1_000_000)) // (len(line) or 1))
         case 5:
-            lines[at] = random.choice((b" ", b"\t", "\u3000".encode(), b"\0")) * random.choice((1, 5, 10_000))
+            lines[index] = random.choice((b" ", b"\t", "\u3000".encode(), b"\0")) * random.choice((1, 5, 10_000))
         case 6 | 7 | 8:
-            strange = "".join(random.choices(CHARACTERS, k=random.randint(1, 30)))
-            lines[at] = line[:where] + strange.encode() + line[where:]
+            characters = "".join(random.choices(CHARACTERS, k=random.randint(1, 30)))
+            lines[index] = line[:column] + characters.encode() + line[column:]
         case 9:
-            del lines[at]
+            del lines[index]
         case 10:
-            lines.insert(at, random.choice(lines))
+            lines.insert(index, random.choice(lines))
         case 11:
             utf_16 = content.decode(errors="replace").encode("utf-16")
             return random.choice((b"", b"\n", b" \n" * len(lines), utf_16))
@@ -133,10 +137,10 @@ def text(content: bytes, random: Random) -> bytes:
         case 13:
             return random.randbytes(random.randint(1, 300))
         case 14:
-            strange = [*range(0x300, 0x370), *range(0x1F000, 0x1FA00)]  # accents on accents, pictures
-            lines[at] = "".join(map(chr, random.choices(strange, k=200))).encode()
+            code_points = [*range(0x300, 0x370), *range(0x1F000, 0x1FA00)]  # accents on accents, pictures
+            lines[index] = "".join(map(chr, random.choices(code_points, k=200))).encode()
         case _:
-            return damaged(content, random)
+            return damage(content, random)
     return b"\n".join(lines)
 
 
@@ -144,12 +148,12 @@ def json_bytes(value: Any, random: Random) -> bytes:
     """Return the value as JSON after one to three changes, some of which json.dumps could not write."""
     value = copy.deepcopy(value)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
-        value = changed(value, random)
-    written = dumped(value)
-    return damaged(written, random) if random.random() < 0.1 else written
+        value = change(value, random)
+    content = dump_json(value)
+    return damage(content, random) if random.random() < 0.1 else content
 
 
-def dumped(value: Any) -> bytes:
+def dump_json(value: Any) -> bytes:
     """Return the value as JSON, with the markers of RAW replaced."""
     written = json.dumps(value)
     for marker, raw in RAW.items():
@@ -157,7 +161,7 @@ def dumped(value: Any) -> bytes:
     return written.encode()
 
 
-def changed(value: Any, random: Random) -> Any:
+def change(value: Any, random: Random) -> Any:
     """Return the value with one part replaced, removed, renamed, moved or duplicated."""
     locations = list(_locations(value))
     if not locations:
@@ -198,12 +202,12 @@ def safetensors(content: bytes, random: Random) -> bytes:
         case 0:
             return struct.pack("<Q", random.choice(INTEGERS)) + header + body
         case 1:
-            return content[:8] + header + damaged(body, random)
+            return content[:8] + header + damage(body, random)
         case 2:  # the same value everywhere
             kind = random.choice((b"\0", b"\xff", struct.pack("<f", float("inf")), struct.pack("<f", float("nan"))))
             return content[: 8 + length] + (kind * len(body))[: len(body)]
         case 3:
-            header = damaged(header, random)
+            header = damage(header, random)
         case 4:
             tensors = json.loads(header)
             name = random.choice(sorted(tensors.keys() - {"__metadata__"}))
@@ -224,44 +228,46 @@ def protobuf(content: bytes, random: Random, depth: int = 0) -> bytes:
     """Return a protobuf message with one field changed, and the lengths of the messages around it corrected."""
     fields = list(_fields(content))
     if not fields:
-        return damaged(content, random)
-    at = random.randrange(len(fields)) if depth or random.random() < 0.4 else random.randrange(-min(3, len(fields)), 0)
-    number, wire, value = fields[at]
+        return damage(content, random)
+    index = (
+        random.randrange(len(fields)) if depth or random.random() < 0.4 else random.randrange(-min(3, len(fields)), 0)
+    )
+    number, wire, value = fields[index]
     match random.randrange(7):
         case 0:
-            del fields[at]
+            del fields[index]
         case 1:
-            fields.insert(random.randrange(len(fields) + 1), fields[at])
+            fields.insert(random.randrange(len(fields) + 1), fields[index])
         case 2:
             other_number = random.choice((0, 1, 2, 3, 10, 15, 40, 41, 42, 43, 44, 45, 2**28))
-            fields[at] = (other_number, wire, value)
+            fields[index] = (other_number, wire, value)
         case _:
             if isinstance(value, int):
                 value = random.choice((*INTEGERS, value + 1, value ^ 1))
             elif wire == 2:
                 deeper = depth < 2 and random.random() < 0.7
-                value = protobuf(value, random, depth + 1) if deeper else damaged(value, random)
+                value = protobuf(value, random, depth + 1) if deeper else damage(value, random)
             else:
                 value = random.choice((*SPECIAL_FLOATS, random.randbytes(8))).ljust(8, b"\0")[: len(value)]
-            fields[at] = (number, wire, value)
+            fields[index] = (number, wire, value)
     return b"".join(_field(*field) for field in fields)
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int, Any]]:
     """Yield the number, wire type and value of each field of a message."""
-    at = 0
-    while at < len(content):
-        key, at = _varint(content, at)
+    offset = 0
+    while offset < len(content):
+        key, offset = _varint(content, offset)
         number, wire = key >> 3, key & 7
         if wire == 0:
-            value, at = _varint(content, at)
+            value, offset = _varint(content, offset)
             yield number, wire, value
         elif wire in (1, 2, 5):
             length = {1: 8, 5: 4}.get(wire)
             if length is None:
-                length, at = _varint(content, at)
-            yield number, wire, content[at : at + length]
-            at += length
+                length, offset = _varint(content, offset)
+            yield number, wire, content[offset : offset + length]
+            offset += length
         else:  # not a message
             return
 
@@ -275,17 +281,17 @@ def _field(number: int, wire: int, value: Any) -> bytes:
     return key + length + value
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
+def _varint(content: bytes, offset: int) -> tuple[int, int]:
     """Read a varint at an offset; return it and the offset after it."""
     value = shift = 0
-    while at < len(content):
-        byte = content[at]
-        at += 1
+    while offset < len(content):
+        byte = content[offset]
+        offset += 1
         value |= (byte & 127) << shift
         shift += 7
         if byte < 128:
             break
-    return value, at
+    return value, offset
 
 
 def _varint_bytes(value: int) -> bytes:
@@ -304,4 +310,4 @@ def vocabulary(content: bytes, random: Random) -> bytes:
         return json_bytes(stored, random) + b"\n" + body
     if stored["kind"] == "word":
         return header + b"\n" + text(body, random)
-    return header + b"\n" + (protobuf(body, random) if random.random() < 0.7 else damaged(body, random))
+    return header + b"\n" + (protobuf(body, random) if random.random() < 0.7 else damage(body, random))

@@ -3,7 +3,7 @@
 
     python scripts/development/record_builtin.py [DIRECTORY]
 
-tests/test_builtin.py compares the models with this record. It has for each model
+tests/test_builtin.py compares the models with this record, which has for each model
 
 sha256     of its manifest.json, which has the digests of its other files, without its card
 bytes      the size of its files, without its card, which says how long its training took
@@ -43,9 +43,9 @@ def translations(model: Any) -> dict[str, float]:
 
 
 def captions(model: Any) -> dict[str, float]:
-    pictured = [scene for scene, _ in scenes.generate(seed=1, train=0, valid=0, test=100)["test"]]
-    texts = model.caption(list(map(render, pictured)))
-    return {"true": sum(map(is_true, texts, pictured)) / len(pictured)}
+    test_scenes = [scene for scene, _ in scenes.generate(seed=1, train=0, valid=0, test=100)["test"]]
+    texts = model.caption(list(map(render, test_scenes)))
+    return {"true": sum(map(is_true, texts, test_scenes)) / len(test_scenes)}
 
 
 def texts(model: Any) -> dict[str, float]:
@@ -64,19 +64,19 @@ def scores(name: str, directory: Path) -> dict[str, float]:
 
 
 def facts(directory: Path) -> dict[str, Any]:
-    """What the record says of a model, without its scores."""
-    opened = checkpoint.find(directory)
+    """Return what the record says about a model, without its scores."""
+    saved = checkpoint.find(directory)
     return {
         "sha256": hashlib.sha256((directory / checkpoint.MANIFEST).read_bytes()).hexdigest(),
         "bytes": sum(file.stat().st_size for file in directory.iterdir() if file.suffix != ".md"),
-        "steps": opened.progress["step"],
-        "threads": opened.config["threads"],
-        "versions": opened.versions,
+        "steps": saved.progress["step"],
+        "threads": saved.config["threads"],
+        "versions": saved.versions,
     }
 
 
 def processor() -> str:
-    """The name of the processor, or if it is not known, its architecture."""
+    """The name of the processor or, if it is not known, its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

@@ -34,13 +34,13 @@ def main() -> None:
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
         page = browser.new_page(viewport=VIEWPORT)
-        with served(arguments.translator) as address:
+        with serve_demo(arguments.translator) as address:
             page.goto(address)
             page.locator(".tokens button").nth(3).click()
             page.locator(".search summary").click()
             page.locator("svg.tree").wait_for()
             page.screenshot(path=arguments.folder / "demo_words.png", full_page=True)
-        with served(arguments.captioner) as address:
+        with serve_demo(arguments.captioner) as address:
             page.goto(address)
             page.locator(".looking .token").nth(4).hover()
             page.screenshot(path=arguments.folder / "demo_pictures.png", full_page=True)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 @contextmanager
-def served(checkpoint: str) -> Iterator[str]:
+def serve_demo(checkpoint: str) -> Iterator[str]:
     """Serve a demo within the context, and yield its address."""
     command = ["demo", f"checkpoint={checkpoint}", "port=0"]
     server: Any = subprocess.Popen([sys.executable, "-m", "seqtool", *command], stdout=subprocess.PIPE, text=True)

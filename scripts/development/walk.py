@@ -64,7 +64,7 @@ class Counts(NamedTuple):
     returns: int
 
     @classmethod
-    def of(cls, walk: list[Function]) -> "Counts":
+    def from_walk(cls, walk: list[Function]) -> "Counts":
         files = [function.file for function in walk]
         changes = [i for i, (before, after) in enumerate(pairwise(files), start=1) if before != after]
         returns = [i for i in changes if files[i] in files[:i]]
@@ -93,7 +93,7 @@ class Walk:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(self._prefix):
             return
-        is_body = not code.co_flags & inspect.CO_OPTIMIZED  # of a module or class
+        is_body = not code.co_flags & inspect.CO_OPTIMIZED  # the body of a module or class
         if not is_body and not code.co_name.startswith("<"):
             self.functions.setdefault(Function(code.co_filename.removeprefix(self._prefix), code.co_qualname))
 
@@ -112,7 +112,7 @@ def main() -> None:
     record = {}
     with tempfile.TemporaryDirectory(prefix="seqtool-walk-") as scratch, contextlib.chdir(scratch):
         for name, walk in walks(arguments.walks):
-            counts = record[name] = Counts.of(walk)
+            counts = record[name] = Counts.from_walk(walk)
             print(f"{name}: " + ", ".join(f"{count} {name}" for name, count in counts._asdict().items()))
             for function in walk if arguments.functions else ():
                 print(f"  {function.file}: {function.name}")
@@ -126,36 +126,36 @@ def walks(names: list[str]) -> Iterator[tuple[str, list[Function]]]:
     from seqtool.runtime import distributed
 
     walk = Walk(Path(seqtool.__file__).parent)
-    quietly(TRANSLATOR)
+    run_quietly(TRANSLATOR)
     if "update" in names:
-        with recording_an_update(distributed, walk):
-            quietly(
+        with record_update(distributed, walk):
+            run_quietly(
                 TRANSLATOR.replace("run=translator", "run=followed").replace("steps=2", f"steps={FOLLOWED_UPDATE + 1}")
             )
         yield "update", list(walk.functions)
     if "caption" in names:
-        quietly(CAPTIONER)
+        run_quietly(CAPTIONER)
         next(Path("data").rglob("*.png")).rename("image.png")
     Path("line.txt").write_text("I have a cat.\n")
     for name in (name for name in COMMANDS if name in names):
-        quietly(COMMANDS[name])
+        run_quietly(COMMANDS[name])
         walk.begin()
         try:
-            quietly(COMMANDS[name])
+            run_quietly(COMMANDS[name])
         finally:
             walk.end()
         yield name, list(walk.functions)
 
 
 @contextlib.contextmanager
-def recording_an_update(distributed: Any, walk: Walk) -> Iterator[None]:
+def record_update(distributed: Any, walk: Walk) -> Iterator[None]:
     """Record one update. Each iteration of the training loop begins by calling `distributed.maximum` with two values,
     to ask whether any process is to stop.
     """
     highest: Callable[..., list[float]] = distributed.maximum
     iterations = iter(range(1, FOLLOWED_UPDATE + 3))
 
-    def counted(*values: float) -> list[float]:
+    def count_iterations(*values: float) -> list[float]:
         iteration = next(iterations, None) if len(values) == 2 else None
         if iteration == FOLLOWED_UPDATE:
             loop = sys._getframe(2)  # the caller of the method that asks
@@ -164,14 +164,14 @@ def recording_an_update(distributed: Any, walk: Walk) -> Iterator[None]:
             walk.end()
         return highest(*values)
 
-    distributed.maximum = counted
+    distributed.maximum = count_iterations
     try:
         yield
     finally:
         distributed.maximum = highest
 
 
-def quietly(line: str) -> None:
+def run_quietly(line: str) -> None:
     """Run a command line without its output. If it fails, this script prints the output and ends."""
     from seqtool.cli import main as cli
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 from chromium import Visit
 from PIL import Image
-from test_demo import Server, directory, serving, strange_sentences  # noqa: F401 a fixture
+from test_demo import Server, directory, serve_app, strange_sentences  # noqa: F401 a fixture
 
 import seqtool
 from seqtool.demo.app import make_app
@@ -60,7 +60,7 @@ def mixed_demo(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     engine = Engine(
         [fail, *(partial(load, directory / "runs" / run) for run in ("attend", "scenes", "text")), load_hard]
     )
-    with serving(lambda port: make_app(engine, host="127.0.0.1", port=port, token=None)) as port:
+    with serve_app(lambda port: make_app(engine, host="127.0.0.1", port=port, token=None)) as port:
         yield port
 
 
@@ -321,7 +321,7 @@ def test_the_page_says_that_the_model_is_loading(visit: Visit, directory: Path) 
         return seqtool.load(directory / "runs/attend", device="cpu", threads=1)
 
     engine = Engine([load])
-    with serving(lambda port: make_app(engine, host="0.0.0.0", port=port, token=token)) as port:
+    with serve_app(lambda port: make_app(engine, host="0.0.0.0", port=port, token=token)) as port:
         visit.page.goto(f"http://127.0.0.1:{port}/?token={token}")
         visit.page.get_by_text("Loading the models…").wait_for()
         assert engine.state == "loading"
@@ -447,12 +447,12 @@ def test_pieces_are_joined_to_words(visit: Visit, translation_demo: Server) -> N
         starts = [i for i, piece in enumerate(pieces) if i == 0 or piece.startswith("▁") or piece == "<end>"]
         return [list(range(*ends)) for ends in zip(starts, [*starts[1:], len(pieces)], strict=True)]
 
-    words = groups([one["token"] for one in best["predicted"]])
+    words = groups([prediction["token"] for prediction in best["predicted"]])
     assert len(words) < len(best["predicted"])
     titles = column.locator(".tokens button").evaluate_all("words => words.map((word) => word.title)")
-    shown = [float(title.split()[-2]) for title in titles]
+    percentages = [float(title.split()[-2]) for title in titles]
     expected = [100 * prod(best["predicted"][i]["probability"] for i in word) for word in words]
-    assert shown == pytest.approx(expected, rel=0.05, abs=0.5)
+    assert percentages == pytest.approx(expected, rel=0.05, abs=0.5)
     means = [
         sum(best["attention"][t][i] for t in word for i in columns) / len(word)
         for word in words
@@ -499,8 +499,8 @@ def test_hovering_does_not_move_the_page(visit: Visit, translation_demo: Server)
     words, tokens = column.locator("svg.links .word[data-target]"), column.locator(".tokens button")
     last = column.locator(".beside form")
     before = page.evaluate("scrollY"), last.bounding_box()
-    for one in (words.nth(1), tokens.nth(0), tokens.nth(2), words.nth(0)):
-        one.hover(force=True)
+    for element in (words.nth(1), tokens.nth(0), tokens.nth(2), words.nth(0)):
+        element.hover(force=True)
         assert (page.evaluate("scrollY"), last.bounding_box()) == before
     assert column.locator(".link.off").count() > 0
     page.locator("h2").first.hover()

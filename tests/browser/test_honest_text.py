@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from chromium import Visit, open_report
 from PIL import Image
-from test_demo import serving
+from test_demo import serve_app
 
 import seqtool
 from seqtool.demo.app import make_app
@@ -45,7 +45,7 @@ def open_demo(visit: Visit, run: Path, **settings: Any) -> Iterator[Any]:
     engine = Engine([lambda: seqtool.load(run, device="cpu", threads=1)])
     options = {"host": "127.0.0.1", "token": None, **settings}
     query = "" if options["token"] is None else f"?token={options['token']}"
-    with serving(lambda port: make_app(engine, port=port, **options)) as port:
+    with serve_app(lambda port: make_app(engine, port=port, **options)) as port:
         visit.page.goto(f"http://127.0.0.1:{port}/{query}")
         wait_for_answer(visit.page)
         yield visit.page

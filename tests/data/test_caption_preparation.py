@@ -298,12 +298,12 @@ def test_an_existing_cache_is_not_made_again(config: Config, monkeypatch: pytest
     monkeypatch.setattr(image_store, "_fill", None)
     cache = prepare(config)
     assert cache.directory == directory
-    opened = Cache(directory)
-    assert opened.describe() == "\n".join(
+    cache_without_images = Cache(directory)
+    assert cache_without_images.describe() == "\n".join(
         line for line in cache.describe().splitlines() if not line.startswith("annotation")
     )
     with pytest.raises(ValueError, match="was opened without an image store"):
-        opened.split("train")
+        cache_without_images.split("train")
 
 
 def test_a_vocabulary_can_be_reused(config: Config, tmp_path: Path) -> None:

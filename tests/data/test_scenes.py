@@ -18,7 +18,7 @@ from evaluation_settings import evaluation_settings
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
 from PIL import Image, ImageChops
-from scene_captions import Kind, is_true, named, object_words, parse, read_scenes, recall
+from scene_captions import Kind, find_facts, is_true, object_words, parse, read_scenes, recall
 
 from seqtool.data.cache import is_cache
 from seqtool.data.corpora.scene_drawing import COLOURS, GAP, SHAPES, SIDE, SIDES, Box, Item, Scene, render
@@ -324,7 +324,7 @@ def test_swapped_kinds_make_a_caption_false(examples: list[Example]) -> None:
 
 
 def test_captions_of_other_scenes_are_false(examples: list[Example]) -> None:
-    """They are false for scenes with other kinds of objects; in a mirrored scene only left and right become false."""
+    """Captions are false of scenes with other kinds of objects, and of a mirrored scene if they name left or right."""
     for (scene, _), (other_scene, captions) in pairwise(examples):
         kinds = {(item.shape, item.colour) for item in scene.items}
         if kinds.isdisjoint((item.shape, item.colour) for item in other_scene.items):
@@ -350,7 +350,7 @@ def test_random_words_raise_no_error(examples: list[Example]) -> None:
         draw.shuffle(shuffled)
         for text in (" ".join(draw.choices(vocabulary, k=draw.randrange(12))), " ".join(shuffled)):
             if parse(text) is None:
-                assert not is_true(text, scene) and named(text) == set()
+                assert not is_true(text, scene) and find_facts(text) == set()
             object_words(text, scene)
         for end in range(len(words_and_punctuation(captions[0]))):
             parse(" ".join(words_and_punctuation(captions[0])[:end]))
@@ -358,7 +358,7 @@ def test_random_words_raise_no_error(examples: list[Example]) -> None:
 
 def test_recall_counts_named_objects_and_relations() -> None:
     square, triangle = ("square", "green", 1), ("triangle", "yellow", 1)
-    assert named("to the right of a big green square there is a yellow triangle") == {
+    assert find_facts("to the right of a big green square there is a yellow triangle") == {
         square,
         triangle,
         ("left", square, triangle),

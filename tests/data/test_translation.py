@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serving import serving
+from serving import serve_files
 
 from seqtool.data.corpora import multi30k
 from seqtool.data.corpora.multi30k import Multi30k
@@ -181,7 +181,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
             content = path.read_bytes()
             expected_files[path.name] = len(content), hashlib.sha256(content).hexdigest()
     monkeypatch.setattr(multi30k, "PUBLISHED", expected_files)
-    with serving(directory) as server:
+    with serve_files(directory) as server:
         monkeypatch.setattr(multi30k, "URL", server.address)
         yield directory
 

@@ -156,7 +156,7 @@ def test_the_error_for_a_too_large_size_names_the_largest(kind: str, size: int) 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_without_a_size_a_small_text_has_the_largest_vocabulary(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The largest size is the one that the error for a size that is set names, and it is noted."""
+    """It has the size that the error for a larger `size` names, and the log reports this size."""
     rare = [chr(letter) for letter in range(0x3B1, 0x3C9)]  # a small size leaves out characters, and so pieces
     for texts in (list(lines()), ["a"], [*rare, *["a b"] * 20_000]):
         caplog.clear()

@@ -207,8 +207,8 @@ def test_the_paired_bootstrap_matches_sacrebleu() -> None:
     assert "| BLEU " in result.text()
     assert bleu.signature in result.text()
     metrics = {"BLEU": sacrebleu.BLEU(force=True), "chrF": sacrebleu.CHRF(), "TER": sacrebleu.TER()}
-    named = [("baseline", worse), ("system", better)]
-    _, expected = PairedTest(named, metrics, [references], test_type="bs", n_samples=1000)()
+    named_systems = [("baseline", worse), ("system", better)]
+    _, expected = PairedTest(named_systems, metrics, [references], test_type="bs", n_samples=1000)()
     p_values = [difference.p_value for difference in result.differences]
     assert p_values == [expected[name][1].p_value for name in ("BLEU", "chrF2", "TER")]
     assert json.loads(json.dumps(result.record()))["differences"][0]["p_value"] == bleu.p_value

@@ -9,9 +9,9 @@ from small_models import (
     BAHDANAU,
     CAPTIONERS,
     MODELS,
+    copy_with_fast_parts,
     make_captioner,
     make_model,
-    of_fast_parts,
     random_images,
     random_sentences,
 )
@@ -49,7 +49,7 @@ def assert_close(actual: Any, expected: Any) -> None:
 
 
 def test_prefilling_equals_stepping(case: tuple[Model, Any, Tensor]) -> None:
-    """Each row has three beams. The default definition of the contract gives the same."""
+    """Each row has three beams. The default `prefill` of the contract equals stepping, too."""
     model, source, target = case
     memory, state = model.encode(source)
     rows = torch.arange(4).repeat_interleave(3)
@@ -91,4 +91,4 @@ def test_an_overridden_projection_is_used_in_training() -> None:
     log_probabilities = model.project(model(source, batch.inputs).features).log_softmax(-1)
     nll = -(log_probabilities.gather(-1, batch.labels[:, :, None]).squeeze(-1) * (batch.labels != 0)).sum()
     assert torch.allclose(TrainingLoss(model, 0.0)(batch).nll, nll)
-    assert torch.allclose(TrainingLoss(of_fast_parts(model), 0.0)(batch).nll, nll)
+    assert torch.allclose(TrainingLoss(copy_with_fast_parts(model), 0.0)(batch).nll, nll)

@@ -12,9 +12,9 @@ from small_models import (
     CAPTIONERS,
     MODELS,
     SUTSKEVER,
+    copy_with_fast_parts,
     make_captioner,
     make_model,
-    of_fast_parts,
     random_images,
     random_sentences,
 )
@@ -80,7 +80,7 @@ def test_losses_and_gradients_equal_the_plain_ones(
     model, batch = case
     model.double().train()
     plain_loss, expected = loss_and_gradients(model, batch)
-    fast_loss, actual = loss_and_gradients(of_fast_parts(model, device), batch)
+    fast_loss, actual = loss_and_gradients(copy_with_fast_parts(model, device), batch)
     assert torch.allclose(fast_loss.total, plain_loss.total, rtol=1e-12)
     assert torch.allclose(fast_loss.nll, plain_loss.nll, rtol=1e-12)
     assert_close_gradients(actual, expected)
@@ -91,7 +91,7 @@ def test_gradients_in_single_precision_equal_the_plain_ones(case: tuple[Model, B
     model, batch = case
     model.train()
     plain_loss, expected = loss_and_gradients(model, batch)
-    fast_loss, actual = loss_and_gradients(of_fast_parts(model), batch)
+    fast_loss, actual = loss_and_gradients(copy_with_fast_parts(model), batch)
     assert torch.allclose(fast_loss.total, plain_loss.total, rtol=1e-5)
     largest = max(float(gradient.abs().max()) for gradient in expected.values())
     assert_close_gradients(actual, expected, rtol=1e-3, atol=1e-5 * max(1, largest))
@@ -113,7 +113,7 @@ def test_carried_states_and_prefixes_equal_the_plain_ones(case: tuple[Model, Bat
 
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            for actual, expected in zip(outputs(of_fast_parts(plain, device)), outputs(plain), strict=True):
+            for actual, expected in zip(outputs(copy_with_fast_parts(plain, device)), outputs(plain), strict=True):
                 assert torch.allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -129,12 +129,12 @@ def test_gradients_of_alignments_and_states_equal_the_plain_ones(name: str) -> N
         total.backward()
         return copy_gradients(model)
 
-    assert_close_gradients(gradient(of_fast_parts(model)), gradient(model))
+    assert_close_gradients(gradient(copy_with_fast_parts(model)), gradient(model))
 
 
 def test_a_second_backward_pass_starts_afresh() -> None:
     model, batch = make_case("bahdanau-gru")
-    model = of_fast_parts(model)
+    model = copy_with_fast_parts(model)
     _, expected = loss_and_gradients(model, batch)
     model.zero_grad()
     total = TrainingLoss(model, 0.1)(batch).total / 3
@@ -149,7 +149,7 @@ def test_a_second_backward_pass_starts_afresh() -> None:
 def test_a_partial_backward_pass_leaves_nothing_behind(name: str) -> None:
     """Computing the gradient of a state in the middle does not change the gradients of the weights."""
     model, batch = make_case(name)
-    model = of_fast_parts(model.double())
+    model = copy_with_fast_parts(model.double())
     torch.manual_seed(7)
     first = model(batch.source, batch.inputs[:, :2])
     second = model(batch.source, batch.inputs[:, 2:], first.state)
@@ -169,7 +169,7 @@ def test_gradients_in_bfloat16_are_as_accurate_as_the_plain_ones() -> None:
     model, batch = make_case("bahdanau-gru")
     _, exact = loss_and_gradients(model, batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        _, fast = loss_and_gradients(of_fast_parts(model), batch)
+        _, fast = loss_and_gradients(copy_with_fast_parts(model), batch)
         _, plain = loss_and_gradients(model, batch)
     for name, gradient in exact.items():
         assert fast[name].dtype == torch.float32
@@ -177,7 +177,9 @@ def test_gradients_in_bfloat16_are_as_accurate_as_the_plain_ones() -> None:
         assert error < max(0.02, 1.5 * float((plain[name] - gradient).norm() / gradient.norm())), name
 
 
-@pytest.mark.parametrize("convert", [lambda model: model, of_fast_parts, lambda model: of_fast_parts(model, "cuda")])
+@pytest.mark.parametrize(
+    "convert", [lambda model: model, copy_with_fast_parts, lambda model: copy_with_fast_parts(model, "cuda")]
+)
 @pytest.mark.parametrize("grad", [True, False])
 def test_states_and_attention_are_in_single_precision_under_autocast(
     case: tuple[Model, Batch], grad: bool, convert: Callable[[Model], Model]
@@ -223,7 +225,7 @@ def test_selected_keys_have_their_gradient() -> None:
         step.logits.square().sum().backward()
         return copy_gradients(model)
 
-    assert_close_gradients(gradient(of_fast_parts(model)), gradient(model))
+    assert_close_gradients(gradient(copy_with_fast_parts(model)), gradient(model))
 
 
 class SubclassedLSTM(LSTM):
@@ -276,7 +278,7 @@ def test_user_defined_classes_keep_their_equations(name: str) -> None:
     _, batch = make_case("bahdanau-gru")
     torch.manual_seed(0)
     model = USER_MODELS[name]().double().train()
-    fast = of_fast_parts(model)
+    fast = copy_with_fast_parts(model)
     plain_loss, expected = loss_and_gradients(model, batch)
     fast_loss, actual = loss_and_gradients(fast, batch)
     assert torch.allclose(fast_loss.total, plain_loss.total, rtol=1e-12)
@@ -287,7 +289,7 @@ def test_user_defined_classes_keep_their_equations(name: str) -> None:
 def test_backbones_and_names_of_parameters_do_not_change() -> None:
     for name in CAPTIONERS:
         model = make_captioner(name)
-        fast = of_fast_parts(model)
+        fast = copy_with_fast_parts(model)
         assert list(fast.state_dict()) == list(model.state_dict())
         kinds = {name: type(module) for name, module in model.backbone.named_modules()}
         assert {name: type(module) for name, module in fast.backbone.named_modules()} == kinds
@@ -314,7 +316,7 @@ def test_a_plain_copy_has_plain_parts() -> None:
     for name in (*MODELS, *CAPTIONERS):
         model = make_case(name)[0].double()
         for device in ("cpu", "cuda", "mps"):
-            fast = of_fast_parts(model, device)
+            fast = copy_with_fast_parts(model, device)
             torch.manual_seed(1)
             copy, random_number = plain_copy(fast), torch.rand(1)
             torch.manual_seed(1)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_models import SUTSKEVER, make_model, of_fast_parts, random_sentences
+from small_models import SUTSKEVER, copy_with_fast_parts, make_model, random_sentences
 from torch import nn
 from torch.nn import functional as F
 
@@ -62,7 +62,7 @@ def test_a_whole_text_is_read_at_once(precision: str, monkeypatch: pytest.Monkey
     model = make_language_model(layers=2, dropout=0.0)
     tokens = torch.randint(4, 11, (1, 30))
     expected = model(None, tokens).features
-    quick = optimise_for_decoding(of_fast_parts(model), precision, torch.device("cpu")).eval()
+    quick = optimise_for_decoding(copy_with_fast_parts(model), precision, torch.device("cpu")).eval()
     for cell in (LSTM, JoinedLSTM):
         monkeypatch.setattr(cell, "forward" if cell is LSTM else "step", lambda *_: pytest.fail("a step"))
     assert torch.allclose(quick(None, tokens).features, expected, atol=1e-5 if precision == "fp32" else 0.01)
@@ -74,7 +74,7 @@ def test_a_whole_text_is_read_at_once(precision: str, monkeypatch: pytest.Monkey
 def test_joining_both_matrices_of_an_lstm_keeps_its_states(name: str, precision: str) -> None:
     """Single steps, and reading all tokens at once, leave the state of the plain model."""
     cpu, plain = torch.device("cpu"), make_model(name).eval()
-    joined = optimise_for_decoding(of_fast_parts(plain), precision, cpu)
+    joined = optimise_for_decoding(copy_with_fast_parts(plain), precision, cpu)
     assert any(isinstance(module, JoinedLSTM) for module in joined.modules())
     source, tokens = make_source(random_sentences(5, seed=1)), torch.randint(4, 11, (5, 6))
     expected = plain.prefill(*plain.encode(source), tokens).state
@@ -100,7 +100,7 @@ def test_a_text_is_generated_as_by_the_plain_model(
     monkeypatch.setattr(decoding, "mkl_is_fast", lambda: single_rows)
     sizes = {"target_vocabulary": vocabulary_size, "embedding": 5, "hidden": 7, "layers": 2}
     plain = LanguageModel(**sizes, cell="lstm", dropout=0.0, tie="none")
-    quick = optimise_for_decoding(of_fast_parts(plain), "fp32", torch.device("cpu")).eval()
+    quick = optimise_for_decoding(copy_with_fast_parts(plain), "fp32", torch.device("cpu")).eval()
     assert type(quick) is DecodingLanguageModel
     assert (quick.decoder[0].separate is not None) == (quick.output.unpacked is not None) == single_rows
     assert (quick.projections is not None) == (single_rows and vocabulary_size == 11)
@@ -122,7 +122,7 @@ def test_only_language_models_in_fp32_keep_matrices_twice(
 ) -> None:
     monkeypatch.setattr(decoding, "mkl_is_fast", lambda: True)
     language_model = make_language_model(layers=1, dropout=0.0)
-    model = of_fast_parts(language_model if name == "language-model" else make_model(name))
+    model = copy_with_fast_parts(language_model if name == "language-model" else make_model(name))
     model = optimise_for_decoding(model, precision, torch.device("cpu"))
     twice = name == "language-model" and precision == "fp32"
     assert (model.output.unpacked is not None) == twice
@@ -138,7 +138,7 @@ def test_user_defined_classes_in_a_stack_are_kept() -> None:
     class UserModel(Sutskever):
         pass
 
-    cpu, user_model = torch.device("cpu"), of_fast_parts(make_model("sutskever-lstm"))
+    cpu, user_model = torch.device("cpu"), copy_with_fast_parts(make_model("sutskever-lstm"))
     user_model.decoder[0] = UserRecurrence("lstm", 6, 7, parts_for(cpu))
     decoder = optimise_for_decoding(user_model, "fp32", cpu).decoder
     assert type(decoder[0]) is UserRecurrence and type(decoder[1]) is JoinedLSTM
@@ -152,7 +152,7 @@ def test_user_defined_classes_in_a_stack_are_kept() -> None:
 def test_the_trained_model_does_not_change(name: str, precision: str) -> None:
     """The model for decoding is a second model, which shares tensors where it can."""
     language_model = make_language_model(layers=2, dropout=0.3)
-    model = of_fast_parts((language_model if name == "language-model" else make_model(name)).train())
+    model = copy_with_fast_parts((language_model if name == "language-model" else make_model(name)).train())
     kinds = [type(module) for module in model.modules()]
     weights = {name: (id(tensor), tensor.clone()) for name, tensor in model.named_parameters()}
     decoder = optimise_for_decoding(model, precision, torch.device("cpu")).eval()

@@ -123,7 +123,7 @@ def test_reading_in_pieces_equals_reading_at_once(norm: str, positions: str) -> 
 
 @pytest.mark.parametrize("positions", ["sinusoids", "learnt"])
 def test_stepping_and_prefilling_equal_forward(positions: str) -> None:
-    """All three agree over several windows, and a row does not depend on the other rows."""
+    """`forward`, stepping and prefilling agree over several windows, and a row does not depend on the other rows."""
     model, tokens = make_language_model(6, positions=positions), torch.randint(VOCABULARY, (3, 20))
     output = model(None, tokens)
     expected_logits = model.project(output.features)

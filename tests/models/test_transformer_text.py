@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import of_fast_parts
+from small_models import copy_with_fast_parts
 from torch import Tensor
 
 from seqtool.decoding.tree import leaves, select
@@ -42,7 +42,7 @@ def models(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
     """A plain model and the same model optimised for decoding."""
     monkeypatch.setattr(decoding, "mkl_is_fast", lambda: True)
     plain = make_model(**request.param)
-    fast = optimise_for_decoding(of_fast_parts(plain), "fp32", CPU)
+    fast = optimise_for_decoding(copy_with_fast_parts(plain), "fp32", CPU)
     assert type(fast) is DecodingTransformerLanguageModel
     return plain, fast
 

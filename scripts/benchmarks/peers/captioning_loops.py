@@ -31,11 +31,11 @@ class Tutorial(nn.Module):
         self.output = nn.Linear(hidden, vocabulary)
 
     def keys(self, a: Tensor) -> Tensor | None:
-        """The attention keys if they are computed once."""
+        """Return the attention keys; None if each step computes them."""
         return None
 
     def start(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """The first (h, c)."""
+        """Return the initial state (h, c)."""
         return self.h_0(a.mean(1)), self.c_0(a.mean(1))
 
     def step(
@@ -88,7 +88,7 @@ class Tutorial(nn.Module):
 
 
 class Hoisted(Tutorial):
-    """The same captioner with everything that does not depend on the state computed once."""
+    """The captioner of `Tutorial`, which computes once everything that does not depend on the state."""
 
     def keys(self, a: Tensor) -> Tensor | None:
         return self.image_attention(a)

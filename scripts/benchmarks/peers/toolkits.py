@@ -57,10 +57,10 @@ def install(name: str, environments: Path) -> None:
 
 
 def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None:
-    """Write the words of `source` and `target`, in order, in each peer's format."""
-    for side, listed in words.items():
-        (directory / f"joeynmt.{side}").write_text("\n".join([*SPECIAL_TOKENS, *listed]) + "\n", encoding="utf-8")
-        (directory / f"opennmt.{side}").write_text("".join(f"{word}\t1\n" for word in listed), encoding="utf-8")
+    """Write the words of `source` and `target`, in their order, in each peer's format."""
+    for side, entries in words.items():
+        (directory / f"joeynmt.{side}").write_text("\n".join([*SPECIAL_TOKENS, *entries]) + "\n", encoding="utf-8")
+        (directory / f"opennmt.{side}").write_text("".join(f"{word}\t1\n" for word in entries), encoding="utf-8")
 
 
 def configure(name: str, run: Path, family: str = "recurrent", **values: object) -> Path:
@@ -85,7 +85,7 @@ def train_command(name: str, environments: Path, config: Path) -> list[object]:
     """The command that trains a system's model."""
     if name == "opennmt":
         return [environments.absolute() / name / "bin" / "onmt_train", "-config", config]
-    return [*_joeynmt(name, environments), "train", config, "--skip-test"]
+    return [*_joeynmt_command(name, environments), "train", config, "--skip-test"]
 
 
 def translate_command(
@@ -95,21 +95,21 @@ def translate_command(
     standard input instead, and has the other arguments in its configuration.
     """
     if name != "opennmt":
-        return [*_joeynmt(name, environments), "translate", config]
+        return [*_joeynmt_command(name, environments), "translate", config]
     model = sorted(run.glob("model_step_*.pt"))[-1]
     sizes = ["-beam_size", beam, "-batch_size", sentences, "-max_length", length, "-max_length_ratio", 100]
     binary = environments.absolute() / name / "bin" / "onmt_translate"
     return [binary, "-model", model, "-src", source, "-output", run / "output", *sizes]
 
 
-def _joeynmt(name: str, environments: Path) -> list[object]:
+def _joeynmt_command(name: str, environments: Path) -> list[object]:
     python = environments.absolute() / "joeynmt" / "bin" / "python"
     return [python, "-c", RUN_WITH_ONEDNN] if name == WITH_ONEDNN else [python, "-m", "joeynmt"]
 
 
-def read_translations(name: str, run: Path, printed: str) -> list[str]:
+def read_translations(name: str, run: Path, output: str) -> list[str]:
     """Read the translations of the command of `translate_command`, which JoeyNMT prints and OpenNMT-py writes."""
-    text = (run / "output").read_text(encoding="utf-8") if name == "opennmt" else printed
+    text = (run / "output").read_text(encoding="utf-8") if name == "opennmt" else output
     return text.splitlines()
 
 
@@ -123,8 +123,10 @@ def run(command: Sequence[object], *, directory: Path, threads: int, source: Pat
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",  # otherwise OpenNMT-py cannot read its own checkpoints
     }
     with (source or Path("/dev/null")).open() as stream:
-        done = subprocess.run(arguments, cwd=directory, env=environment, stdin=stream, capture_output=True, text=True)
-    printed = done.stdout + done.stderr
-    if done.returncode:
-        sys.exit(f"{' '.join(arguments)} failed:\n{printed[-3000:]}")
-    return printed
+        process = subprocess.run(
+            arguments, cwd=directory, env=environment, stdin=stream, capture_output=True, text=True
+        )
+    output = process.stdout + process.stderr
+    if process.returncode:
+        sys.exit(f"{' '.join(arguments)} failed:\n{output[-3000:]}")
+    return output
