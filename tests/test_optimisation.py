@@ -28,7 +28,7 @@ def test_the_cosine_schedule_ends_at_0() -> None:
     assert schedule(5, 2, 0) == pytest.approx(0.25)
     with pytest.raises(InputError, match=r"^schedule=cosine needs an end; set train\.epochs, or schedule\.epochs\.$"):
         make_schedule({"name": "cosine", "warmup": 10, "epochs": None})
-    with pytest.raises(InputError, match=r"^schedule\.epochs must be above 0, not 0\.$"):
+    with pytest.raises(InputError, match=r"^schedule\.epochs must be above 0, not 0\.0\.$"):
         make_schedule({"name": "cosine", "warmup": 10, "epochs": 0})
 
 
