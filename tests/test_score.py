@@ -164,7 +164,7 @@ def test_weights_of_pairs_include_the_end(
 ) -> None:
     """Weights have a row for each token and <end>, and a column for each source token and <end>. Rows sum to 1."""
     drawn: list[Any] = []
-    monkeypatch.setattr(plots, "alignment", lambda matrix, source, target, path: drawn.append((matrix, source, target)))
+    monkeypatch.setattr(plots, "alignment", lambda *drawing, **_: drawn.append(drawing[:3]))
     for name in ("attend", "transformer"):
         settings = ["format=jsonl", "weights=true", "plot=ends", "end=true"]
         assert run("score", f"checkpoint=runs/{name}", *PAIRS, *settings) == 0

@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import nbformat
-from nbclient import NotebookClient
-
 FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "notebooks"
 LANGUAGE = {"name": "python"}  # without the version of the machine that ran it
 
 
 def main() -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
     for name in sys.argv[1:] or sorted(file.stem for file in FOLDER.glob("*.ipynb")):
         file = FOLDER / f"{name}.ipynb"
         notebook = nbformat.read(file, as_version=4)

@@ -224,7 +224,8 @@ class Digests:
         """
         try:
             yield
-            self._store()
+            if not self._path.exists():  # an image store of this cache may have written it
+                self._store()
         finally:
             for path, before in self._initial_states.items():
                 if before != _state(path):

@@ -351,8 +351,8 @@ class TranslationEvaluator(Evaluator):
                             attention=None if weights is None else (weights, best.source_words),
                         )
                         output.flags.append(flags)
-                    if line in samples:
-                        figure = Path(str(settings.plot)) / f"alignment-{line:04d}.{settings.figures}"
+                    if line in samples and settings.plot is not None:
+                        figure = Path(settings.plot) / f"alignment-{line:04d}.{settings.figures}"
                         with plots.optional_figure(figure):
                             best.plot(figure, greyscale=settings.greyscale)
                     if file is not None:

@@ -403,6 +403,8 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str,
     """
     paths = {name: path for name, path in outputs.items() if path is not None}
     identities = {name: _identity(path) for name, path in paths.items()}
+    if not paths:
+        return
     for name, other in combinations(paths, 2):
         if identities[name] is not None and identities[name] == identities[other]:
             raise InputError(f"{name} and {other} are both {paths[name]}: name two files.")

@@ -48,7 +48,7 @@ def located(path: Path) -> Path:
 def check_exists(path: Path, kind: str = "run or checkpoint") -> None:
     """Raise InputError if the directory of a run or checkpoint is missing, or if a file is named instead of it."""
     if not path.exists():
-        raise InputError(f"There is no {kind} at {path}.{nearby(path)}")
+        raise InputError(f"There is no {kind} at {path}.{nearby(path, BUILT_IN)}")
     if path.is_file():
         advice = f"give its directory, {path.absolute().parent}, if that is a run or checkpoint"
         if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z"):
@@ -56,11 +56,11 @@ def check_exists(path: Path, kind: str = "run or checkpoint") -> None:
         raise InputError(f"{path} is a file: {advice}.")
 
 
-def nearby(missing: Path) -> str:
-    """A sentence that lists the runs or checkpoints beside a missing path, or else in runs/, or else the built-in
-    models, the most similar names first.
+def nearby(missing: Path, *others: Path) -> str:
+    """A sentence that lists the runs or checkpoints beside a missing path, or else in runs/, or else in one of the
+    `others`, the most similar names first; empty if there are none.
     """
-    for directory in (missing.parent, RUNS, BUILT_IN):
+    for directory in (missing.parent, RUNS, *others):
         paths = (path for kind in ("*/checkpoints", "*/manifest.json") for path in located(directory).glob(kind))
         names = {path.parent.name for path in paths}
         similarity = {name: SequenceMatcher(None, missing.name.lower(), name.lower()).ratio() for name in sorted(names)}

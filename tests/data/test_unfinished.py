@@ -114,7 +114,7 @@ def cache_contents() -> dict[str, bytes]:
 
 
 def cache_entries() -> list[str]:
-    return sorted(path.name for path in Path("cache").iterdir() if path.name != DIGESTS_FILE)
+    return sorted(path.name for path in Path("cache").glob("*") if path.name != DIGESTS_FILE)
 
 
 def make_raising(error: BaseException) -> Callable[[], None]:
