@@ -246,8 +246,8 @@ class Cache:
         if not fractions:
             return []
         return [
-            f"Many tokens are unknown to the vocabulary, {'; '.join(fractions)}. A larger data.vocabulary.size, a "
-            "smaller data.vocabulary.minimum_count or data.vocabulary.kind=bpe leaves fewer."
+            f"Many tokens are unknown to the vocabulary, {'; '.join(fractions)}. More training text leaves "
+            "fewer; so may a larger data.vocabulary.size, a smaller minimum_count, or data.vocabulary.kind=bpe."
         ]
 
 

@@ -14,6 +14,8 @@ from seqtool.errors import InputError, counted
 
 log = logging.getLogger("seqtool")
 
+FEW_IMAGES = 100  # with fewer, captions of a model that is trained on these alone are wrong or do not end
+
 
 @final
 class Photos(CaptionFiles):
@@ -74,6 +76,9 @@ class Photos(CaptionFiles):
             log.warning(text, file, counted(len(without_captions), "image"), without_captions[0])
         for image in without_captions:
             del entries[image]
+        if file == self._files["train"] and len(entries) < FEW_IMAGES:
+            text = "%s has captions of %s: too few, unless the run starts from a model of more photos (init_from=RUN)."
+            log.warning(text, file, counted(len(entries), "image"))
         return entries, in_folder(
             self._directory, (image_entries[0].image for image_entries in entries.values()), file=file
         )
