@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from seqtool.runtime import devices
-from seqtool.runtime.precision import KEPT_SHAPES, _onednn_is_exact, onednn
+from seqtool.runtime.precision import CACHED_SHAPES, _onednn_is_exact, onednn
 
 pytestmark = pytest.mark.skipif(
     not hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"), reason="needs torch 2.9"
@@ -46,7 +46,7 @@ def test_onednn_is_not_used_if_it_rounds_products(monkeypatch: pytest.MonkeyPatc
     _onednn_is_exact.cache_clear()
 
 
-@pytest.mark.parametrize(("user_value", "expected"), [(None, KEPT_SHAPES), ("7", "7")])
+@pytest.mark.parametrize(("user_value", "expected"), [(None, CACHED_SHAPES), ("7", "7")])
 def test_few_shapes_are_cached_unless_the_user_sets_a_number(
     user_value: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
