@@ -60,19 +60,18 @@ sequence_to_sequence() {
     cp "$scratch/length/bleu_by_length.png" "$out/bleu_by_length.png"
 }
 
-draw_alignment() { # RUN PICTURE: the alignment of one sentence
-    echo "I have a big cat but a small house." | seqtool translate checkpoint="runs/$1" plot="$scratch/$1" end=true
-    cp "$scratch/$1/alignment-0001.png" "$out/$2.png"
+draw_alignment() { # CHECKPOINT PICTURE: the alignment of one sentence
+    echo "I have a big cat but a small house." | seqtool translate checkpoint="$1" plot="$scratch/$2" words=marks end=true
+    cp "$scratch/$2/alignment-0001.png" "$out/$2.png"
 }
 
 attention() {
-    train first experiment=quickstart
-    draw_alignment first attention
+    draw_alignment builtin/words attention
 }
 
 transformers() {
     train transformer experiment=toy_transformer
-    draw_alignment transformer transformer_attention
+    draw_alignment runs/transformer transformer_attention
 }
 
 draw_attention() { # RUN PICTURE SETTING…: where the words of one scene's caption looked
