@@ -86,7 +86,7 @@ class ConfigFiles:
         return files
 
     def all_groups(self) -> set[str]:
-        """The groups of all commands."""
+        """The names of all groups of settings."""
         folders = [folder for directory in self.folders for folder in directory.iterdir() if folder.is_dir()]
         return {folder.name for folder in folders} - {"hydra"}
 

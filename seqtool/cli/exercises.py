@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
     def shape(self, axes: str) -> list[int]:
         """The shape that axes such as `B×4H` describe. K equals T; if S equals T and exceeds 1, so do H, D, E and A."""
-        sizes = {"B": self.B, "T": self.T, "K": self.T, "S": self.S, "H": 6, "D": 7, "E": 8, "A": 9, "V": 13}
+        sizes = {"B": self.B, "T": self.T, "K": self.T, "S": self.S, "H": 6, "D": 7, "E": 8, "A": 11, "V": 13}
         sizes |= dict.fromkeys("HDEA", self.T) if self.S == self.T > 1 else {}
         return [int(axis[:-1] or 1) * sizes[axis[-1]] for axis in axes.split("×") if axis]
 

@@ -70,7 +70,8 @@ def crossings(hypotheses: Sequence[set[Link]], golds: Sequence[Gold], *, agreein
     """The number of gold swaps that the hypotheses reproduce by links that cross, and the number of gold swaps.
 
     A swap is a pair of target words j, j+1 whose sure links go to i+1, i ("big cat", "gato grande"). With `agreeing`,
-    only swaps count whose target word j+1 also has a possible link to source word i+1: an adjective after its noun.
+    count only swaps in which target word j+1 also has a possible link to source word i+1, as an adjective has to the
+    noun that it agrees with.
     """
     crossed = swaps = 0
     for links, (sure, possible) in zip(hypotheses, golds, strict=True):

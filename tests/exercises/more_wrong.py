@@ -295,7 +295,7 @@ def additive_without_v(queries, annotations, W, U, v):
     return torch.tanh((queries @ W.T)[:, :, None] + (annotations @ U.T)[:, None]).sum(dim=3)
 
 
-@wrong("additive", "the axis A stands in place of T and S")
+@wrong("additive", "the axis of length 9 stands in place of T and S")
 def additive_concatenates_positions(queries, annotations, W, U, v):
     return torch.tanh(torch.cat([queries @ W.T, annotations @ U.T], 1)) @ v
 
