@@ -200,8 +200,8 @@ def largest_error(exact: Tensor, estimates: Tensor) -> float:
     [("moving_average", "caption"), ("leave_one_out", "caption"), ("leave_one_out", "future"), ("none", "caption")],
 )
 def test_the_mean_gradient_of_hard_attention_is_the_enumerated_one(baseline: str, credit: str) -> None:
-    """The mean gradient over 20,000 samples (200 means of 100) is within 4 standard errors of the exact gradient, in each
-    coordinate. With the sign of the reward term reversed, or without the term, it is not.
+    """The mean gradient over 20,000 samples (200 means of 100) is within 4 standard errors of the exact gradient, for
+    each coordinate. With the sign of the reward term reversed, or without the term, it is not.
     """
     case = Enumerable.make(samples=100, baseline=baseline, credit=credit)
     exact = case.exact()
