@@ -147,7 +147,8 @@ def _format_value(name: str, value: Any) -> str:
         return str(value).lower() if isinstance(value, Real) else str(value)
     if not isinstance(value, list | tuple):
         raise InputError(f"Setting '{name}' is a {type(value).__name__}: use text, a number, a path or a list of them.")
-    return f"[{','.join(quote(item) if isinstance(item, str) else _format_value(name, item) for item in value)}]"
+    quoted = [quote(str(item)) if isinstance(item, str | os.PathLike) else _format_value(name, item) for item in value]
+    return f"[{','.join(quoted)}]"
 
 
 @contextmanager

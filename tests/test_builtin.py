@@ -12,8 +12,7 @@ from record_builtin import BUILT_IN, RECORD, SCORES
 
 import seqtool
 from seqtool.data.corpora import toy
-
-pytestmark = pytest.mark.skipif(not BUILT_IN.is_dir(), reason="the built-in models are not in this checkout")
+from seqtool.errors import InputError
 
 MARGINS = {"bleu": 1.0, "true": 0.03, "bits": 0.02}  # what other processors and versions of torch may change
 SCENES = {"experiment": "scenes_soft", "validation": {"max_length": 5}}
@@ -38,6 +37,18 @@ def test_the_record_is_of_these_models() -> None:
     for name, recorded in record().items():
         assert record_builtin.facts(BUILT_IN / name) == {key: recorded[key] for key in recorded if key != "scores"}
     assert sum(recorded["bytes"] for recorded in record().values()) < 12_000_000
+
+
+def test_a_missing_model_names_those_that_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name like that of a built-in model lists these; beside the user's runs, the runs are listed instead."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"^There is no run or checkpoint at builtin/wrods\. builtin holds words, "):
+        seqtool.load("builtin/wrods")
+    with pytest.raises(InputError, match=r"^There is no run or checkpoint at mine\. builtin holds "):
+        seqtool.load("mine")
+    (tmp_path / "runs" / "first" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"^There is no run or checkpoint at mine\. runs holds first\.$"):
+        seqtool.load("mine")
 
 
 @pytest.mark.parametrize("name", SCORES)

@@ -49,7 +49,8 @@ def demo(config: DictConfig) -> None:
                 raise
             log.warning("%s It is left out.", error)
     if not checkpoints:
-        raise InputError("demo needs checkpoint=PATH, runs or checkpoints, a,b; leave it out for the built-in models.")
+        needed = "demo needs checkpoint=PATH, runs or checkpoints, a,b; leave it out for the built-in models."
+        raise InputError("None of the built-in models can be opened: give checkpoint=PATH." if paths else needed)
     token = settings.token or (None if settings.host in LOCAL_HOSTS else secrets.token_urlsafe(16))
     listening_socket = bound_socket(settings.host, settings.port)
     port = listening_socket.getsockname()[1]

@@ -83,7 +83,7 @@ def _strip_directories(value: Any) -> Any:
         return {key: _strip_directories(item) for key, item in value.items()}
     if isinstance(value, list):
         return list(map(_strip_directories, value))
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+    return Path(value).name or value if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str:
@@ -100,12 +100,13 @@ def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str
         f"{split} {', '.join(f'{counts[unit]:,} {unit}' for unit in UNITS if unit in counts)}"
         for split, counts in ({} if cache is None else cache.summary["splits"]).items()
     ]
+    trust = ",".join(original.trust)
     machine = [f"{key} {config[key]}" for key in ("device", "threads", "precision") if config.get(key) is not None]
     fields = {
         **{label: _cell(text) for label, text in descriptions.items()},
         **{"name": name, "path": repr(name), "quoted": shlex.quote(name), "usage": _usage(original, name)},
         **{"kind": task.model[0].upper() + task.model[1:], "command": task.command, "example": EXAMPLES[original.task]},
-        "trust": f", trust={','.join(original.trust)!r}" if original.trust else "",
+        **{"trust": f", trust={trust!r}" if trust else "", "trust_option": f" trust={trust}" if trust else ""},
         **{"precision": settings.precision, "size": "; ".join(sizes) or "not recorded", "machine": ", ".join(machine)},
         "licence": settings.licence or "Not stated: ask whoever trained it, and see the licences of its data.",
     }

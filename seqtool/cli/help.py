@@ -108,16 +108,16 @@ def complete(line: str, configs: Path) -> list[str]:
         choices = files.choices(key) if key in files.groups else command_settings(words[0]).get(key, NONE).choices
         values = [f"{choice} " for choice in choices if choice.startswith(value)] if choices else _files(value)
         return [f"{key}={completed}" for completed in values]
+    if words[0] == "check":  # it takes an exercise, which is completed, and a class, which is not
+        exercises = re.findall(r"^(\w+):", Path(__file__).with_name("exercises.yaml").read_text("utf-8"), re.MULTILINE)
+        candidates = {*exercises} - {"hints", "changes"} if len(words) == 1 else {}
+        return sorted(f"{name} " for name in candidates if name.startswith(word))
     arguments = dict(argument.split("=", 1) for argument in words if "=" in argument)
     settings = files.outside_groups()
     for group, choice in files.groups.items():
         settings |= files.choice_settings(group, arguments.get(group, choice))
     branches = {name.rpartition(".")[0] for name in settings}
     names = {name for name in settings - branches if not name.endswith("_target_")} | files.groups.keys()
-    if words[0] == "check":  # it takes an exercise, which is completed, and a class, which is not
-        exercises = re.findall(r"^(\w+):", Path(__file__).with_name("exercises.yaml").read_text("utf-8"), re.MULTILINE)
-        candidates = {*exercises} - {"hints", "changes"} if len(words) == 1 else {}
-        return sorted(f"{name} " for name in candidates if name.startswith(word))
     paths = _files(word) if positional(words[0]) else []
     return [*sorted(f"{name}=" for name in names if name.startswith(word)), *paths]
 

@@ -188,10 +188,11 @@ def _settings(settings: Mapping[str, Any]) -> str:
     groups: dict[str, list[str]] = {"": []}
     for key, value in leaves(settings):
         group, _, name = key.rpartition(".")
-        if key not in ("_target_", "name", "cache", "processes") and value is not None:
-            text = value if isinstance(value, str) else json.dumps(value)
+        if name != "_target_" and key not in ("name", "cache", "processes") and value not in (None, {}):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             groups.setdefault(group, []).append(f"{name.replace('_', ' ')} {text}")
-    return "; ".join(f"{group or _class_name(settings)}: {', '.join(texts)}" for group, texts in groups.items())
+    parts = ((group or _class_name(settings), ", ".join(texts)) for group, texts in groups.items())
+    return "; ".join(": ".join(filter(None, part)) for part in parts)
 
 
 def _class_name(settings: Mapping[str, Any]) -> str:

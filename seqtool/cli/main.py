@@ -34,7 +34,7 @@ MEMORY_SETTINGS = {  # what to lower if a command runs out of memory; by default
     "train": "train.batch_size, the model's sizes (model.*) or data.processes",
     "generate": "n or max_length",
     "score": "the length of the lines, or choose another device",
-    "export": "the memory that other programs use",
+    **dict.fromkeys(("inspect", "export", "check"), "the memory that other programs use"),
     "demo": "the length of the texts, or choose another device",
 }
 DECODING_MEMORY_SETTINGS = "batch_size, beam or max_length"

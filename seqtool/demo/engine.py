@@ -94,14 +94,14 @@ class Engine:
         return await asyncio.wrap_future(future)
 
     def _run(self) -> None:
-        problems = []
+        problems, models = [], []
         for load in self._loaders:
             try:
-                self.models.append(load())
+                models.append(load())
             except Exception as error:  # too little memory, for example
                 problems.append(str(error) or type(error).__name__)
                 log.error("A model cannot be loaded: %s", problems[-1])
-        self.problem = " ".join(problems)
+        self.models, self.problem = models, " ".join(problems)  # at once: other threads describe the models
         self.state = "ready" if self.models else "failed"
         while batch := self._next_batch():
             self._answer(batch)

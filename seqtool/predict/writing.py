@@ -16,7 +16,7 @@ from tqdm import tqdm
 from seqtool.data.images.finding import image_id
 from seqtool.data.text.alignment import format_pharaoh
 from seqtool.data.text.words import SPLITS, analyse_writing
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
@@ -86,7 +86,7 @@ class Writer(ABC, Generic[P]):
             return nullcontext(sys.stdout)
         if self.settings.format == "coco":
             return replacing(Path(path))  # part of a JSON list cannot be used, so none is kept
-        return keeping(Path(path), lambda: f"{self.count:,} {self.unit}s")
+        return keeping(Path(path), lambda: counted(self.count, self.unit))
 
     def progress(self, command: str, total: Callable[[], int | None], *, wanted: bool = True) -> tqdm:
         """Make a progress bar. It is hidden unless `wanted`, and if results are written to the same terminal."""

@@ -207,7 +207,7 @@ def _find(path: Path, purpose: Purpose) -> Checkpoint:
     if any((runs.located(path) / file).exists() for file in (RECORD, MANIFEST)):
         return read(runs.located(path), purpose)
     run, choice = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
-    runs.check_exists(run)
+    runs.check_exists(run, "run or checkpoint", runs.BUILT_IN)
     if choice == "last":
         return newest(run, purpose)
     newest_checkpoint = newest(run, "record")

@@ -45,12 +45,12 @@ def located(path: Path) -> Path:
     return Path(__file__).parent.parent / path if is_built_in else path
 
 
-def check_exists(path: Path, kind: str = "run or checkpoint") -> None:
+def check_exists(path: Path, kind: str, *others: Path) -> None:
     """Raise InputError if the directory of a run or checkpoint is missing, or if a file is named instead of it."""
     if not path.exists():
-        raise InputError(f"There is no {kind} at {path}.{nearby(path, BUILT_IN)}")
+        raise InputError(f"There is no {kind} at {path}.{nearby(path, *others)}")
     if path.is_file():
-        advice = f"give its directory, {path.absolute().parent}, if that is a run or checkpoint"
+        advice = f"give its directory, {path.absolute().parent}, if that is a {kind}"
         if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z"):
             advice = "unpack it first, and give the directory of the run or checkpoint in it"
         raise InputError(f"{path} is a file: {advice}.")

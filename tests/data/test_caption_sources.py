@@ -448,6 +448,22 @@ def test_photos_are_divided_by_shares(tmp_path: Path) -> None:
     assert fingerprint(small_share) != fingerprint(make_photos(tmp_path, "a.jsonl"))
 
 
+def test_few_photos_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The advice is given once for each preparation, and not for 100 photos or for the file of another split."""
+    for name, count in (("99.jsonl", 99), ("100.jsonl", 100)):
+        write(tmp_path / name, "\n".join(json.dumps({"file": f"{n}.jpg", "caption": "a cat"}) for n in range(count)))
+    few, enough = (
+        make_photos(tmp_path, "99.jsonl", valid="100.jsonl"),
+        make_photos(tmp_path, "100.jsonl", valid="99.jsonl"),
+    )
+    for corpus in (few, few, enough):
+        assert corpus.images("train") and corpus.images("valid")
+    assert caplog.messages == [
+        f"{tmp_path / '99.jsonl'} has captions of 99 images: "
+        "too few, unless the run starts from a model of more photos (init_from=RUN)."
+    ]
+
+
 def test_too_few_photos_cannot_be_divided(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "file,caption\na,x\nb,y\n")
     corpus = make_photos(tmp_path, "a.csv", shares=(0.1, 0.1))

@@ -177,7 +177,7 @@ def room_after(first_state: Tensor, steps: int) -> Tensor:
 
 
 def add_product(addend: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return added + x @ matrix, with the product in the type of the matrix."""
+    """Return addend + x @ matrix, with the product in the type of the matrix."""
     if addend.dtype == x.dtype == matrix.dtype:
         return torch.addmm(addend, x, matrix, out=out)
     return torch.add(addend, x.to(matrix.dtype) @ matrix, out=out)

@@ -12,7 +12,7 @@ export function kept(part) {
     if (text === null || typeof otherwise === "string") return text ?? otherwise;
     try {
       const value = JSON.parse(text);
-      return typeof value === typeof otherwise && Array.isArray(value) === Array.isArray(otherwise) ? value : otherwise;
+      return value !== null && typeof value === typeof otherwise && Array.isArray(value) === Array.isArray(otherwise) ? value : otherwise;
     } catch {
       return otherwise; // the address was cut off or mistyped
     }

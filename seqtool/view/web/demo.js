@@ -30,14 +30,17 @@ async function begin() {
   const commands = Object.keys(VIEWS).filter((command) => models.some((model) => model.command === command));
   const view = h("div", {});
   const made = {};
+  let current = null;
   async function show(command) {
+    current = command;
     page.set("task", command === commands[0] ? null : command);
     const shown = models.filter((model) => model.command === command);
     const names = shown.map((model) => `${model.name} (${counted(model.parameters)} parameters)`);
     fill(state, names.join(", "));
     document.title = inert(`${shown.map((model) => model.name).join(", ")}: seqtool demo`);
     made[command] ??= VIEWS[command].make(shown, kept(command));
-    fill(view, await made[command]);
+    const content = await made[command];
+    if (command === current) fill(view, content); // another task may have been chosen meanwhile
   }
   const task = commands.includes(page.get("task", "")) ? page.get("task", "") : commands[0];
   const tasks = choice("Task", commands.map((command) => [command, VIEWS[command].title]), task, (command) => show(command).catch(problem));

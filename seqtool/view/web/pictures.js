@@ -49,6 +49,7 @@ export function looking({ picture, name, words, attention, grid, chosen = null, 
   const slider = h("input", { type: "range", min: -1, max: words.length - 1, value: -1, "aria-label": "Go through the words", oninput: () => hold(Number(slider.value)) });
 
   function look(place) {
+    if (place >= words.length) place = -1; // the end, without attention
     mark(buttons, place);
     slider.value = place;
     slider.setAttribute("aria-valuetext", place < 0 ? "no word" : shown(words[place]));
