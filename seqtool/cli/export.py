@@ -103,7 +103,7 @@ def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str
     trust = ",".join(original.trust)
     machine = [f"{key} {config[key]}" for key in ("device", "threads", "precision") if config.get(key) is not None]
     fields = {
-        **{label: _cell(text) for label, text in descriptions.items()},
+        **{label: printable(text).replace("|", "\\|") for label, text in descriptions.items()},  # cells of a table
         **{"name": name, "path": repr(name), "quoted": shlex.quote(name), "usage": _usage(original, name)},
         **{"kind": task.model[0].upper() + task.model[1:], "command": task.command, "example": EXAMPLES[original.task]},
         **{"trust": f", trust={trust!r}" if trust else "", "trust_option": f" trust={trust}" if trust else ""},
@@ -111,8 +111,3 @@ def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str
         "licence": settings.licence or "Not stated: ask whoever trained it, and see the licences of its data.",
     }
     return Path(__file__).with_name(CARD).read_text("utf-8").format_map(fields)
-
-
-def _cell(text: str) -> str:
-    """The text as a cell of a table in Markdown."""
-    return printable(text).replace("|", "\\|")

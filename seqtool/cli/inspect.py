@@ -135,7 +135,7 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
     rows = []
     for (run, run_checkpoint), best in zip(checkpoints.items(), best_records, strict=True):
         classes = [_class_name(run_checkpoint.config.get(group, {})) for group in ("model", "data")]
-        values = [f"{best[metric.name]:.{metric.digits}f}" if metric.name in best else "-" for metric in scores]
+        values = [f"{best[metric.name]:z.{metric.digits}f}" if metric.name in best else "-" for metric in scores]
         row = [run.name, *classes, *values, f"{run_checkpoint.progress['step']:,}", _minutes(run_checkpoint.progress)]
         if settings is not None:
             row.insert(1, settings[run])

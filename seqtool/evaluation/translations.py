@@ -429,6 +429,8 @@ def _segments(
 def read_translations(path: str) -> list[str]:
     """Read the lines of a text file, or the best translations in a file that `translate format=jsonl` wrote."""
     lines = list(read_lines(Path(path)))
+    if all("\t" in line for line in lines):
+        log.warning("Each line of %s has a tab, which counts as a space: give a file with only the translations.", path)
     if not lines[0].startswith('{"source": '):
         return lines
     translations = []

@@ -204,15 +204,9 @@ class Translator(Predictor):
             if source.read:
                 n_best = [self._translation(h, source, prefix, replace_unknown=replace_unknown) for h in next(n_bests)]
             else:
-                n_best = [self._empty(source, prefix)]
+                n_best = [Translation("", 0.0, 0.0, [], attention=None, ended=True, source=source, prefix=prefix)]
             translations.append(n_best)
         return translations
-
-    def _empty(self, source: EncodedText, prefix: EncodedText) -> Translation:
-        """The translation of an empty sentence."""
-        return Translation(
-            text="", score=0.0, log_probability=0.0, pieces=[], attention=None, ended=True, source=source, prefix=prefix
-        )
 
     def warn_of_cut(self, sources: Sequence[EncodedText], first_line: int) -> None:
         """Warn on standard error of sources that are too long: only their beginnings are translated."""

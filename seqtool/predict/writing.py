@@ -16,7 +16,7 @@ from tqdm import tqdm
 from seqtool.data.images.finding import image_id
 from seqtool.data.text.alignment import format_pharaoh
 from seqtool.data.text.words import SPLITS, analyse_writing
-from seqtool.errors import InputError, counted
+from seqtool.errors import InputError, counted, place
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
@@ -79,6 +79,8 @@ class Writer(ABC, Generic[P]):
             check_directory(self.plot, "plot")
         with self.file(self.settings.output) as self.out:
             yield self
+        if self.plot is not None and any(self.plot.iterdir()):
+            print(f"The figures are in {place(self.plot)}.", file=sys.stderr)
 
     def file(self, path: str | None) -> AbstractContextManager[TextIO]:
         """Open an output file; standard output if `path` is None or this is not the first process."""

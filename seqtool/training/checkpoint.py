@@ -204,9 +204,9 @@ def find(checkpoint: str | Path | Checkpoint, *, trust: Sequence[str] = (), purp
 
 
 def _find(path: Path, purpose: Purpose) -> Checkpoint:
-    if any((runs.located(path) / file).exists() for file in (RECORD, MANIFEST)):
-        return read(runs.located(path), purpose)
     run, choice = (path.parent, path.name) if path.name in ("best", "last") and not path.exists() else (path, "best")
+    if any((runs.located(run) / file).exists() for file in (RECORD, MANIFEST)):
+        return read(runs.located(run), purpose)
     runs.check_exists(run, "run or checkpoint", runs.BUILT_IN)
     if choice == "last":
         return newest(run, purpose)

@@ -48,7 +48,8 @@ def located(path: Path) -> Path:
 def check_exists(path: Path, kind: str, *others: Path) -> None:
     """Raise InputError if the directory of a run or checkpoint is missing, or if a file is named instead of it."""
     if not path.exists():
-        raise InputError(f"There is no {kind} at {path}.{nearby(path, *others)}")
+        here = "" if path.is_absolute() else f" The current directory is {Path.cwd()}."
+        raise InputError(f"There is no {kind} at {path}.{nearby(path, *others)}{here}")
     if path.is_file():
         advice = f"give its directory, {path.absolute().parent}, if that is a {kind}"
         if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z"):

@@ -371,6 +371,25 @@ def test_a_link_keeps_what_is_shown(visit: Visit, translation_demo: Server) -> N
     assert column.locator("svg.heat").count() == 1
 
 
+def test_a_forced_word_is_not_lost_to_a_second_answer(visit: Visit, translation_demo: Server) -> None:
+    """A text and a setting that are changed at once are one question, and a word that is forced meanwhile is kept."""
+    page = open_demo(visit, translation_demo)
+    wait_for_answers(page)
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.get_by_label("Text to translate").fill("the old dog")
+    page.get_by_label("n best").fill("2")
+    page.get_by_label("n best").press("Tab")
+    page.wait_for_timeout(700)  # more than the pause after which a typed text is translated
+    wait_for_answers(page)
+    assert len(requests) == page.locator(".column").count()  # one for each model
+    column = page.get_by_role("region", name="attend")
+    page.get_by_label("n best").fill("1")
+    column.get_by_label("A word of your own").fill("casa")
+    column.get_by_role("button", name="Force it").click()
+    column.get_by_role("button", name="Take back casa").wait_for()
+
+
 def test_an_error_keeps_the_answer(visit: Visit, translation_demo: Server) -> None:
     page = open_demo(visit, translation_demo)
     wait_for_answers(page)

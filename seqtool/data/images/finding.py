@@ -94,7 +94,8 @@ def _list_folder(folder: Path, name: str, *, recursive: bool) -> list[str]:
         left_out.append(f"{other_files.total():,} of other kinds ({kinds}{more})")
     if not images:
         contents = f"; it has {' and '.join(left_out)}" if left_out else ""
-        raise InputError(f"{place(Path(name))} is a folder without images ({SUFFIX_LIST}){contents}.")
+        convert = ": convert them to JPEG" if ".heic" in other_files or ".heif" in other_files else ""
+        raise InputError(f"{place(Path(name))} is a folder without images ({SUFFIX_LIST}){contents}{convert}.")
     if left_out:
         kept = f"{counted(len(images), 'image')} ({SUFFIX_LIST})"
         print(f"{name}: {kept}; left out: {' and '.join(left_out)}.", file=sys.stderr)

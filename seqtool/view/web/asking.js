@@ -93,7 +93,7 @@ export function modelColumn(model, kept, answer) {
   const removal = (begins) => (begins.length ? h("button", { type: "button", onclick: () => again([]) }, "Remove the prefix") : null);
 
   function force(prefix) {
-    if (place.getAttribute("aria-busy") === "true") return;
+    if (last.question !== drawn.question || last.begins !== drawn.begins) return; // the tokens shown are about to change
     again([...last.begins.filter((before) => written(before) !== written(prefix) && written(prefix).startsWith(written(before))), prefix]);
   }
 

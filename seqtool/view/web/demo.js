@@ -38,8 +38,8 @@ async function begin() {
     const names = shown.map((model) => `${model.name} (${counted(model.parameters)} parameters)`);
     fill(state, names.join(", "));
     document.title = inert(`${shown.map((model) => model.name).join(", ")}: seqtool demo`);
-    made[command] ??= VIEWS[command].make(shown, kept(command));
-    const content = await made[command];
+    made[command] ??= await VIEWS[command].make(shown, kept(command));
+    const content = made[command];
     if (command === current) fill(view, content); // another task may have been chosen meanwhile
   }
   const task = commands.includes(page.get("task", "")) ? page.get("task", "") : commands[0];

@@ -77,6 +77,7 @@ export function sceneEditor(offered, kept, changed, below) {
 
   function edit(change) {
     change();
+    scene = structuredClone(scene); // another question to the models
     chosen = Math.max(0, Math.min(chosen, scene.items.length - 1));
     view = null;
     draw();

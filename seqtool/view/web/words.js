@@ -20,14 +20,16 @@ export function wordsView(models, kept) {
     const { temperature, ...others } = controls.read();
     return others.sample && temperature !== undefined ? { ...others, temperature } : others;
   };
-  const all = () => columns.forEach((column) => column.ask(source.value, chosen()));
+  const all = () => {
+    clearTimeout(timer);
+    columns.forEach((column) => column.ask(source.value, chosen()));
+  };
   const units = choice("Alignment and tokens", [["pieces", "Pieces"], ["words", "Words"]], kept.get("unit", "pieces"), (unit) => {
     kept.set("unit", unit === "pieces" ? null : unit);
     columns.forEach((column) => column.redraw());
   });
   const submit = (event) => {
     event.preventDefault();
-    clearTimeout(timer);
     columns.forEach((column) => column.forget());
     all();
   };
@@ -38,6 +40,7 @@ export function wordsView(models, kept) {
   });
   source.addEventListener("input", () => {
     kept.set("text", source.value);
+    kept.set("mine", null);
     clearTimeout(timer);
     timer = setTimeout(all, PAUSE);
   });
