@@ -534,10 +534,13 @@ def test_unended_translations_are_marked(workspace: Path, stdin: Any, capsys: py
     assert ended == [2] * len(ended)
 
 
-def test_alignments_and_their_pictures_are_written(workspace: Path, stdin: Any) -> None:
+def test_alignments_and_their_pictures_are_written(
+    workspace: Path, stdin: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     stdin(b"I have a big cat.\n\nShe sees the house.\n")
     assert run("translate", "checkpoint=runs/attend", "alignments=links.txt", "plot=pictures", "beam=5") == 0
     lines = Path("links.txt").read_text().split("\n")
+    assert capsys.readouterr().err.endswith("The figures are in pictures.\n")
     assert len(lines) == 4 and lines[1] == ""
     assert all(0 <= int(link.split("-")[0]) < 5 for link in lines[0].split())
     names = sorted(path.name for path in Path("pictures").iterdir())
@@ -676,7 +679,9 @@ def test_eval_scores_files(workspace: Path, capsys: pytest.CaptureFixture[str]) 
     assert "the difference of the two" in capsys.readouterr().out
 
 
-def test_eval_reads_the_output_of_translate(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_reads_the_output_of_translate(
+    workspace: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     Path("in.txt").write_text("I have a cat.\nShe sees the house.\n")
     for form in ("text", "jsonl"):
         assert run("translate", "checkpoint=runs/attend", "input=in.txt", f"format={form}", f"output=out.{form}") == 0
@@ -690,6 +695,9 @@ def test_eval_reads_the_output_of_translate(workspace: Path, capsys: pytest.Capt
     Path("out.jsonl").write_text('{"source": "a", "translations": []}\n' * 2)
     assert run("eval", "hypotheses=out.jsonl", "references=in.txt") == 2
     assert "out.jsonl line 1 is not a record as written by translate format=jsonl." in capsys.readouterr().err
+    Path("table.tsv").write_text("a\tb\nc\td\n")
+    assert run("eval", "hypotheses=in.txt", "references=table.tsv") == 0
+    assert "Every line of table.tsv has a tab, so it seems to be a table" in caplog.text
     Path("captions.csv").write_text("file,caption\na.jpg,a cat\n")
     assert run("eval", "hypotheses=in.txt", "references=captions.csv") == 2
     assert "references=captions.csv contains captions: add task=captioning, or" in capsys.readouterr().err

@@ -252,7 +252,7 @@ class TranslationEvaluator(Evaluator):
             reference_names = [f"testset={settings.testset}"] * len(references)
         else:
             sources = [] if settings.sources is None else list(read_lines(Path(settings.sources)))
-            references = [list(read_lines(Path(file))) for file in settings.references]
+            references = [read_translations(file) for file in settings.references]
             reference_names = settings.references
         lines = sources if hypotheses is None else hypotheses
         name = str(settings.hypotheses or settings.sources or f"testset={settings.testset}")
@@ -427,10 +427,12 @@ def _segments(
 
 
 def read_translations(path: str) -> list[str]:
-    """Read the lines of a text file, or the best translations in a file that `translate format=jsonl` wrote."""
+    """Read the lines of a text file, or the best translations in a file that `translate format=jsonl` wrote. Warn of a
+    table, whose columns would be scored as one text.
+    """
     lines = list(read_lines(Path(path)))
     if all("\t" in line for line in lines):
-        log.warning("Each line of %s has a tab, which counts as a space: give a file with only the translations.", path)
+        log.warning("Every line of %s has a tab, so it seems to be a table: give a file with only one side.", path)
     if not lines[0].startswith('{"source": '):
         return lines
     translations = []

@@ -319,6 +319,10 @@ def test_the_contents_of_a_folder_without_images_are_counted(workspace: Path) ->
     contents = "it has 1 folder (recursive=true takes their images) and 1 of other kinds (1 .mov)."
     assert str(error.value).startswith("albums is a folder without images (") and str(error.value).endswith(contents)
     assert find_images(["albums"], recursive=True) == ["albums/one/a.jpg"]
+    (workspace / "phone").mkdir()
+    (workspace / "phone" / "a.HEIC").touch()
+    with pytest.raises(InputError, match=r"it has 1 of other kinds \(1 \.heic\): convert them to JPEG\.$"):
+        find_images(["phone"])
 
 
 def test_names_without_images_are_refused(workspace: Path) -> None:
