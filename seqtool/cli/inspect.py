@@ -22,7 +22,9 @@ from seqtool.errors import InputError, counted, place, printable
 from seqtool.metrics.scores import SCORES, score
 from seqtool.runtime.files import check_directory
 from seqtool.runtime.tables import table
+from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, leaves, typed
+from seqtool.settings.classes import modules
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.runs import check_exists
@@ -30,6 +32,12 @@ from seqtool.training.validation import format_scores
 from seqtool.view import plots
 
 log = logging.getLogger("seqtool")
+
+EXAMPLES: dict[str, Sequence[set[str]]] = {  # the settings that give an example of each task
+    "translation": ({"text"}, {"pair"}),
+    "captioning": ({"image"}, {"image", "text"}),
+    "language_modelling": ({"text"},),
+}
 
 
 def inspect(config: DictConfig) -> None:
@@ -46,7 +54,11 @@ def inspect(config: DictConfig) -> None:
         raise InputError("inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.")
     path = Path(paths[0])
     entries = sorted(path.iterdir()) if path.is_dir() else []
-    if settings.plot is not None:
+    if (settings.text, settings.pair, settings.image) != (None, None, None):
+        look_inside(settings, path)
+    elif settings.output is not None:
+        raise InputError("output= needs what the model is to read: text=, pair= or image=.")
+    elif settings.plot is not None:
         draw(paths, Path(settings.plot), f".{settings.figures}")
     elif runs := _trained_runs(entries):
         print(_table(runs))
@@ -58,6 +70,28 @@ def inspect(config: DictConfig) -> None:
     else:
         lines = facts(checkpoint.find(path))
         print("\n".join(f"{name:<13}{printable(text)}" for name, text in lines.items()))
+
+
+def look_inside(settings: declarations.Inspect, path: Path) -> None:
+    """Print the names, axes and shapes of the arrays that a model computes for one example, and write the arrays."""
+    opened = checkpoint.find(path, trust=modules(settings.trust))
+    given = {name for name in ("text", "pair", "image") if getattr(settings, name) is not None}
+    possible = EXAMPLES[opened.model_task]
+    if given not in possible:
+        choices = " or ".join(" and ".join(f"{name}=" for name in sorted(names)) for names in possible)
+        raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}.")
+    pair = [] if settings.pair is None else [part.strip() for part in settings.pair.split("|||")]
+    if settings.pair is not None and len(pair) != 2:
+        raise InputError(f"pair= must be a sentence and its translation separated by |||, not '{settings.pair}'.")
+    if settings.output is not None and not settings.output.endswith(".npz"):
+        raise InputError(f"output={settings.output} must be the name of an .npz file.")
+    predictor: Any = tasks.task_of_checkpoint(opened).load([opened])
+    trace = predictor.trace(*filter(None, (settings.image, *pair, settings.text)))
+    rows = [[name, " × ".join(trace.axes[name]), " × ".join(map(str, trace[name].shape))] for name in trace]
+    print("\n".join(table(["array", "axes", "shape"], rows)))
+    if settings.output is not None:
+        trace.save(settings.output)
+        print(f"Arrays: {settings.output}")
 
 
 def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:

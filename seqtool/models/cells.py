@@ -31,11 +31,13 @@ class Cell(nn.Module, ABC):
     gates: the number of gates; the input projection has gates·H numbers
     tensors: the number of tensors in the state
     recurrent: the map U from h to the gates
+    letters: the names of the state's tensors
     """
 
     gates: int
     tensors: int = 1
     recurrent: nn.Linear
+    letters: tuple[str, ...] = ("h", "c")
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -43,6 +45,12 @@ class Cell(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: InputProjection, state: State) -> State: ...
+
+    def activations(self, x: InputProjection, state: State) -> dict[str, Float[Tensor, "N H"]]:
+        """Return the gates and the candidate of a step by their letters, after their activation, to be looked at; by
+        default there are none.
+        """
+        return {}
 
     def start(self, x: Float[Tensor, "N ..."]) -> State:
         """Return the zero state for a batch like `x`."""
@@ -74,10 +82,13 @@ class LSTM(OneProductCell):
     tensors = 2
 
     def forward(self, x: InputProjection, state: State) -> State:
-        h, c = state
-        i, f, g, o = (at_least_single(x) + self.recurrent(h)).chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        return torch.sigmoid(o) * torch.tanh(c), c
+        gates, (_, c) = self.activations(x, state), state
+        c = gates["f"] * c + gates["i"] * gates["g"]
+        return gates["o"] * torch.tanh(c), c
+
+    def activations(self, x: InputProjection, state: State) -> dict[str, Tensor]:
+        i, f, g, o = (at_least_single(x) + self.recurrent(state[0])).chunk(4, -1)
+        return {"i": torch.sigmoid(i), "f": torch.sigmoid(f), "g": torch.tanh(g), "o": torch.sigmoid(o)}
 
 
 class GRU(OneProductCell):
@@ -86,12 +97,14 @@ class GRU(OneProductCell):
     gates = 3
 
     def forward(self, x: InputProjection, state: State) -> State:
-        (h,) = state
+        gates, (h,) = self.activations(x, state), state
+        return (torch.lerp(gates["n"], h, gates["z"]),)  # (1 - z) n + z h
+
+    def activations(self, x: InputProjection, state: State) -> dict[str, Tensor]:
         x_rz, x_n = at_least_single(x).split_with_sizes([2 * self.hidden, self.hidden], -1)
-        u_rz, u_n = self.recurrent(h).split_with_sizes([2 * self.hidden, self.hidden], -1)
+        u_rz, u_n = self.recurrent(state[0]).split_with_sizes([2 * self.hidden, self.hidden], -1)
         r, z = torch.sigmoid(x_rz + u_rz).chunk(2, -1)
-        n = torch.tanh(torch.addcmul(x_n, r, u_n))
-        return (torch.lerp(n, h, z),)  # (1 - z) n + z h
+        return {"r": r, "z": z, "n": torch.tanh(torch.addcmul(x_n, r, u_n))}
 
 
 class GRUCho(Cell):
@@ -107,11 +120,14 @@ class GRUCho(Cell):
         self.candidate = parts.linear(hidden, hidden, bias=False)
 
     def forward(self, x: InputProjection, state: State) -> State:
+        gates, (h,) = self.activations(x, state), state
+        return (h + gates["z"] * (gates["n"] - h),)
+
+    def activations(self, x: InputProjection, state: State) -> dict[str, Tensor]:
         (h,) = state
         x_rz, x_n = at_least_single(x).split_with_sizes([2 * self.hidden, self.hidden], -1)
         r, z = torch.sigmoid(x_rz + self.recurrent(h)).chunk(2, -1)
-        candidate = torch.tanh(x_n + self.candidate(r * h))
-        return (h + z * (candidate - h),)
+        return {"r": r, "z": z, "n": torch.tanh(x_n + self.candidate(r * h))}  # n: h̃ in the paper
 
 
 CELLS: dict[str, type[Cell]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "gru_cho": GRUCho}

@@ -161,6 +161,10 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
     def forward(self, source: Any, target: Int[Tensor, "B T"], state: StateT | None = None) -> Output:
         """Run teacher forcing: `target` holds ids from BOS on; the features at position t predict token t + 1."""
 
+    def reading_order(self, length: int) -> Int[Tensor, "S"]:
+        """Return the positions of a source of this length in the order in which recurrent encoders read them."""
+        return torch.arange(length)
+
     def project(self, features: Float[Tensor, "*batch R"]) -> Float[Tensor, "*batch V"]:
         """Map features to logits."""
         return self.output(features)

@@ -12,7 +12,8 @@ last state or the mean or maximum of all states, and which the decoder receives 
 from typing import Annotated
 
 import torch
-from torch import nn
+from jaxtyping import Int
+from torch import Tensor, nn
 
 from seqtool.models.cells import Cell, Encoder, Layers, reversal
 from seqtool.models.contract import DropoutRate, LayerCount, Memory, Size, tie_matrices
@@ -59,6 +60,9 @@ class Sutskever(FixedContext):
         self.make_decoder(cell, embedding=embedding, size=hidden, hidden=hidden, layers=layers, learnt=learnt)
         self.output = parts.linear(hidden, target_vocabulary)
         tie_matrices(self, tie)
+
+    def reading_order(self, length: int) -> Int[Tensor, "S"]:
+        return reversal(torch.tensor([length - 1]), length)[0] if self.reverse else super().reading_order(length)
 
     def encode(self, source: Source) -> tuple[Memory, Layers]:
         tokens = source.tokens

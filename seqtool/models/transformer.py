@@ -55,6 +55,24 @@ class LayerSettings:
         return nn.LayerNorm(self.width) if self.norm == "pre" else nn.Identity()
 
 
+def attend_with_weights(
+    q: Float[Tensor, "N h t d"],
+    k: Float[Tensor, "N h p d"],
+    v: Float[Tensor, "N h p d"],
+    mask: Bool[Tensor, "..."] | None = None,
+    *,
+    is_causal: bool = False,
+) -> tuple[Float[Tensor, "N h t d"], Float[Tensor, "N h t p"]]:
+    """Return softmax(QKᵀ/√d_k) V of (1) and the weights; the arguments are those of `Parts.attend`."""
+    if is_causal:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+    e = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # the unscaled product may overflow in half precision
+    if mask is not None:
+        e = e.masked_fill(~mask, -math.inf)
+    alpha = e.softmax(-1, dtype=single(e.dtype))
+    return alpha.to(v.dtype) @ v, alpha
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention (3.2.2), with one product for Q, K and V: bidirectional, or `causal`."""
 
@@ -100,7 +118,7 @@ class CrossAttention(nn.Module):
         self.heads = heads
         self.queries = parts.linear(width, width)
         self.keys_values = parts.linear(width, 2 * width)
-        self.attend = parts.attend
+        self.attend, self.attend_with_weights = parts.attend, attend_with_weights
         self.output = parts.linear(width, width)
 
     def forward(
@@ -111,10 +129,7 @@ class CrossAttention(nn.Module):
         joined_rows = q.reshape(len(source), -1, q.shape[-1])  # the tokens of a source's K rows, in one row
         q, k, v = (split_heads(part, self.heads) for part in (joined_rows, *source.to(q.dtype).chunk(2, -1)))
         if return_weights:
-            scaled = q / math.sqrt(q.shape[-1])  # scaled first: the unscaled product may overflow in half precision
-            e = (scaled @ k.transpose(-1, -2)).masked_fill(~attention_mask, -math.inf)
-            alpha = e.softmax(-1, dtype=single(e.dtype))
-            y = alpha.to(v.dtype) @ v
+            y, alpha = self.attend_with_weights(q, k, v, attention_mask)
             alpha = alpha.transpose(1, 2).reshape(*x.shape[:2], self.heads, -1)
         else:
             y = self.attend(q, k, v, attention_mask)

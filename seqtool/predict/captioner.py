@@ -25,6 +25,7 @@ from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.tokens import END
 from seqtool.predict.likelihood import Likelihood, caption_likelihoods
 from seqtool.predict.predictor import EncodedText, EnsembleMember, Prediction, Predictor, check_list, class_name
+from seqtool.predict.trace import BEGIN, Trace
 from seqtool.runtime import distributed
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed
@@ -245,6 +246,16 @@ class Captioner(Predictor):
         with ThreadPoolExecutor(IMAGE_READER_THREADS) as pool:
             result_by_id = dict(zip(number_by_id, pool.map(load, number_by_id.values()), strict=True))
         return {n: result_by_id[id(images[n])] for n in numbers}
+
+    def trace(self, image: Picture, caption: str | None = None) -> Trace:
+        """Return the states, gates and attention of an image and a caption; without a caption, of the best one."""
+        pixels = self._load([image], [0])[0]
+        if isinstance(pixels, InputError):
+            raise pixels
+        text = self.encode_text(caption, lambda: self.describe([pixels])[0][0])
+        model_input = Pixels(torch.from_numpy(pixels).permute(2, 0, 1)[None].contiguous()).to(self.device)
+        with self.on_device():
+            return Trace.of(self.plain_model, model_input, text.ids, {"target": [BEGIN, *text.pieces]}, self.grid)
 
     def check_likelihood(self) -> None:
         """Raise InputError unless this is one model whose attention can choose locations."""

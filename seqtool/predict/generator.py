@@ -16,6 +16,7 @@ from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode, prediction_records
+from seqtool.predict.trace import BEGIN, Trace
 from seqtool.settings import declarations
 
 MAX_PROMPT_TOKENS = 100_000
@@ -212,6 +213,12 @@ class Generator(Predictor):
         _, records = self.predict_tokens([*tokens, UNK], lambda _: None, likeliest=likeliest)
         last = records.pop()
         return {"predicted": records, "entropy": last["entropy"], "likeliest": last["likeliest"]}
+
+    def trace(self, text: str) -> Trace:
+        """Return the states, gates and attention of a text."""
+        (encoded,) = encode(check_texts([text], caller="trace takes", item="text"), self.target_vocabulary)
+        with self.on_device():
+            return Trace.of(self.plain_model, None, encoded.ids, {"target": [BEGIN, *encoded.pieces]})
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Score each text from a fresh state. No probability of an end is included: the model has none."""

@@ -470,6 +470,39 @@ class Predictor(ABC):
             result.append(whole_hypotheses)
         return result
 
+    @cached_property
+    def plain_model(self) -> Any:
+        """The model built of plain parts, whose states and gradients can be looked at; the models that decode have
+        faster parts. Raises InputError for an ensemble.
+        """
+        if len(self.checkpoints) != 1:
+            raise InputError("Only one model can be looked into, not an ensemble: name one run or checkpoint.")
+        return self.read(self.checkpoints[0]).model.to(self.device).eval()
+
+    def encode_text(self, text: str | None, best: Callable[[], Prediction]) -> EncodedText:
+        """Encode a text that the model is to read; without a text, the best prediction that `best` returns.
+
+        Raises InputError if it has more tokens than the model has positions.
+        """
+        if text is None:
+            pieces = best().pieces
+            encoded = EncodedText(
+                join_pieces(pieces), self.target_vocabulary.encode_beginning(pieces), self.target_vocabulary
+            )
+            encoded.all_pieces = pieces
+        else:
+            (encoded,) = encode(check_texts([text], caller="trace takes", item="text"), self.target_vocabulary)
+        self.check_length(encoded)
+        return encoded
+
+    def check_length(self, text: EncodedText) -> None:
+        """Raise InputError unless the model has a position for every token of a text, BOS or EOS included."""
+        if self.max_positions is not None and len(text.ids) >= self.max_positions:
+            raise InputError(
+                f"'{text.text[:40]}…' has {len(text.ids) + 1:,} tokens with its end, but the model reads at most "
+                f"{self.max_positions:,}, the number of its learnt positions: shorten it."
+            )
+
     def forced(
         self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0
     ) -> Sequence[Prediction]:

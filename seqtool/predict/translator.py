@@ -26,6 +26,7 @@ from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, UNK
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode
+from seqtool.predict.trace import BEGIN, Trace
 from seqtool.view import plots
 
 if TYPE_CHECKING:
@@ -254,6 +255,16 @@ class Translator(Predictor):
             return translation
         return replace(translation, text=join_pieces(pieces), pieces=pieces)
 
+    def trace(self, source: str, target: str | None = None) -> Trace:
+        """Return the states, gates and attention of a pair; without a target, those of the best translation."""
+        (encoded,) = encode(check_texts([source], caller="trace takes", item="sentence"), self.source_vocabulary)
+        self.check_length(encoded)
+        text = self.encode_text(target, lambda: self.hypotheses([source])[0][0])
+        model_input = encoded_sentences([encoded.ids]).batch([0]).to(self.device)
+        with self.on_device():
+            labels = {"source": [*encoded.pieces, END], "target": [BEGIN, *text.pieces]}
+            return Trace.of(self.plain_model, model_input, text.ids, labels)
+
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Return log p(target | source) of each pair in nats, EOS included."""
         return [translation.log_probability for translation in self.forced(sources, targets)]
@@ -271,11 +282,8 @@ class Translator(Predictor):
         encoded_sources = encode(sources, self.source_vocabulary, split=self.split)
         targets = encode(texts, self.target_vocabulary, split=self.split)
         pairs = list(zip(encoded_sources, targets, strict=True))
-        for text in (text for pair in pairs for text in pair if not self._can_read(text.ids)):
-            raise InputError(
-                f"'{text.text[:40]}…' has {len(text.ids) + 1:,} tokens with its end, but the model reads at most "
-                f"{self.max_positions:,}, the number of its learnt positions: shorten it."
-            )
+        for text in (text for pair in pairs for text in pair):
+            self.check_length(text)
         ids = [target.ids for target in targets]
         source_batches = encoded_sentences([source.ids for source in encoded_sources])
         with self.on_device():

@@ -460,8 +460,13 @@ class Demo(InferenceMachine):
 @dataclass
 class Inspect:
     checkpoint: Annotated[Files, POSITIONAL]
+    trust: Classes
     plot: NewFile | None
     figures: Annotated[str, Figures]
+    text: Text | None
+    pair: Text | None
+    image: File | None
+    output: NewFile | None
 
 
 @dataclass

@@ -1,0 +1,117 @@
+"""What a model computes inside while it reads a source and a text: states, gates and attention as named tensors.
+
+The names of the tensors:
+
+    CELL.h, CELL.c       the state of a recurrent cell after each step, by its `letters`
+    CELL.i, CELL.f …     its gates and candidate, if the cell has a method `activations`
+    LAYER.attention      the weights of self-attention, by head; LAYER.source_attention: those of cross-attention
+    attention, logits    what `step` returns
+
+CELL and LAYER are names of modules, such as encoder.back.0 and decoder.layers.1. The axes are `source` (positions in
+the order of the text, EOS included), `target` (tokens read, the first of which is BOS), `unit`, `head`, `key` (the
+position that self-attention looks at), `location` (of an image) and `symbol` (of the vocabulary).
+"""
+
+from collections import defaultdict
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from seqtool.models.cells import Cell, Encoder, State, cells_of
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.parts import plain_copy
+from seqtool.models.transformer import CrossAttention, SelfAttention, attend_with_weights
+
+Calls = dict[str, list[Tensor]]  # by name, a tensor for each call: 1×unit, or 1×head×query×key
+
+
+class Traced(NamedTuple):
+    """A tensor and the names of its axes."""
+
+    values: Tensor
+    axes: tuple[str, ...]
+
+
+def trace(model: EncoderDecoder[Any], source: Any, tokens: Int[Tensor, "T"]) -> dict[str, Traced]:
+    """Return everything that a model computes while it reads one source and these tokens (ids, from BOS on).
+
+    model: a model of any parts; a plain copy of it is run, without dropout
+    source: the input of `encode`, of one row without padding
+    """
+    model, calls = plain_copy(model).eval(), Calls()
+    traced: dict[str, Traced] = {}
+    steps: defaultdict[str, list[Tensor]] = defaultdict(list)
+    with ExitStack() as stack, torch.inference_mode():
+        _record(model, calls, stack)
+        memory, state = model.encode(source)
+        for name, of_name in calls.items():
+            traced[name] = _of_source(of_name, _order(model, name, len(of_name)))
+        for token in tokens[:, None]:
+            calls.clear()
+            step = model.step(memory, state, token)
+            state = step.state
+            for name, of_name in calls.items():
+                steps[name].append(of_name[-1][0])  # earlier calls read the same tokens again
+            steps["logits"].append(step.logits[0])
+            if step.attention is not None:
+                steps["attention"].append(step.attention[0])
+    axes = {"logits": "symbol", "attention": "source" if model.task == "translation" else "location"}
+    for name, rows in steps.items():
+        if rows[0].dim() == 1:
+            traced[name] = Traced(torch.stack(rows), ("target", axes.get(name, "unit")))
+        elif name.endswith(".source_attention"):
+            traced[name] = Traced(torch.stack([row[:, -1] for row in rows]), ("target", "head", axes["attention"]))
+        else:
+            traced[name] = Traced(_align([row[:, -1] for row in rows]), ("target", "head", "key"))
+    return traced
+
+
+def _record(model: nn.Module, calls: Calls, stack: ExitStack) -> None:
+    """Make the cells and attentions of a model append what they compute to `calls`; the model is a copy."""
+
+    def record_cell(name: str, cell: Cell, arguments: tuple[Tensor, State], state: State) -> None:
+        tensors = dict(zip(cell.letters, state, strict=False)) | cell.activations(*arguments)
+        for letter, tensor in tensors.items():
+            calls.setdefault(f"{name}.{letter}", []).append(tensor)
+
+    def record_attention(name: str, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        output, weights = attend_with_weights(*arguments, **options)
+        calls.setdefault(name, []).append(weights)
+        return output, weights
+
+    for name, cell in cells_of(model).items():
+        stack.enter_context(cell.register_forward_hook(partial(record_cell, name)))
+    for name, module in model.named_modules():
+        if isinstance(module, SelfAttention | CrossAttention):
+            recording = partial(record_attention, name)
+            module.attend = lambda *arguments, recording=recording, **options: recording(*arguments, **options)[0]
+            if isinstance(module, CrossAttention):
+                module.attend_with_weights = recording
+
+
+def _order(model: EncoderDecoder[Any], name: str, length: int) -> Tensor:
+    """The position in the source of each call of the cell with this name."""
+    order = model.reading_order(length)
+    backward = [f"{encoder}.back." for encoder, module in model.named_modules() if isinstance(module, Encoder)]
+    return order.flip(0) if name.startswith(tuple(backward)) else order
+
+
+def _of_source(calls: list[Tensor], order: Tensor) -> Traced:
+    """What was recorded while the source was read: the states of all steps, or the only call of self-attention."""
+    if calls[0].dim() > 2:
+        return Traced(calls[0][0].transpose(0, 1), ("source", "head", "key"))
+    return Traced(torch.cat(calls)[order.argsort()], ("source", "unit"))
+
+
+def _align(rows: list[Tensor]) -> Tensor:
+    """Stack the weights of T steps, each heads × keys, where the last key is the token that the step reads; weights of
+    earlier tokens that are no longer seen are 0.
+    """
+    aligned = rows[0].new_zeros(len(rows), rows[0].shape[0], len(rows))
+    for t, row in enumerate(rows):
+        aligned[t, :, t + 1 - row.shape[-1] : t + 1] = row
+    return aligned
