@@ -75,6 +75,15 @@ class RNN(OneProductCell):
         return (torch.tanh(at_least_single(x) + self.recurrent(h)),)
 
 
+class Linear(OneProductCell):
+    """h = x + U h: an RNN without its tanh, whose gradients are exact powers of U."""
+
+    gates = 1
+
+    def forward(self, x: InputProjection, state: State) -> State:
+        return (at_least_single(x) + self.recurrent(state[0]),)
+
+
 class LSTM(OneProductCell):
     """Gates i, f, g, o: c = f∘c + i∘g, h = o∘tanh(c)."""
 
@@ -87,8 +96,41 @@ class LSTM(OneProductCell):
         return gates["o"] * torch.tanh(c), c
 
     def activations(self, x: InputProjection, state: State) -> dict[str, Tensor]:
-        i, f, g, o = (at_least_single(x) + self.recurrent(state[0])).chunk(4, -1)
+        return self._activate(at_least_single(x) + self.recurrent(state[0]))
+
+    def _activate(self, gates: InputProjection) -> dict[str, Tensor]:
+        i, f, g, o = gates.chunk(4, -1)
         return {"i": torch.sigmoid(i), "f": torch.sigmoid(f), "g": torch.tanh(g), "o": torch.sigmoid(o)}
+
+    @property
+    def bias(self) -> Tensor:
+        """The bias of all gates, beside that of the input projection."""
+        return self.recurrent.bias
+
+
+class NormalisedLSTM(LSTM):
+    """An LSTM with layer normalisation of W x, U h and c (Ba, Kiros & Hinton 2016, (20)–(22))."""
+
+    def __init__(self, hidden: int, parts: Parts = PLAIN) -> None:
+        super(OneProductCell, self).__init__(hidden)
+        self.recurrent = parts.linear(hidden, self.gates * hidden, bias=False)
+        self.shift = nn.Parameter(torch.zeros(self.gates * hidden))
+        self.input_norm, self.recurrent_norm = nn.LayerNorm(4 * hidden), nn.LayerNorm(4 * hidden)
+        self.cell_norm = nn.LayerNorm(hidden)
+
+    @property
+    def bias(self) -> Tensor:
+        return self.shift
+
+    def forward(self, x: InputProjection, state: State) -> State:
+        gates, (_, c) = self.activations(x, state), state
+        c = gates["f"] * c + gates["i"] * gates["g"]
+        return gates["o"] * torch.tanh(self.cell_norm(c)), c
+
+    def activations(self, x: InputProjection, state: State) -> dict[str, Tensor]:
+        return self._activate(
+            self.input_norm(at_least_single(x)) + self.recurrent_norm(self.recurrent(state[0])) + self.shift
+        )
 
 
 class GRU(OneProductCell):
@@ -130,7 +172,14 @@ class GRUCho(Cell):
         return {"r": r, "z": z, "n": torch.tanh(x_n + self.candidate(r * h))}  # n: h̃ in the paper
 
 
-CELLS: dict[str, type[Cell]] = {"rnn": RNN, "lstm": LSTM, "gru": GRU, "gru_cho": GRUCho}
+CELLS: dict[str, type[Cell]] = {
+    "rnn": RNN,
+    "linear": Linear,
+    "lstm": LSTM,
+    "lstm_norm": NormalisedLSTM,
+    "gru": GRU,
+    "gru_cho": GRUCho,
+}
 
 
 def make_cell(cell: str | type[Cell], hidden: int, parts: Parts = PLAIN) -> Cell:

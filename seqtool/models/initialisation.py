@@ -35,7 +35,7 @@ def default(model: nn.Module) -> None:
         if isinstance(module, Cell):
             _make_orthogonal(module)
         if isinstance(module, LSTM):
-            nn.init.ones_(module.recurrent.bias[module.hidden : 2 * module.hidden])
+            nn.init.ones_(module.bias[module.hidden : 2 * module.hidden])
 
 
 def sutskever2014(model: nn.Module) -> None:
@@ -98,7 +98,7 @@ def initialise(model: nn.Module, name: str, *, gain: float = 1.0, forget_bias: f
                 linear.weight.mul_(gain)
         if forget_bias is not None:
             for cell in lstms:
-                nn.init.constant_(cell.recurrent.bias[cell.hidden : 2 * cell.hidden], forget_bias)
+                nn.init.constant_(cell.bias[cell.hidden : 2 * cell.hidden], forget_bias)
 
 
 def _named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -139,5 +139,47 @@ def test_additive_attention_is_a_tanh_even_of_large_numbers(q: float, k: float) 
 
 
 def test_an_unknown_cell_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^Unknown cell 'gur'; choose from rnn, lstm, gru, gru_cho\.$"):
+    with pytest.raises(InputError, match=r"^Unknown cell 'gur'; choose from rnn, linear, lstm, lstm_norm, gru, gru_cho\.$"):
         make_cell("gur", 3)
+
+
+def test_a_normalised_lstm_equals_the_paper() -> None:
+    """Equations (20) to (22) of Ba et al. 2016 for one step, by torch's layer normalisation of each product."""
+    torch.manual_seed(5)
+    recurrence = Recurrence("lstm_norm", 3, 4)
+    with torch.no_grad():
+        for parameter in recurrence.parameters():
+            parameter.uniform_(-1, 1)
+    cell, x, h, c = recurrence.cell, torch.randn(2, 3), torch.randn(2, 4), torch.randn(2, 4)
+    norms = [cell.input_norm, cell.recurrent_norm, cell.cell_norm]
+    products = [recurrence.input(x), h @ cell.recurrent.weight.T]
+    normalised = [
+        (product - product.mean(-1, keepdim=True))
+        / (product.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+        * norm.weight
+        + norm.bias
+        for product, norm in zip(products, norms, strict=False)
+    ]
+    i, f, g, o = (normalised[0] + normalised[1] + cell.shift).chunk(4, -1)
+    new_c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    new_h, actual_c = recurrence.step(x, (h, c))
+    assert torch.allclose(actual_c, new_c, atol=1e-6)
+    assert torch.allclose(
+        new_h, o.sigmoid() * nn.functional.layer_norm(new_c, (4,), norms[2].weight, norms[2].bias).tanh(), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("w", "expected"), [(1.1, 117.4), (0.9, 0.005)])
+def test_the_gradient_of_a_linear_cell_of_one_unit_is_a_power(w: float, expected: float) -> None:
+    """h_t = w h_{t−1}: after fifty steps the gradient is w⁵⁰, which explodes or vanishes."""
+    cell = make_cell("linear", 1).double()
+    with torch.no_grad():
+        cell.recurrent.weight.fill_(w)
+        cell.recurrent.bias.zero_()
+    first = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
+    state = (first,)
+    for _ in range(50):
+        state = cell(torch.zeros(1, 1, dtype=torch.float64), state)
+    (gradient,) = torch.autograd.grad(state[0].sum(), first)
+    assert gradient.item() == pytest.approx(w**50, rel=1e-12)
+    assert round(gradient.item(), 1 if w > 1 else 3) == expected
