@@ -3,18 +3,20 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
 from seqtool.data.text.vocabulary import report_unknown
-from seqtool.errors import InputError, counted
+from seqtool.errors import InputError, counted, printable
 from seqtool.predict.generator import Generator
 from seqtool.runtime import distributed
 from seqtool.runtime.files import check_outputs, keeping, read_lines
+from seqtool.runtime.tables import table
 from seqtool.settings import escape, typed
 from seqtool.settings.declarations import GenerateFiles, check_values
 
@@ -55,6 +57,10 @@ def _continue_prompts(settings: GenerateFiles, generator: Generator) -> None:
         for line in prompts:
             prompt = generator.encode_prompt(line)
             report_unknown(Counter(prompt.unknown), "of the prompt")
+            if settings.likeliest:
+                count += 1
+                write(_next_tokens(line, generator.predict_next(line, settings.likeliest), settings.format))
+                continue
             if settings.format == "jsonl":
                 samples = generator.continuations(prompt, generator.uniform_noise())
                 out.write(json.dumps(generator.line(line, samples), ensure_ascii=False) + "\n")
@@ -69,3 +75,12 @@ def _continue_prompts(settings: GenerateFiles, generator: Generator) -> None:
                 if parts:
                     write("".join(parts))
                 count += 1
+
+
+def _next_tokens(prompt: str, prediction: Mapping[str, Any], form: str) -> str:
+    """Describe what `predict_next` returned after a prompt, as a line of JSON or as a table."""
+    if form == "jsonl":
+        record = {"prompt": prompt, "entropy": prediction["entropy"], "likeliest": prediction["likeliest"]}
+        return json.dumps(record, ensure_ascii=False) + "\n"
+    rows = [[printable(token), f"{probability:.4f}"] for token, probability in prediction["likeliest"]]
+    return f"{prompt}\n" + "\n".join(table(["next token", "probability"], rows)) + "\n"

@@ -350,6 +350,7 @@ class GenerateFiles:
     input: File | None
     output: NewFile | None
     format: Annotated[str, choice("text", "jsonl")]
+    likeliest: Annotated[int, between(0, 1000)]
 
 
 @dataclass

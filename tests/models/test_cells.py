@@ -139,7 +139,9 @@ def test_additive_attention_is_a_tanh_even_of_large_numbers(q: float, k: float) 
 
 
 def test_an_unknown_cell_is_refused() -> None:
-    with pytest.raises(InputError, match=r"^Unknown cell 'gur'; choose from rnn, linear, lstm, lstm_norm, gru, gru_cho\.$"):
+    with pytest.raises(
+        InputError, match=r"^Unknown cell 'gur'; choose from rnn, linear, lstm, lstm_norm, gru, gru_cho\.$"
+    ):
         make_cell("gur", 3)
 
 
