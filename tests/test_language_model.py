@@ -228,6 +228,11 @@ def test_generated_texts_continue_their_prompts(
     assert first.startswith("the cat") and second.startswith("the cat") and first != second
     assert run("generate", *common, "prompt=the cat", "n=2") == 0
     assert capsys.readouterr().out == printed  # the seed is the same
+    assert run("generate", *common, "prompt=the ca", "likeliest=3") == 0
+    assert capsys.readouterr().out.startswith("the ca\n| next token | probability |\n")
+    assert run("generate", *common, "prompt=the ca", "likeliest=3", "format=jsonl") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["likeliest"] == seqtool.load("runs/a", device="cpu").predict_next("the ca", 3)["likeliest"]
     assert run("generate", *common, "prompt=the cat", "n=2", "format=jsonl", "output=o.jsonl") == 0
     record = json.loads(Path("o.jsonl").read_text())
     assert record["prompt"] == "the cat"
