@@ -23,6 +23,7 @@ from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.tokens import END
+from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.likelihood import Likelihood, caption_likelihoods
 from seqtool.predict.predictor import EncodedText, EnsembleMember, Prediction, Predictor, check_list, class_name
 from seqtool.predict.trace import BEGIN, Trace
@@ -249,13 +250,38 @@ class Captioner(Predictor):
 
     def trace(self, image: Picture, caption: str | None = None) -> Trace:
         """Return the states, gates and attention of an image and a caption; without a caption, of the best one."""
+        pixels, text = self._encode_pair(image, caption)
+        with self.on_device():
+            labels = {"target": [BEGIN, *text.pieces]}
+            return Trace.of(self.plain_model, self._input(pixels), text.ids, labels, self.grid)
+
+    def attribute(
+        self,
+        image: Picture,
+        caption: str | None = None,
+        method: str = "integrated",
+        contrast: Contrast = None,
+        steps: int = STEPS,
+    ) -> Attribution:
+        """Return how much each token of a caption depends on the image's locations and on the tokens before it; without
+        a caption, of the best one. The arguments are those of `Attribution.of`.
+        """
+        pixels, text = self._encode_pair(image, caption)
+        model = self.plain_model
+        with self.on_device():
+            a = model.annotations(self._input(pixels))[0].detach()
+            return Attribution.of(model, a, text, method, contrast, steps, grid=self.grid, pixels=pixels)
+
+    def _encode_pair(self, image: Picture, caption: str | None) -> tuple[NDArray[np.uint8], EncodedText]:
+        """Load an image, and encode a caption that the model is to read; without a caption, the best one."""
         pixels = self._load([image], [0])[0]
         if isinstance(pixels, InputError):
             raise pixels
-        text = self.encode_text(caption, lambda: self.describe([pixels])[0][0])
-        model_input = Pixels(torch.from_numpy(pixels).permute(2, 0, 1)[None].contiguous()).to(self.device)
-        with self.on_device():
-            return Trace.of(self.plain_model, model_input, text.ids, {"target": [BEGIN, *text.pieces]}, self.grid)
+        return pixels, self.encode_text(caption, lambda: self.describe([pixels])[0][0])
+
+    def _input(self, pixels: NDArray[np.uint8]) -> Pixels:
+        """The pixels of one image as a model's input."""
+        return Pixels(torch.from_numpy(pixels).permute(2, 0, 1)[None].contiguous()).to(self.device)
 
     def check_likelihood(self) -> None:
         """Raise InputError unless this is one model whose attention can choose locations."""

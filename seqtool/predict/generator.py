@@ -15,6 +15,7 @@ from seqtool.decoding.common import TokenPredictions, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
+from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode, prediction_records
 from seqtool.predict.trace import BEGIN, Trace
 from seqtool.settings import declarations
@@ -219,6 +220,20 @@ class Generator(Predictor):
         (encoded,) = encode(check_texts([text], caller="trace takes", item="text"), self.target_vocabulary)
         with self.on_device():
             return Trace.of(self.plain_model, None, encoded.ids, {"target": [BEGIN, *encoded.pieces]})
+
+    def attribute(
+        self,
+        text: str,
+        method: str = "integrated",
+        contrast: Contrast = None,
+        steps: int = STEPS,
+    ) -> Attribution:
+        """Return how much each token of a text depends on the tokens before it, by a method other than attention. The
+        arguments are those of `Attribution.of`.
+        """
+        (encoded,) = encode(check_texts([text], caller="attribute takes", item="text"), self.target_vocabulary)
+        with self.on_device():
+            return Attribution.of(self.plain_model, None, encoded, method, contrast, steps)
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Score each text from a fresh state. No probability of an end is included: the model has none."""

@@ -491,7 +491,9 @@ class Predictor(ABC):
             )
             encoded.all_pieces = pieces
         else:
-            (encoded,) = encode(check_texts([text], caller="trace takes", item="text"), self.target_vocabulary)
+            (encoded,) = encode(
+                check_texts([text], caller="trace and attribute take", item="text"), self.target_vocabulary
+            )
         self.check_length(encoded)
         return encoded
 

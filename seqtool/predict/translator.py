@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from tqdm import tqdm
 
 from seqtool.data.text.alignment import (
@@ -24,7 +25,8 @@ from seqtool.decoding.batching import encoded_sentences, force_all, source_lengt
 from seqtool.decoding.beam_search import Lattice
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
-from seqtool.models.tokens import END, UNK
+from seqtool.models.tokens import END, EOS, UNK
+from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode
 from seqtool.predict.trace import BEGIN, Trace
 from seqtool.view import plots
@@ -257,13 +259,45 @@ class Translator(Predictor):
 
     def trace(self, source: str, target: str | None = None) -> Trace:
         """Return the states, gates and attention of a pair; without a target, those of the best translation."""
-        (encoded,) = encode(check_texts([source], caller="trace takes", item="sentence"), self.source_vocabulary)
-        self.check_length(encoded)
-        text = self.encode_text(target, lambda: self.hypotheses([source])[0][0])
+        encoded, text = self._encode_pair(source, target)
         model_input = encoded_sentences([encoded.ids]).batch([0]).to(self.device)
         with self.on_device():
             labels = {"source": [*encoded.pieces, END], "target": [BEGIN, *text.pieces]}
             return Trace.of(self.plain_model, model_input, text.ids, labels)
+
+    def attribute(
+        self,
+        source: str,
+        target: str | None = None,
+        method: str = "integrated",
+        contrast: Contrast = None,
+        steps: int = STEPS,
+    ) -> Attribution:
+        """Return how much each token of a target depends on the source and on the tokens before it; without a target,
+        of the best translation. The arguments are those of `Attribution.of`.
+        """
+        encoded, text = self._encode_pair(source, target)
+        with self.on_device():
+            ids = torch.tensor([*encoded.ids, EOS], device=self.device)
+            return Attribution.of(
+                self.plain_model,
+                ids,
+                text,
+                method,
+                contrast,
+                steps,
+                source_text=encoded,
+                source_tokens=[*encoded.pieces, END],
+            )
+
+    def _encode_pair(self, source: str, target: str | None) -> tuple[EncodedText, EncodedText]:
+        """Encode a source and a target that the model is to read; without a target, the best translation."""
+        sources = check_texts([source], caller="trace and attribute take", item="sentence")
+        (encoded,) = encode(sources, self.source_vocabulary, split=self.split)
+        self.check_length(encoded)
+        text = self.encode_text(target, lambda: self.hypotheses([source])[0][0])
+        text.split = self.split
+        return encoded, text
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Return log p(target | source) of each pair in nats, EOS included."""

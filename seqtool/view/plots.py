@@ -154,31 +154,73 @@ def alignment(
     """
     if attention.shape != (len(target), len(source)) or attention.size == 0:
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
-    cell = min(CELL_INCHES, MAX_INCHES / max(len(source), len(target)))
-    width, height = cell * len(source), cell * len(target)
+    colours, grid = ("gray", "0.35") if greyscale else ("Blues", "0.85")
+    look = {"cmap": colours, "vmin": 0, "vmax": 1}
+    bar = {"label": "attention weight", "ticks": [0, 0.5, 1]}
+    sides = {"xlabel": "source", "ylabel": "target"}
+    return _heat_map(attention, source, target, path, sides=sides, look=look, bar=bar, grid=grid, axes=axes)
+
+
+def attribution(
+    values: NDArray[np.floating], read: Sequence[str], predicted: Sequence[str], path: str | Path | None, *, split: int
+) -> "Figure":
+    """Draw a heat map of attributions (predicted tokens × tokens read): blue is positive, red negative and grey NaN.
+
+    split: the number of tokens of the source, which come first; a line divides them from those of the text
+    """
+    largest = float(np.nanmax(np.abs(values), initial=1e-12))
+    look = {"cmap": "RdBu", "vmin": -largest, "vmax": largest}
+    bar = {"label": "attribution in nats"}
+    sides = {"xlabel": "source, and the text before" if split else "the text before", "ylabel": "predicted"}
+    return _heat_map(values, read, predicted, path, sides=sides, look=look, bar=bar, split=split)
+
+
+def _heat_map(
+    values: NDArray[np.floating],
+    columns: Sequence[str],
+    rows: Sequence[str],
+    path: str | Path | None,
+    *,
+    sides: Mapping[str, str],
+    look: Mapping[str, Any],
+    bar: Mapping[str, Any],
+    grid: str = "0.85",
+    split: int = 0,
+    axes: Any = None,
+) -> "Figure":
+    """Draw a heat map with labels at the top and at the left, and a bar that explains the colours.
+
+    sides, look, bar: settings of the axes, the colours and the bar
+    grid: the colour of the lines between cells
+    split: the number of columns before a thicker line; 0 draws none
+    axes: the caller's axes to draw into
+    """
+    cell = min(CELL_INCHES, MAX_INCHES / max(len(columns), len(rows)))
+    width, height = cell * len(columns), cell * len(rows)
     with drawing(path, width, height, axes) as figure:
         bar_axes: dict[str, Any] = {"ax": axes}
         if axes is None:
             axes = figure.add_axes((0, 0, 1, 1))  # the labels lie outside; the saved picture grows to fit them
             bar_width, min_height, max_height = BAR_INCHES
-            bar = min(max(height, min_height), max_height) / height
-            bar_axes = {"cax": figure.add_axes((1 + 0.25 / width, 1 - bar, bar_width / width, bar))}
-        colours = "gray" if greyscale else "Blues"
-        image = axes.imshow(attention, cmap=colours, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+            bar_height = min(max(height, min_height), max_height) / height
+            bar_axes = {"cax": figure.add_axes((1 + 0.25 / width, 1 - bar_height, bar_width / width, bar_height))}
+        image = axes.imshow(values, **look, aspect="auto", interpolation="nearest")
+        axes.set(**sides, facecolor="0.8")
         axes.xaxis.tick_top()
-        axes.set(xlabel="source", ylabel="target")
         axes.xaxis.set_label_position("top")
         axes.tick_params(length=0, pad=3)
-        axes.set_xticks(np.arange(len(source)), [word_label(word) for word in source], rotation=90)
-        axes.set_yticks(np.arange(len(target)), [word_label(word) for word in target])
+        axes.set_xticks(np.arange(len(columns)), [word_label(word) for word in columns], rotation=90)
+        axes.set_yticks(np.arange(len(rows)), [word_label(word) for word in rows])
         font_size = cell * 72 * 0.62  # points: 62 % of a cell
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
             label.set(parse_math=False, fontfamily=families(label.get_text()), fontsize=font_size)
-        axes.set_xticks(np.arange(1, len(source)) - 0.5, minor=True)
-        axes.set_yticks(np.arange(1, len(target)) - 0.5, minor=True)
-        axes.grid(which="minor", color="0.35" if greyscale else "0.85", linewidth=0.4)
+        axes.set_xticks(np.arange(1, len(columns)) - 0.5, minor=True)
+        axes.set_yticks(np.arange(1, len(rows)) - 0.5, minor=True)
+        axes.grid(which="minor", color=grid, linewidth=0.4)
         axes.tick_params(which="minor", length=0)
-        axes.figure.colorbar(image, **bar_axes, label="attention weight", ticks=[0, 0.5, 1])
+        if split:
+            axes.axvline(split - 0.5, color="black", linewidth=1)
+        axes.figure.colorbar(image, **bar_axes, **bar)
     return figure
 
 

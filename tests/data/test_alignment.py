@@ -50,6 +50,7 @@ def test_words_of_tokenised_text_are_its_tokens() -> None:
         (["▁", "Ten", "go", "▁", "un"], [0, 0, 0, 1, 1]),  # a space alone belongs to the word that it begins
         (["▁a", "▁"], [0, -1]),
         (["▁"], [-1]),
+        (["▁a", "\n", "b", "\n"], [0, 1, 1, -1]),  # so does other white space, which verbatim vocabularies have
         (["▁new▁york", "▁city"], [0, 2]),  # a piece over two words belongs to the first
         (["▁cat", "..", ".", "▁¿", "que"], [0, 1, 1, 2, 3]),
         (["⁇", "▁⁇"], [0, 1]),

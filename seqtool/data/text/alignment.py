@@ -39,7 +39,7 @@ def piece_words(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
     for piece in pieces:
         word = bisect_right(ends, position)
         indices.append(word if word < len(ends) else -1)
-        position += len(piece.replace(SPACE, ""))
+        position += len("".join(piece.replace(SPACE, " ").split()))
     return indices
 
 
