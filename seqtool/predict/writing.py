@@ -79,7 +79,7 @@ class Writer(ABC, Generic[P]):
             check_directory(self.plot, "plot")
         with self.file(self.settings.output) as self.out:
             yield self
-        if self.plot is not None and any(self.plot.iterdir()):
+        if self.plot is not None and self.plot.is_dir():
             print(f"The figures are in {place(self.plot)}.", file=sys.stderr)
 
     def file(self, path: str | None) -> AbstractContextManager[TextIO]:
