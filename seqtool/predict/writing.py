@@ -97,8 +97,9 @@ class Writer(ABC, Generic[P]):
 
     def write(self, source: str, n_best: Sequence[P]) -> None:
         """Write the n best predictions for the next source."""
-        self.out.write(self.text(source, n_best))
-        self.count += 1
+        text = self.text(source, n_best)
+        self.count += 1  # Python handles no signal between this and the end of the call below
+        self.out.write(text)
 
     @abstractmethod
     def text(self, source: str, n_best: Sequence[P]) -> str:
