@@ -74,11 +74,13 @@ transformers() {
     draw_alignment runs/transformer transformer_attention
 }
 
-draw_attention() { # RUN PICTURE SETTING…: where the words of one scene's caption looked
-    local run=$1 picture=$2
+draw_attention() { # CHECKPOINT PICTURE SETTING…: where the words of one scene's caption looked
+    local checkpoint=$1 picture=$2
     shift 2
-    seqtool caption checkpoint="runs/$run" images=data/scenes/test/00007.png plot="$scratch/$run" length_penalty=none "$@"
-    cp "$scratch/$run/caption-0001-00007.png" "$out/$picture.png"
+    [ -e data/scenes/test/00007.png ] || seqtool prepare data=scenes
+    seqtool caption checkpoint="$checkpoint" images=data/scenes/test/00007.png plot="$scratch/$picture" \
+        length_penalty=none "$@"
+    cp "$scratch/$picture/caption-0001-00007.png" "$out/$picture.png"
 }
 
 train_captioner() { # NAME SETTING…
@@ -86,15 +88,14 @@ train_captioner() { # NAME SETTING…
 }
 
 pictures_to_words() {
-    train_captioner scenes experiment=scenes_soft
-    draw_attention scenes pictures_to_words
+    draw_attention builtin/soft pictures_to_words
 }
 
 hard_attention() {
     train_captioner scenes experiment=scenes_soft
     train_captioner hard experiment=scenes_hard
     train_captioner printed experiment=scenes_hard_printed
-    draw_attention hard hard_attention hard_attention=argmax
+    draw_attention builtin/hard hard_attention hard_attention=argmax
     seqtool inspect runs/hard runs/printed plot="$scratch/curves"
     cp "$scratch/curves/learning_curves.png" "$out/hard_attention_curves.png"
     local run
@@ -116,9 +117,7 @@ search_and_scores() { # the page's table
 }
 
 screenshots() { # of the demo and of a report: needs Chromium and Playwright
-    train first experiment=quickstart
-    train_captioner scenes experiment=scenes_soft
-    python scripts/development/screenshots.py --translator runs/first --captioner runs/scenes --folder "$out"
+    python scripts/development/screenshots.py --folder "$out"
     python scripts/development/make_gif.py --output "$out/demo.gif"
 }
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 import seqtool
 from seqtool.cli import main as cli
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 from seqtool.predict.captioner import Captioner
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
@@ -211,7 +211,7 @@ def test_finished_captions_are_kept_after_a_signal(
     if form != "coco":
         count = partial.read_text().count("\n")
         assert 0 < count < 480
-        assert f"{partial} has what is finished, {count} images; {tmp_path / 'out'} is unchanged." in error
+        assert f"{partial} has what is finished, {counted(count, 'image')}; {tmp_path / 'out'} is unchanged." in error
 
 
 def test_bad_images_are_reported_and_left_out(directory: Path, capsys: Capture) -> None:

@@ -135,7 +135,7 @@ def test_the_current_directory_is_named_in_full(run: Path, monkeypatch: pytest.M
     name = str(run.parent)
     advice = "give a run directory (runs/NAME) or a checkpoint inside one."
     assert str(error.value) == f"{name} holds no checkpoint: {advice} {name} holds run."
-    with pytest.raises(InputError, match=rf"^There is no run or checkpoint at rum\. {name} holds run\.$"):
+    with pytest.raises(InputError, match=rf"^There is no run or checkpoint at rum\. {name} holds run\. The current "):
         checkpoint.find("rum")
     (run.parent / "empty").mkdir()
     monkeypatch.chdir(run.parent / "empty")

@@ -181,7 +181,7 @@ def test_similar_run_names_come_first(configs: list[dict[str, Any]], capsys: pyt
         assert run("inspect", path) == 2
         error = capsys.readouterr().err
         assert f"There is no run or checkpoint at {path}. runs holds Transformer-big, an-" in error
-        assert error.endswith(" and 9 more.\n")
+        assert " and 9 more. The current directory is " in error
 
 
 def test_similar_names_are_listed_when_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -63,7 +63,8 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
             parts = urlsplit(address)
             assert not parts.scheme or parts.scheme == "data", f"{file.name}: {address}"
             assert not parts.netloc, f"{file.name}: {address}"
-            assert not parts.path or (file.parent / unquote(parts.path)).exists(), f"{file.name}: {address}"
+            is_file = parts.path and not parts.scheme
+            assert not is_file or (file.parent / unquote(parts.path)).exists(), f"{file.name}: {address}"
     for style in site.rglob("*.css"):
         text = style.read_text("utf-8")
         assert "@import" not in text and "url(http" not in text and "url(//" not in text, style.name

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Take the screenshots of the demo and of a report for docs/; `bash scripts/make_docs.sh screenshots` calls it.
 
-    python scripts/development/screenshots.py --translator runs/first --captioner runs/scenes --folder docs/pictures
+    python scripts/development/screenshots.py --folder docs/pictures
 
 Needs Chromium and Playwright (pip install playwright; apt-get install chromium).
 """
@@ -25,8 +25,8 @@ VIEWPORT = {"width": 1200, "height": 860}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--translator", required=True, help="a translation model")
-    parser.add_argument("--captioner", required=True)
+    parser.add_argument("--translator", default="builtin/words", help="a translation model")
+    parser.add_argument("--captioner", default="builtin/soft")
     parser.add_argument("--folder", type=Path, default=Path("docs/pictures"), help="the directory for the pictures")
     arguments = parser.parse_args()
     with sync_playwright() as driver:
@@ -36,13 +36,14 @@ def main() -> None:
         page = browser.new_page(viewport=VIEWPORT)
         with serve_demo(arguments.translator) as address:
             page.goto(address)
+            page.get_by_role("button", name="Words", exact=True).click()
             page.locator(".tokens button").nth(3).click()
             page.locator(".search summary").click()
             page.locator("svg.tree").wait_for()
             page.screenshot(path=arguments.folder / "demo_words.png", full_page=True)
         with serve_demo(arguments.captioner) as address:
             page.goto(address)
-            page.locator(".looking .token").nth(4).hover()
+            page.locator(".looking .token").nth(2).hover()
             page.screenshot(path=arguments.folder / "demo_pictures.png", full_page=True)
         with tempfile.TemporaryDirectory() as directory:
             report = Path(directory, "report.html")

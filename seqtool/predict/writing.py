@@ -79,7 +79,7 @@ class Writer(ABC, Generic[P]):
             check_directory(self.plot, "plot")
         with self.file(self.settings.output) as self.out:
             yield self
-        if self.plot is not None and any(self.plot.iterdir()):
+        if self.plot is not None and self.plot.is_dir():
             print(f"The figures are in {place(self.plot)}.", file=sys.stderr)
 
     def file(self, path: str | None) -> AbstractContextManager[TextIO]:
@@ -97,8 +97,9 @@ class Writer(ABC, Generic[P]):
 
     def write(self, source: str, n_best: Sequence[P]) -> None:
         """Write the n best predictions for the next source."""
-        self.out.write(self.text(source, n_best))
-        self.count += 1
+        text = self.text(source, n_best)
+        self.count += 1  # Python handles no signal between this and the end of the call below
+        self.out.write(text)
 
     @abstractmethod
     def text(self, source: str, n_best: Sequence[P]) -> str:

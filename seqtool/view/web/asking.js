@@ -93,8 +93,9 @@ export function modelColumn(model, kept, answer) {
   const removal = (begins) => (begins.length ? h("button", { type: "button", onclick: () => again([]) }, "Remove the prefix") : null);
 
   function force(prefix) {
-    if (last.question !== drawn.question || last.begins !== drawn.begins) return; // the tokens shown are about to change
+    if (last.question !== drawn.question || last.begins !== drawn.begins) return false; // the tokens shown are about to change
     again([...last.begins.filter((before) => written(before) !== written(prefix) && written(prefix).startsWith(written(before))), prefix]);
+    return true;
   }
 
   /** The prefix, and for each forced word a button that takes back this word and all later ones. */
@@ -124,7 +125,12 @@ export function modelColumn(model, kept, answer) {
 
   function redraw() {
     const focused = document.activeElement?.closest(".hypothesis");
+    const typed = place.querySelector(".own");
+    const typing = typed && typed === document.activeElement;
     if (drawn) fill(place, drawn.draw(force, redraw));
+    const own = place.querySelector(".own");
+    if (own && typed) own.value = typed.value; // an answer does not remove a word that is being typed
+    if (typing) own?.focus();
     if (focused) place.querySelector('.hypothesis[aria-pressed="true"]')?.focus();
   }
 

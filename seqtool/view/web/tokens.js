@@ -80,7 +80,7 @@ export function written(prefix) {
 }
 
 /**
- * A text with its scores and its tokens, each of which can be replaced: `force` is then called with the new prefix.
+ * A text with its scores and its tokens, each of which can be replaced: `force` is then called with the new prefix, and returns whether it asks.
  * `title`: the element that shows the text; `beside`: an element beside the tokens; `groups`, `onlook` and `onchosen`
  * are as in `tokens`. The result's `choose(index)` shows what else was predicted at that token or word.
  */
@@ -89,12 +89,12 @@ export function forceable(best, force, { title = best.text || "(nothing)", besid
   const pieces = predicted.map(({ token }) => token);
   const places = groups ?? singly(pieces);
   const begun = (at, token) => [...pieces.slice(0, at), token];
-  const word = h("input", { type: "text", "aria-label": "A word of your own", placeholder: "or type another word" });
+  const word = h("input", { type: "text", class: "own", "aria-label": "A word of your own", placeholder: "or type another word" });
   const name = (group) => label(group.map((i) => pieces[i]).join(""));
   const at = h("select", { "aria-label": "Replace" }, places.map((group, i) => h("option", { value: i }, `${i + 1}: ${name(group)}`)));
   const submit = (event) => {
     event.preventDefault();
-    if (word.value.trim()) force(written(begun(places[Number(at.value)][0], `▁${word.value.trim()}`)));
+    if (word.value.trim() && force(written(begun(places[Number(at.value)][0], `▁${word.value.trim()}`)))) word.value = "";
   };
   const chosen = (place) => {
     at.value = place;
