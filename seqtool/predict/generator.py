@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from seqtool.data.text.alignment import SPACE
+from seqtool.data.text.properties import Rule
 from seqtool.decoding.batching import computing, map_in_batches, out_of_range
 from seqtool.decoding.common import TokenPredictions, read_prefix
 from seqtool.decoding.sampling import sample
@@ -18,6 +19,7 @@ from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode, prediction_records
 from seqtool.predict.trace import BEGIN, Trace
+from seqtool.predict.units import Reading, Unit, find_unit
 from seqtool.settings import declarations
 
 MAX_PROMPT_TOKENS = 100_000
@@ -234,6 +236,15 @@ class Generator(Predictor):
         (encoded,) = encode(check_texts([text], caller="attribute takes", item="text"), self.target_vocabulary)
         with self.on_device():
             return Attribution.of(self.plain_model, None, encoded, method, contrast, steps)
+
+    def find_unit(self, text: str, rule: str | Rule, *, decides: Rule | None = None, random_units: int = 100) -> Unit:
+        """Find the unit of a recurrent model that tells a property of a long text best; arguments as in
+        `units.find_unit`.
+        """
+        (encoded,) = encode(check_texts([text], caller="find_unit takes", item="text"), self.target_vocabulary)
+        with self.on_device(), torch.inference_mode():
+            reading = Reading.of_text(self.plain_model, encoded)
+            return find_unit(reading, rule, decides=decides, random_units=random_units)
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Score each text from a fresh state. No probability of an end is included: the model has none."""

@@ -20,6 +20,7 @@ from seqtool.data.text.alignment import (
     piece_words,
     word_attention,
 )
+from seqtool.data.text.properties import Rule
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, force_all, source_length
 from seqtool.decoding.beam_search import Lattice
@@ -29,6 +30,7 @@ from seqtool.models.tokens import END, EOS, UNK
 from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode
 from seqtool.predict.trace import BEGIN, Trace
+from seqtool.predict.units import Reading, Unit, find_unit
 from seqtool.view import plots
 
 if TYPE_CHECKING:
@@ -299,33 +301,58 @@ class Translator(Predictor):
         text.split = self.split
         return encoded, text
 
+    def find_unit(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        rule: str | Rule,
+        *,
+        decides: Rule | None = None,
+        random_units: int = 100,
+    ) -> Unit:
+        """Find the unit of the recurrent decoder that tells a property of the targets best, while it reads them as
+        translations of the sources; other arguments as in `units.find_unit`.
+        """
+        encoded_sources, encoded_targets = self._encode_pairs(sources, targets, caller="find_unit takes")
+        source = encoded_sentences([encoded.ids for encoded in encoded_sources]).batch(range(len(encoded_sources)))
+        with self.on_device(), torch.inference_mode():
+            reading = Reading.of_sentences(self.plain_model, source, encoded_targets)
+            return find_unit(reading, rule, decides=decides, random_units=random_units)
+
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Return log p(target | source) of each pair in nats, EOS included."""
         return [translation.log_probability for translation in self.forced(sources, targets)]
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Translation]:
-        if isinstance(sources, str) or isinstance(texts, str):
-            raise InputError("Sources and targets are lists of sentences: write [sentence] for a single one.")
-        sources = check_texts(sources, caller="score takes", item="source sentence")
-        texts = check_texts(texts, caller="score takes", item="target sentence")
-        if len(sources) != len(texts):
-            lengths = f"{len(sources):,} and {len(texts):,}"
-            raise InputError(
-                f"Sources and targets must have the same length, not {lengths}: give one target per source."
-            )
-        encoded_sources = encode(sources, self.source_vocabulary, split=self.split)
-        targets = encode(texts, self.target_vocabulary, split=self.split)
-        pairs = list(zip(encoded_sources, targets, strict=True))
-        for text in (text for pair in pairs for text in pair):
-            self.check_length(text)
+        encoded_sources, targets = self._encode_pairs(sources, texts, caller="score takes")
         ids = [target.ids for target in targets]
         source_batches = encoded_sentences([source.ids for source in encoded_sources])
         with self.on_device():
             forced = force_all(self.model, source_batches, ids, self.settings, device=self.device, likeliest=likeliest)
         return [
             replace(self._translation(hypothesis, source, target=target), text=target.text)
-            for hypothesis, (source, target) in zip(forced, pairs, strict=True)
+            for hypothesis, source, target in zip(forced, encoded_sources, targets, strict=True)
         ]
+
+    def _encode_pairs(self, sources: Any, targets: Any, *, caller: str) -> tuple[list[EncodedText], list[EncodedText]]:
+        """Encode sentences and their translations. Raises InputError unless the model can read all of them.
+
+        caller: the beginning of a message, such as "score takes"
+        """
+        if isinstance(sources, str) or isinstance(targets, str):
+            raise InputError("Sources and targets are lists of sentences: write [sentence] for a single one.")
+        sources = check_texts(sources, caller=caller, item="source sentence")
+        targets = check_texts(targets, caller=caller, item="target sentence")
+        if len(sources) != len(targets):
+            lengths = f"{len(sources):,} and {len(targets):,}"
+            raise InputError(
+                f"Sources and targets must have the same length, not {lengths}: give one target per source."
+            )
+        encoded_sources = encode(sources, self.source_vocabulary, split=self.split)
+        encoded_targets = encode(targets, self.target_vocabulary, split=self.split)
+        for text in (*encoded_sources, *encoded_targets):
+            self.check_length(text)
+        return encoded_sources, encoded_targets
 
     def check_scoring(self, *, with_sources: bool) -> None:
         if not with_sources:
