@@ -218,9 +218,34 @@ def test_pairs_are_scored_as_by_the_command(directory: Path, server: Server, cap
     assert server.post("/api/score", {**pairs, "likeliest": 2, "model": 1}).json["scores"] == expected
 
 
+def test_inside_equals_what_python_returns(directory: Path) -> None:
+    """What is shown inside a model equals `trace` and `attribute` in Python, for a model of each task."""
+    models = [seqtool.load(directory / "runs" / name, device="cpu", threads=1) for name in ("attend", "scenes", "text")]
+    translator, captioner, generator = models
+    best = translator.hypotheses(["I have a cat."])[0][0]
+    examples: list[tuple[Any, dict[str, Any]]] = [
+        ((translator, "I have a cat.", best.pieces), {"source": "I have a cat.", "text": best.pieces}),
+        ((captioner, requests.draw_scene({"items": []}), "a red circle"), {"scene": {"items": []}, "text": "a red circle"}),
+        ((generator, "the cat"), {"text": "the cat"}),
+    ]
+    for index, ((predictor, *example), fields) in enumerate(examples):
+        assert inside(models, model=index, **fields) == predictor.trace(*example).record()
+        other = predictor.target_vocabulary.piece(5)
+        explained = inside(models, model=index, **fields, method="gradient", position=0, other=other)
+        assert explained == predictor.attribute(*example, method="gradient", contrast={0: other}).record()
+
+
+def inside(models: list[Any], **fields: Any) -> Any:
+    return answers.Inside.parse(json.dumps(fields).encode()).answer(models)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
+        ("inside", {"text": "a"}, "A translation model needs 'source', a captioner one picture, and a language model "),
+        ("inside", {"text": "a " * 70, "source": "a"}, "tokens, and at most 60 are read here: shorten it."),
+        ("inside", {"text": "a", "source": "a", "method": "magic"}, "Unknown method 'magic'; choose from gradient, "),
+        ("inside", {"text": "a", "source": "a", "method": "gradient", "position": 9, "other": "b"}, "names token 9"),
         ("score", {"references": ["a"]}, "A translation model needs 'sources', one for each reference; a language "),
         ("score", {"sources": ["a"], "references": ["a"], "model": 2}, "'model' must be a whole number from 0 to 1."),
         ("generate", {"prompts": ["a"]}, "takes requests at /api/translate, not here."),

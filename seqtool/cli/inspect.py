@@ -19,7 +19,9 @@ from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
 from seqtool.errors import InputError, counted, place, printable
+from seqtool.evaluation.captions import data_url
 from seqtool.metrics.scores import SCORES, score
+from seqtool.predict.attribution import METHODS
 from seqtool.runtime.files import check_directory
 from seqtool.runtime.tables import table
 from seqtool.runtime.task_table import TASKS
@@ -29,7 +31,7 @@ from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.runs import check_exists
 from seqtool.training.validation import format_scores
-from seqtool.view import plots
+from seqtool.view import plots, report
 
 log = logging.getLogger("seqtool")
 
@@ -73,7 +75,9 @@ def inspect(config: DictConfig) -> None:
 
 
 def look_inside(settings: declarations.Inspect, path: Path) -> None:
-    """Print the names, axes and shapes of the arrays that a model computes for one example, and write the arrays."""
+    """Print the names, axes and shapes of the arrays that a model computes for one example, and write the arrays, or a
+    page that shows them and what each token depends on.
+    """
     opened = checkpoint.find(path, trust=modules(settings.trust))
     given = {name for name in ("text", "pair", "image") if getattr(settings, name) is not None}
     possible = EXAMPLES[opened.model_task]
@@ -83,15 +87,24 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
     pair = [] if settings.pair is None else [part.strip() for part in settings.pair.split("|||")]
     if settings.pair is not None and len(pair) != 2:
         raise InputError(f"pair= must be a sentence and its translation separated by |||, not '{settings.pair}'.")
-    if settings.output is not None and not settings.output.endswith(".npz"):
-        raise InputError(f"output={settings.output} must be the name of an .npz file.")
+    output = None if settings.output is None else Path(settings.output)
+    if output is not None and output.suffix not in (".npz", ".html"):
+        raise InputError(f"output={output} must be the name of an .npz file, or of an .html file for a page.")
     predictor: Any = tasks.task_of_checkpoint(opened).load([opened])
-    trace = predictor.trace(*filter(None, (settings.image, *pair, settings.text)))
+    example = list(filter(None, (settings.image, *pair, settings.text)))
+    trace = predictor.trace(*example)
     rows = [[name, " × ".join(trace.axes[name]), " × ".join(map(str, trace[name].shape))] for name in trace]
     print("\n".join(table(["array", "axes", "shape"], rows)))
-    if settings.output is not None:
-        trace.save(settings.output)
-        print(f"Arrays: {settings.output}")
+    if output is not None and output.suffix == ".npz":
+        trace.save(output)
+        print(f"Arrays: {output}")
+    elif output is not None:
+        methods = [name for name in METHODS if name != "attention" or predictor.attends]
+        attributions = [predictor.attribute(*example, method=method) for method in methods]
+        records, pixels = [attribution.record() for attribution in attributions], attributions[0].pixels
+        sections = report.inside(trace.record(), records, None if pixels is None else data_url(pixels))
+        report.write(output, report.page(f"Inside {predictor.name}", " ||| ".join(example), sections))
+        print(f"Page: {output}")
 
 
 def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:

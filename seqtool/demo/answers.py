@@ -19,6 +19,7 @@ from PIL.Image import DecompressionBombError, Image, fromarray
 from PIL.Image import open as pillow_open
 
 from seqtool.data.images.image_decoding import DAMAGE, FORMATS, QUIET, ImageError, fit, open_image
+from seqtool.data.text.alignment import join_pieces
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, max_tokens
 from seqtool.decoding.beam_search import Candidate, Lattice, LengthPenalty, length_penalty
@@ -37,6 +38,7 @@ Answer = dict[str, Any]
 MAX_SENTENCES_TOGETHER = 400
 MAX_SENTENCES_TO_SHARE = 100  # the number of sentences of a request that may be answered together with others
 MAX_TOKENS = 500  # the number of tokens of a text to score
+MAX_TOKENS_INSIDE = 60  # the number of tokens of a text to look inside
 MAX_TOP_TOKENS = 100_000  # the number of likeliest tokens in an answer
 MAX_WEIGHTS_KEPT = 40_000_000  # the number of attention weights computed for a request
 MAX_WEIGHTS_SENT = 4_000_000  # the number of attention weights in an answer
@@ -169,24 +171,32 @@ class Why(Request):
 
 
 @dataclass(kw_only=True)
-class Caption(Request):
-    """Caption a built-in scene or uploaded pictures.
+class PictureRequest(Request):
+    """A request about a built-in scene or uploaded pictures.
 
     scene: a scene in the form of `offered_scenes`
-    weights, picture: whether to send the attention, and the pictures as the model saw them
     images: names and contents of the uploaded files, which are opened one by one in the engine's thread
     """
 
     scene: dict[str, Any] | None = None
-    prefix: Prefix = ""
-    likeliest: int = 0
-    weights: bool = False
-    picture: bool = False
     images: list[tuple[str, bytes | Image]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         if self.scene is not None:
             self.images.append(("scene", draw_scene(self.scene)))
+
+
+@dataclass(kw_only=True)
+class Caption(PictureRequest):
+    """Caption pictures.
+
+    weights, picture: whether to send the attention, and the pictures as the model saw them
+    """
+
+    prefix: Prefix = ""
+    likeliest: int = 0
+    weights: bool = False
+    picture: bool = False
 
     def answer(self, models: Sequence[Any]) -> Answer:
         if not self.images:
@@ -231,11 +241,51 @@ class Next(Request):
         return cast(Answer, generator.predict_next(self.text, max(1, self.likeliest)))
 
 
-def check_tokens(vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 0) -> list[int]:
+@dataclass(kw_only=True)
+class Inside(PictureRequest):
+    """Show the states, gates and attention of a model while it reads an example, or the attributions of its tokens.
+
+    text: the text or its pieces; for a translation model that of `source`, for a captioner that of the only picture
+    method: the method of attribution; if it is empty, states, gates and attention are sent
+    position, other: the position of a token, from 0, and the token that it is compared with in attributions
+    """
+
+    text: Prefix
+    source: str | None = None
+    method: str = ""
+    position: int | None = None
+    other: str = ""
+
+    def answer(self, models: Sequence[Any]) -> Answer:
+        predictor = self.model_of(models, Translator, Captioner, Generator)
+        if (self.source is not None, len(self.images)) != (
+            isinstance(predictor, Translator),
+            isinstance(predictor, Captioner),
+        ):
+            raise InputError(
+                "A translation model needs 'source', a captioner one picture, and a language model neither."
+            )
+        written = self.text if isinstance(self.text, str) else join_pieces(self.text)
+        check_tokens(predictor.target_vocabulary, [written], most=MAX_TOKENS_INSIDE)
+        example: list[Any] = [self.text]
+        if self.source is not None:
+            check_tokens(predictor.source_vocabulary, [self.source], most=MAX_TOKENS_INSIDE)
+            example.insert(0, self.source)
+        elif self.images:
+            example.insert(0, fromarray(model_input(predictor, *self.images[0])))
+        if not self.method:
+            return cast(Answer, predictor.trace(*example).record())
+        contrast = {} if self.position is None else {self.position: self.other}
+        return cast(Answer, predictor.attribute(*example, method=self.method, contrast=contrast).record())
+
+
+def check_tokens(
+    vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 0, *, most: int = MAX_TOKENS
+) -> list[int]:
     """The number of tokens of each text. Raises InputError if a text, or an answer with `likeliest`, is too long."""
     lengths = [len(ids) for ids in vocabulary.encode_batch(texts)]
-    if max(lengths) > MAX_TOKENS:
-        raise InputError(f"A text has {max(lengths):,} tokens, and at most {MAX_TOKENS:,} are scored here: shorten it.")
+    if max(lengths) > most:
+        raise InputError(f"A text has {max(lengths):,} tokens, and at most {most:,} are read here: shorten it.")
     if sum(lengths) * likeliest > MAX_TOP_TOKENS:
         raise InputError(f"At most {MAX_TOP_TOKENS:,} likeliest tokens are shown: ask for fewer, or for shorter texts.")
     return lengths

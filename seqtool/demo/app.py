@@ -34,7 +34,10 @@ MAX_PICTURES = 8  # the number of pictures in a request
 DISCONNECT_SECONDS = 0.5  # the time between two checks whether a client is still connected
 MAX_MESSAGE_LENGTH = 300  # the number of characters in an error message to a client
 MAX_NAME_LENGTH = 200  # the number of characters in a picture's name
-REQUEST_CLASSES = answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next, answers.Caption
+REQUEST_CLASSES = (
+    *(answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next),
+    *(answers.Caption, answers.Inside),
+)
 KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in REQUEST_CLASSES}  # by path in /api/
 REFUSED_ERRORS = HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError, RuntimeError
 log = logging.getLogger("seqtool")
@@ -76,9 +79,10 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
 
     def endpoint_for(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
-            is_form = kind is answers.Caption and http.headers.get("content-type", "").startswith("multipart/form-data")
+            content_type = http.headers.get("content-type", "")
+            is_form = issubclass(kind, answers.PictureRequest) and content_type.startswith("multipart/form-data")
             async with bodies.read(http, MAX_UPLOAD_BYTES if is_form else MAX_JSON_BYTES) as body:
-                request = await caption_request_from_form(http, body) if is_form else kind.parse(body)
+                request = await request_from_form(http, body, kind) if is_form else kind.parse(body)
                 return await answer_response(http, engine, request)
 
         return endpoint
@@ -98,7 +102,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
     )
 
 
-async def caption_request_from_form(http: Http, body: bytes) -> answers.Caption:
+async def request_from_form(http: Http, body: bytes, kind: type[Any]) -> Request:
     """Parse a form, which has files named `images` and the other fields of the request as JSON in `request`."""
 
     async def receive() -> Message:
@@ -106,7 +110,7 @@ async def caption_request_from_form(http: Http, body: bytes) -> answers.Caption:
 
     async with Http(http.scope, receive).form(max_files=MAX_PICTURES, max_fields=1) as form:
         fields = form.get("request", "{}")
-        request = answers.Caption.parse(fields.encode() if isinstance(fields, str) else b"")
+        request: answers.PictureRequest = kind.parse(fields.encode() if isinstance(fields, str) else b"")
         for file in form.getlist("images"):
             if not isinstance(file, UploadFile):
                 raise InputError("'images' must be files.")

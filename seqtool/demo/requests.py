@@ -86,11 +86,8 @@ class Request(WorkItem):
             raise InputError("A prefix must be a string or a list of tokens, and no token may be empty.")
         return cls(**values)
 
-    def predictor(self, models: Sequence[Any], *kinds: type[Any]) -> Any:
-        """Return the request's predictor, with the request's settings. Its models raise InputError after `MAX_SECONDS`.
-
-        Raises InputError unless it is of one of these `kinds`, and for settings that are not allowed here.
-        """
+    def model_of(self, models: Sequence[Any], *kinds: type[Any]) -> Any:
+        """Return the predictor that the request names. Raises InputError unless it is of one of these `kinds`."""
         index = self.model
         if index is None:
             index = next((i for i, model in enumerate(models) if isinstance(model, kinds)), 0)
@@ -99,6 +96,14 @@ class Request(WorkItem):
         predictor = models[index]
         if not isinstance(predictor, kinds):
             raise InputError(f"{predictor.name} takes requests at /api/{predictor.command}, not here.")
+        return predictor
+
+    def predictor(self, models: Sequence[Any], *kinds: type[Any]) -> Any:
+        """Return the request's predictor, with the request's settings. Its models raise InputError after `MAX_SECONDS`.
+
+        Raises InputError unless it is of one of these `kinds`, and for settings that are not allowed here.
+        """
+        predictor = self.model_of(models, *kinds)
         schema, defaults, changes = type(predictor.settings), asdict(predictor.settings), self.settings or {}
         hints = get_type_hints(schema)
         check_types(changes, {name: hints[name] for name in defaults if name not in FIXED_SETTINGS}, "setting")

@@ -25,7 +25,7 @@ from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.tokens import END
 from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.likelihood import Likelihood, caption_likelihoods
-from seqtool.predict.predictor import EncodedText, EnsembleMember, Prediction, Predictor, check_list, class_name
+from seqtool.predict.predictor import EncodedText, EnsembleMember, Prediction, Predictor, Text, check_list, class_name
 from seqtool.predict.trace import BEGIN, Trace
 from seqtool.runtime import distributed
 from seqtool.runtime.progress import progress_bar
@@ -248,7 +248,7 @@ class Captioner(Predictor):
             result_by_id = dict(zip(number_by_id, pool.map(load, number_by_id.values()), strict=True))
         return {n: result_by_id[id(images[n])] for n in numbers}
 
-    def trace(self, image: Picture, caption: str | None = None) -> Trace:
+    def trace(self, image: Picture, caption: Text = None) -> Trace:
         """Return the states, gates and attention of an image and a caption; without a caption, of the best one."""
         pixels, text = self._encode_pair(image, caption)
         with self.on_device():
@@ -258,7 +258,7 @@ class Captioner(Predictor):
     def attribute(
         self,
         image: Picture,
-        caption: str | None = None,
+        caption: Text = None,
         method: str = "integrated",
         contrast: Contrast = None,
         steps: int = STEPS,
@@ -272,7 +272,7 @@ class Captioner(Predictor):
             a = model.annotations(self._input(pixels))[0].detach()
             return Attribution.of(model, a, text, method, contrast, steps, grid=self.grid, pixels=pixels)
 
-    def _encode_pair(self, image: Picture, caption: str | None) -> tuple[NDArray[np.uint8], EncodedText]:
+    def _encode_pair(self, image: Picture, caption: Text) -> tuple[NDArray[np.uint8], EncodedText]:
         """Load an image, and encode a caption that the model is to read; without a caption, the best one."""
         pixels = self._load([image], [0])[0]
         if isinstance(pixels, InputError):

@@ -37,6 +37,8 @@ from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
 from seqtool.training.checkpoint import Checkpoint, find, run_name
 
+Text = str | Sequence[str] | None  # a text or its pieces, to be read by a model; None is the best prediction
+
 
 @dataclass(eq=False)
 class EncodedText:
@@ -479,13 +481,13 @@ class Predictor(ABC):
             raise InputError("Only one model can be looked into, not an ensemble: name one run or checkpoint.")
         return self.read(self.checkpoints[0]).model.to(self.device).eval()
 
-    def encode_text(self, text: str | None, best: Callable[[], Prediction]) -> EncodedText:
-        """Encode a text that the model is to read; without a text, the best prediction that `best` returns.
+    def encode_text(self, text: Text, best: Callable[[], Prediction]) -> EncodedText:
+        """Encode a text, or its pieces, that the model is to read; for None, the best prediction that `best` returns.
 
         Raises InputError if it has more tokens than the model has positions.
         """
-        if text is None:
-            pieces = best().pieces
+        if not isinstance(text, str):
+            pieces = list(best().pieces if text is None else text)
             encoded = EncodedText(
                 join_pieces(pieces), self.target_vocabulary.encode_beginning(pieces), self.target_vocabulary
             )

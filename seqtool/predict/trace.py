@@ -17,6 +17,8 @@ from seqtool.models.tracing import trace
 from seqtool.runtime.files import write_whole
 
 BEGIN = "<begin>"  # how BOS is shown
+SHOWN_UNITS = 32  # units of a cell in the record for pages
+SATURATED = 0.1, 0.9  # a gate below or above is saturated (Karpathy, Johnson and Li 2016, section 4.2)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,26 @@ class Trace(Mapping[str, NDArray[np.float32]]):
 
     def __len__(self) -> int:
         return len(self.arrays)
+
+    def record(self) -> dict[str, Any]:
+        """The record for pages: the labels, the grid, and the name, the axes and the values of each array but logits.
+
+        Of the units of a cell, only those that vary most are included, with their numbers in `units`. `gate` has the
+        mean of a gate over all its units at each step, and the shares of units that are closed and open (`SATURATED`).
+        """
+        records = []
+        for name, values in self.items():
+            record: dict[str, Any] = {"name": name, "axes": list(self.axes[name])}
+            if self.axes[name][-1] == "symbol":
+                continue
+            if self.axes[name][-1] == "unit":
+                if values.min() >= 0 and values.max() <= 1:
+                    rates = values, values < SATURATED[0], values > SATURATED[1]
+                    record["gate"] = [rate.mean(1).round(3).tolist() for rate in rates]
+                units = np.sort(np.argsort(-values.std(0), kind="stable")[:SHOWN_UNITS])
+                record["units"], values = units.tolist(), values[:, units]
+            records.append({**record, "values": values.round(3).tolist()})
+        return {"labels": self.labels, "grid": self.grid, "arrays": records}
 
     def save(self, path: str | Path) -> None:
         """Write an .npz file with each array and, as JSON in `about`, the axes, the labels and the grid.

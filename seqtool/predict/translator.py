@@ -28,7 +28,7 @@ from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, EOS, UNK
 from seqtool.predict.attribution import STEPS, Attribution, Contrast
-from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode
+from seqtool.predict.predictor import EncodedText, Prediction, Predictor, Text, check_texts, encode
 from seqtool.predict.trace import BEGIN, Trace
 from seqtool.predict.units import Reading, Unit, find_unit
 from seqtool.view import plots
@@ -259,7 +259,7 @@ class Translator(Predictor):
             return translation
         return replace(translation, text=join_pieces(pieces), pieces=pieces)
 
-    def trace(self, source: str, target: str | None = None) -> Trace:
+    def trace(self, source: str, target: Text = None) -> Trace:
         """Return the states, gates and attention of a pair; without a target, those of the best translation."""
         encoded, text = self._encode_pair(source, target)
         model_input = encoded_sentences([encoded.ids]).batch([0]).to(self.device)
@@ -270,7 +270,7 @@ class Translator(Predictor):
     def attribute(
         self,
         source: str,
-        target: str | None = None,
+        target: Text = None,
         method: str = "integrated",
         contrast: Contrast = None,
         steps: int = STEPS,
@@ -292,7 +292,7 @@ class Translator(Predictor):
                 source_tokens=[*encoded.pieces, END],
             )
 
-    def _encode_pair(self, source: str, target: str | None) -> tuple[EncodedText, EncodedText]:
+    def _encode_pair(self, source: str, target: Text) -> tuple[EncodedText, EncodedText]:
         """Encode a source and a target that the model is to read; without a target, the best translation."""
         sources = check_texts([source], caller="trace and attribute take", item="sentence")
         (encoded,) = encode(sources, self.source_vocabulary, split=self.split)

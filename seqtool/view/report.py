@@ -98,6 +98,20 @@ def samples(title: str, steps: Sequence[Mapping[str, Any]]) -> Section | None:
     return {"kind": "samples", "title": title, "steps": list(steps)} if steps else None
 
 
+def inside(trace: Mapping[str, Any], attributions: Sequence[Mapping[str, Any]], picture: str | None) -> list[Section]:
+    """Sections of what a model computed for an example, and of what its tokens depend on.
+
+    trace: the record of `predict.trace.Trace`
+    attributions: the records of `predict.attribution.Attribution`, by several methods
+    picture: the data URL of a captioner's picture
+    """
+    title = "What each token depends on"
+    return [
+        {"kind": "states", "title": "States, gates and heads", "trace": trace, "note": None},
+        {"kind": "attributions", "title": title, "records": list(attributions), "picture": picture, "note": None},
+    ]
+
+
 def rounded(value: float | None, digits: int = DIGITS) -> float | None:
     """Round a value to this number of significant digits; return None if it is None or not finite."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")

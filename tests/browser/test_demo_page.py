@@ -524,3 +524,36 @@ def test_hovering_does_not_move_the_page(visit: Visit, translation_demo: Server)
     assert column.locator(".link.off").count() > 0
     page.locator("h2").first.hover()
     assert column.locator(".link.off").count() == 0  # all are shown again
+
+
+def test_inside_a_translation_by_pointer_and_keys(visit: Visit, translation_demo: Server) -> None:
+    """States, gates and attributions: a row colours the text, and a contrast is named beside its token."""
+    page = open_demo(visit, translation_demo)
+    column = page.locator(".column").first
+    column.get_by_text("Inside: states, gates and heads").click()
+    states = column.locator(".explaining .inside")
+    states.locator("svg.heat").focus()
+    for key in ("Home", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    reading = states.locator(".reading").text_content()
+    unit, token, value = re.fullmatch(r"(\S+\[\d+\]) after “(.+)”: (-?\d\.\d{3})", reading).groups()
+    assert states.locator(".coloured").text_content().startswith(f"{unit}: ")
+    coloured = states.locator(".coloured span").nth(2)
+    assert token in coloured.text_content() and float(coloured.get_attribute("title")) == round(float(value), 2)
+    states.get_by_label("What to show").select_option("decoder.z")
+    states.locator("svg.heat rect.cell").first.hover()
+    assert re.search(r"All units: mean 0\.\d\d, .+ % closed \(under 0\.1\)", states.locator(".reading").text_content())
+    column.get_by_text("What each token depends on").click()
+    explained = column.locator(".explaining").nth(1)
+    explained.get_by_role("button", name="occlusion").press("Enter")
+    wait_for_answers(page)
+    assert explained.locator("rect.unknown").count() > 0  # nothing can be said of <end> and <begin>
+    explained.get_by_label("Another token").fill("casa")
+    page.keyboard.press("Enter")
+    wait_until(page, lambda: ", not casa" in (explained.locator("svg.heat text.end").first.text_content() or ""))
+    explained.get_by_role("button", name="attention").click()
+    wait_until(page, lambda: "Weights from 0 to 1." in (explained.locator(".note").first.text_content() or ""))
+    wait_until(page, lambda: "method=attention" in page.url)
+    page.reload()
+    column.locator(".explaining[open] svg.heat").nth(1).wait_for()
+    assert explained.get_by_role("button", name="attention").get_attribute("aria-pressed") == "true"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from chromium import Visit, open_report
 from demo_models import run
+from PIL import Image
 
 from seqtool.cli import main as cli
 from seqtool.metrics.bootstrap import Estimate
@@ -272,3 +273,33 @@ def test_the_report_of_a_run_has_learning_curves(visit: Visit, tmp_path: Path, m
     page = open_report(visit, Path("runs/a/report.html"))
     assert page.get_by_role("heading", name="Learning curves").count() == 1 and page.locator("svg.chart").count() >= 3
     visit.assert_accessible()
+
+
+def test_a_page_of_what_a_model_computes(
+    visit: Visit, shown_runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`inspect output=inside.html`: an array and a method are chosen by pointer and keys, for a picture and a text."""
+    Image.new("RGB", (80, 80), "red").save(tmp_path / "red.png")
+    file = tmp_path / "inside.html"
+    assert run("inspect", f"checkpoint={shown_runs}/runs/scenes", f"image={tmp_path}/red.png", f"output={file}") == 0
+    assert f"Page: {file}" in capsys.readouterr().out
+    page = open_report(visit, file)
+    page.get_by_label("What to show").select_option("decoder.f")
+    page.locator(".inside svg.heat").focus()
+    page.keyboard.press("End")
+    assert "decoder.f[7] after" in page.locator(".inside .reading").text_content()
+    page.get_by_role("button", name="occlusion").press("Enter")
+    assert page.locator("svg.picture .veil rect").count() > 1 and page.locator("rect.unknown").count() > 1
+    visit.assert_reflows()
+    assert run("inspect", f"checkpoint={shown_runs}/runs/attend", "text=I have a cat.", f"output={file}") == 0
+    page = open_report(visit, file)
+    page.get_by_role("button", name="attention").click()
+    page.locator("svg.heat").nth(1).focus()
+    page.keyboard.press("End")
+    assert re.search(r"<end> ← <end>: [01]\.\d{3}$", page.locator(".reading").nth(1).text_content())
+
+
+def test_other_outputs_are_refused(shown_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", f"checkpoint={shown_runs}/runs/attend", "text=I have a cat.", "output=inside.txt") == 2
+    expected = "output=inside.txt must be the name of an .npz file, or of an .html file for a page."
+    assert expected in capsys.readouterr().err

@@ -1,10 +1,9 @@
 // Attention between the words of a source and those of a target: as lines between two rows of words, or as a heat map.
 
 import { choice, explorable, fill, fixed, h, label, s, shown } from "./elements.js";
+import { cut, heatMap, wide } from "./heat.js";
 import { saveButton } from "./saving.js";
 
-const pen = document.createElement("canvas").getContext("2d"); // measures words
-const CELL = 22;
 const MIN_WEIGHT = 0.02; // smaller weights have no line
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/; // letters of Hebrew, Arabic and related scripts
 
@@ -16,7 +15,12 @@ const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/; // letters of
 export function alignment({ source, target, weights, onword = null, form = "lines", onform = null }) {
   if (!weights || weights.length === 0) return { element: h("p", { class: "empty" }, "No attention to show."), look: () => {} };
   const place = h("div", {});
-  const forms = { lines: () => links({ source, target, weights, onword }), map: () => heatMap({ source, target, weights }) };
+  const forms = { lines: () => links({ source, target, weights, onword }), map };
+  function map() {
+    const read = (t, i) => `${label(target[t])} ← ${label(source[i])}: ${fixed(weights[t][i], 3)}`;
+    const drawn = heatMap({ rows: target, columns: source, values: weights, read, name: "Heat map of attention: rows are the target’s words, columns the source’s" });
+    return { ...drawn, look: (t, holding) => t >= 0 && holding && drawn.go(t, weights[t].indexOf(Math.max(...weights[t]))) };
+  }
   let drawing = null;
   const show = (next) => {
     drawing = forms[next]();
@@ -84,41 +88,6 @@ function links({ source, target, weights, onword }) {
   return { element: h("div", {}, h("div", { class: "scroll" }, svg), reading), look };
 }
 
-/** A heat map: target words are rows and source words columns; light is 0. A frame marks the chosen cell. */
-function heatMap({ source, target, weights }) {
-  const left = Math.max(40, ...target.map((word) => wide(word) + 12));
-  const top = Math.max(30, ...source.map((word) => 0.82 * wide(word) + 16)); // labels are rotated by 55°
-  const [across, down] = [source.length, target.length];
-  const right = Math.max(...source.map((word, i) => CELL * (i + 1) + 0.58 * wide(word))) + 6;
-  const reading = h("p", { class: "reading", "aria-live": "polite" }, "Arrow keys or pointer: read the weights.");
-  const frame = s("rect", { class: "frame", width: CELL, height: CELL, visibility: "hidden" });
-  function show(place, byKey) {
-    const [t, i] = [Math.floor(place / across), place % across];
-    frame.setAttribute("x", left + CELL * i);
-    frame.setAttribute("y", top + CELL * t);
-    frame.setAttribute("visibility", "visible");
-    fill(reading, `${label(target[t])} ← ${label(source[i])}: ${fixed(weights[t][i], 3)}`);
-    if (byKey) frame.scrollIntoView({ block: "nearest", inline: "nearest" });
-  }
-  const cell = (weight, t, i) => s("rect", { class: "cell", x: left + CELL * i, y: top + CELL * t, width: CELL, height: CELL, "fill-opacity": weight.toFixed(3), onpointerenter: () => go(t * across + i) });
-  const { svg, go } = explorable(
-    {
-      ...{ class: "heat", width: left + Math.max(CELL * across, right) + 2, height: top + CELL * down + 4, count: across * down, across, show },
-      "aria-label": "Heat map of attention: rows are the target’s words, columns the source’s; the arrow keys move through the cells",
-    },
-    s("rect", { class: "ground", x: left, y: top, width: CELL * across, height: CELL * down }),
-    weights.flatMap((ofWord, t) => ofWord.map((weight, i) => cell(weight, t, i))),
-    source.map((word, i) => {
-      const x = left + CELL * (i + 0.65);
-      return s("text", { class: "word start", x, y: top - 6, transform: `rotate(-55 ${x} ${top - 6})` }, cut(word));
-    }),
-    target.map((word, t) => s("text", { class: "word end", x: left - 6, y: top + CELL * (t + 0.7) }, cut(word))),
-    frame,
-  );
-  const look = (t, holding) => t >= 0 && holding && go(t * across + weights[t].indexOf(Math.max(...weights[t])));
-  return { element: h("div", {}, h("div", { class: "scroll" }, svg), reading), look };
-}
-
 function looked(word, source, weights) {
   const order = weights.map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]);
   const best = order.slice(0, 3).filter(([weight], i) => i === 0 || weight >= MIN_WEIGHT);
@@ -134,15 +103,4 @@ function row(words) {
     return x - width / 2;
   });
   return { middles, width: x + 4, leftwards: words.filter((word) => RIGHT_TO_LEFT.test(word)).length > words.filter((word) => /^[^<]*\p{L}/u.test(word)).length / 2 };
-}
-
-/** The width of a word in bold type, in pixels. */
-function wide(word) {
-  pen.font = `700 13px ${getComputedStyle(document.body).fontFamily}`;
-  return pen.measureText(cut(word)).width;
-}
-
-function cut(word) {
-  const text = label(word);
-  return text.length > 24 ? `${text.slice(0, 23)}…` : text;
 }

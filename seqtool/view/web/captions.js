@@ -2,6 +2,7 @@
 
 import { get, modelColumn, post, settings } from "./asking.js";
 import { fill, h } from "./elements.js";
+import { explaining } from "./explaining.js";
 import { looking } from "./pictures.js";
 import { saveButton } from "./saving.js";
 import { sceneEditor } from "./scene.js";
@@ -50,14 +51,7 @@ export async function captionsView(models, kept) {
 /** The column of a model. `said` is called with each caption, `look` with the grid, weights and location of a word. */
 function column(model, kept, { said, look }) {
   return modelColumn(model, kept, async (picture, settings, prefix) => {
-    const fields = { prefix, likeliest: 5, weights: model.attends, picture: true, model: model.place, settings };
-    let body = { scene: picture, ...fields };
-    if (picture instanceof File) {
-      body = new FormData();
-      body.append("request", JSON.stringify(fields));
-      body.append("images", picture);
-    }
-    const answer = await post("/api/caption", body);
+    const answer = await post("/api/caption", about(picture, { prefix, likeliest: 5, weights: model.attends, picture: true, model: model.place, settings }));
     const [best] = answer.captions[0].captions;
     const words = [...best.words, ...(best.ended && best.attention ? [END] : [])];
     const chosen = best.hard ? best.attended.map(([row, column]) => row * best.grid[1] + column) : null;
@@ -65,9 +59,21 @@ function column(model, kept, { said, look }) {
       const { elements, choose } = forceable(best, force, { onlook: (place) => looks.look(place), onchosen: (place) => looks.hold(place) }); // each word of a caption is one piece
       const looks = looking({ picture: answer.pictures[0], name: `the picture: ${best.text}`, words, attention: best.attention ?? null, grid: best.grid ?? null, chosen, onword: choose, onlook: (...seen) => look(best.grid, ...seen), scrub: true });
       const escape = (event) => event.key === "Escape" && looks.hold(-1);
-      return [h("div", { onkeyup: escape }, looks.element, saveButton(() => looks.element.querySelector("svg"), "caption"), elements)];
+      const pieces = best.predicted.map(({ token }) => token).filter((token) => token !== END);
+      const ask = (more) => post("/api/inside", about(picture, { text: pieces, model: model.place, ...more }));
+      const example = { ask, tokens: [...pieces, END], attends: model.attends, picture: answer.pictures[0] };
+      return [h("div", { onkeyup: escape }, looks.element, saveButton(() => looks.element.querySelector("svg"), "caption"), elements), ...explaining(example, kept)];
     };
     said(best.text);
     return { text: best.text, draw };
   });
+}
+
+/** The body of a request about a picture, which is a file or a scene. */
+function about(picture, fields) {
+  if (!(picture instanceof File)) return { scene: picture, ...fields };
+  const body = new FormData();
+  body.append("request", JSON.stringify(fields));
+  body.append("images", picture);
+  return body;
 }

@@ -81,6 +81,7 @@ function interfaces({ limits }) {
     ["POST /api/score", '{"sources": ["…"], "references": ["…"], "likeliest": 5}'],
     ["POST /api/why", '{"source": "…", "translation": "…"}'],
     ["POST /api/caption", 'a form with files "images" and a field "request", or {"scene": {…}}'],
+    ["POST /api/inside", '{"source": "…", "text": "…"} for states, gates and heads; with "method": "integrated" for attributions, "position": 2, "other": "…" for a contrast'],
     ["POST /api/generate", '{"prompts": ["…"], "settings": {"temperature": 0.8}}'],
     ["POST /api/next", '{"text": "…", "likeliest": 10}'],
     ["GET /api/model", "names, settings and limits"],

@@ -4,6 +4,7 @@ import { alignment } from "./alignment.js";
 import { intervals, lines, plain } from "./charts.js";
 import { differing } from "./difference.js";
 import { choice, counted, fill, fixed, h, inert } from "./elements.js";
+import { METHODS, attribution, states } from "./inside.js";
 import { looking, places } from "./pictures.js";
 import { table } from "./table.js";
 import { tokens } from "./tokens.js";
@@ -23,6 +24,8 @@ const SECTIONS = {
   samples,
   sentences,
   pictures,
+  states: ({ trace }) => states(trace),
+  attributions,
 };
 
 /** The samples of a run's validations, with a slider that chooses the validation. */
@@ -82,6 +85,14 @@ function sentence({ source, references, systems, hypotheses, flags, more }) {
     flags.length ? h("p", { class: "flags" }, `Flags: ${flags.join(", ")}`) : null,
     more,
   );
+}
+
+/** What each token of an example depends on, by a method that is chosen. */
+function attributions({ records, picture }) {
+  const place = h("div", {});
+  const show = (i) => fill(place, attribution(records[i], picture));
+  show(0);
+  return h("div", {}, h("div", { class: "controls" }, choice("Method", records.map(({ method }, i) => [i, METHODS[method]]), 0, show)), place);
 }
 
 const chunks = new Map();

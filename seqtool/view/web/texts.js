@@ -2,14 +2,16 @@
 
 import { newest, post, settings } from "./asking.js";
 import { fill, fixed, h } from "./elements.js";
+import { explaining } from "./explaining.js";
 import { likeliest, notes, tokens } from "./tokens.js";
 
 const CONTEXT_CHARACTERS = 400; // the model reads only so many characters at the end of the text
+const LOOKED_INSIDE = 40; // the number of characters at the end of the text whose states and attributions are shown
 const PAUSE = 200; // milliseconds without a keystroke before the model is asked
 
 export function textsView(models, kept) {
   const text = h("textarea", { rows: 5, "aria-label": "Text", dir: "auto" }, kept.get("text", "The old"));
-  const columns = models.map((model) => column(model, text));
+  const columns = models.map((model) => column(model, text, kept));
   const controls = settings(models[0], ["temperature", "top_k", "top_p", "max_length", "seed"], kept);
   const look = () => columns.forEach((one) => one.look());
   let timer = null;
@@ -27,7 +29,7 @@ export function textsView(models, kept) {
   return h("div", {}, h("form", { class: "asking", onsubmit: submit }, text, h("button", { class: "primary" }, "Continue"), controls.element), h("div", { class: "columns" }, columns.map((one) => one.element)));
 }
 
-function column(model, text) {
+function column(model, text, kept) {
   const expected = h("div", { class: "answer" });
   const written = h("div", { class: "written", "aria-live": "polite" });
 
@@ -37,12 +39,15 @@ function column(model, text) {
       text.value += token.replaceAll("▁", " ");
       text.dispatchEvent(new Event("input"));
     };
+    const end = Array.from(text.value).slice(-LOOKED_INSIDE).join("");
+    const example = { ask: (fields) => post("/api/inside", { text: end, model: model.place, ...fields }), tokens: answer.predicted.slice(-LOOKED_INSIDE).map(({ token }) => token), attends: false };
     fill(
       expected,
       h("h3", {}, `What may come next (entropy ${fixed(answer.entropy)} nats)`),
       likeliest(answer.likeliest, add),
       h("h3", {}, text.value.length > CONTEXT_CHARACTERS ? `How expected each token was, of the last ${CONTEXT_CHARACTERS} characters` : "How expected each token was"),
       tokens(answer.predicted).element,
+      ...(end ? explaining(example, kept) : []),
     );
   });
 

@@ -135,7 +135,7 @@ function note(...text) {
   return h("p", { class: "note" }, ...text);
 }
 
-function percent(probability) {
+export function percent(probability) {
   const value = 100 * probability;
   if (value > 0 && value < 1e-4) return "under 0.0001 %";
   return `${value >= 10 || value === 0 ? value.toFixed(0) : value.toPrecision(2).replace(/e.*/, "")} %`;

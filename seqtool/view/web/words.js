@@ -4,6 +4,7 @@ import { alignment } from "./alignment.js";
 import { modelColumn, newest, post, settings } from "./asking.js";
 import { differing } from "./difference.js";
 import { choice, fill, fixed, h, label, later } from "./elements.js";
+import { explaining } from "./explaining.js";
 import { END, forceable, notes, singly, wordGroups } from "./tokens.js";
 import { searchTree } from "./tree.js";
 
@@ -56,6 +57,10 @@ function column(model, kept) {
     const [{ source_cut: cut, source_unknown: unknown, translations: nBest }] = translations;
     const merged = text.trim().includes("\n") ? h("p", { class: "note" }, "The lines were read as one sentence.") : null;
     const why = tree ? mine({ text, best: nBest[0].text, model: model.place, settings }, kept) : null;
+    const example = ({ tokens, ended }) => {
+      const ask = (fields) => post("/api/inside", { source: text, text: tokens, model: model.place, ...fields });
+      return { ask, tokens: [...tokens, ...(ended ? [END] : [])], attends: model.attends };
+    };
     let rank = 0; // the rank of the translation that is shown
     const draw = (force, redraw) => {
       const choose = (next) => {
@@ -70,6 +75,7 @@ function column(model, kept) {
         nBest.length > 1 ? list(nBest, rank, choose) : null,
         tree?.steps.length ? open("tree", kept, later(search, () => searchTree(tree, kept, rank), { class: "search", open: kept.get("tree", false) })) : null,
         why,
+        ...explaining(example(nBest[rank]), kept),
       ];
     };
     return { text: nBest[0].text, draw };
