@@ -598,6 +598,7 @@ def send_mutated_requests(server: Server, count: int, *, seed: int) -> Iterator[
         "/api/translate": {"sentences": ["I have a cat."], "prefixes": [""], "tree": True, "settings": {"beam": 2}},
         "/api/score": {"sources": ["a"], "references": ["b"], "likeliest": 2, "weights": True, "model": 1},
         "/api/why": {"source": "a", "translation": "b"},
+        "/api/inside": {"source": "a", "text": ["b"], "method": "gradient", "position": 0, "other": "a"},
         "/api/next": {"text": "a"},
         "/api/generate": {"prompts": ["a"], "settings": {"max_length": 3}},
         "/api/caption": {"scene": {"items": [ITEM], "clutter": 1}},
