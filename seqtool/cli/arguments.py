@@ -6,6 +6,7 @@ are declared to hold names or text are quoted before Hydra sees them.
 """
 
 import argparse
+import inspect
 import os
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
@@ -19,10 +20,11 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from seqtool.cli import COMMANDS
+from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
-from seqtool.settings import declarations, escape, escape_all, leaves, plain, sentence, unknown
-from seqtool.settings.classes import PACKAGE, locate_target
+from seqtool.settings import MISSING, declarations, escape, escape_all, leaves, plain, sentence, unknown
+from seqtool.settings.classes import NON_SETTING_ARGUMENTS, PACKAGE, locate_target
 from seqtool.settings.declarations import Setting, other_name
 from seqtool.training.runs import RUNS
 
@@ -160,6 +162,7 @@ def read(arguments: Sequence[str], command: str, configs: Path) -> tuple[argpars
     """The options of a command line, its settings as overrides for Hydra, and the command's YAML files."""
     options, overrides, paths = split(arguments, command)
     files = config_files(arguments, command, configs)
+    store_classes(overrides, files)
     check_files(overrides, files)
     return options, hydra_overrides(overrides, paths, files), files
 
@@ -218,6 +221,28 @@ def config_files(arguments: Sequence[str], command: str, configs: Path) -> Confi
     if not user_configs.is_dir():
         raise InputError(f"There is no directory '{option}': --config-dir must name a directory of YAML files.")
     return ConfigFiles(command, [configs, user_configs.absolute()])
+
+
+def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
+    """Let `data=` and `model=` choose the user's classes by dotted names, without YAML files: Hydra reads the arguments
+    of their constructors, and for data the settings of the cache, as if they were the settings of a file.
+    """
+    for match in filter(None, map(OVERRIDE.fullmatch, settings)):
+        group, choices = match["key"], (match["value"] or "").strip("[]").split(",")
+        for choice in choices if group in files.groups and group in ("data", "model") else ():
+            if "." not in choice or files.find(f"{group}/{choice}").is_file():
+                continue
+            from hydra.core.config_store import ConfigStore  # takes long, and help does without it
+
+            target = locate_target({"_target_": choice}, trusted=True, base=Corpus if group == "data" else object)
+            content: Group = {"_target_": choice}
+            for name, parameter in inspect.signature(target).parameters.items():
+                if name not in NON_SETTING_ARGUMENTS:
+                    content[name] = MISSING if parameter.default is parameter.empty else parameter.default
+            if group == "data":
+                shared = "preparation" if "source" in target.sides else "caption_preparation"
+                content["defaults"] = ["text" if target.verbatim else f"/{shared}@_here_", "_self_"]
+            ConfigStore.instance().store(choice, content, group=group)
 
 
 def check_files(settings: Sequence[str], files: ConfigFiles) -> None:
