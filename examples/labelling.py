@@ -1,8 +1,8 @@
 """Labelling of texts (many to one): a task of one's own, which seqtool trains, resumes and evaluates.
 
 Who acts? In "the dog chases the cat", the dog; in "the dog is chased by the cat" and "the dog that the cat chases
-sleeps", the cat. The texts contain the same words for either answer, so that a bag of words cannot tell, and a recurrent
-network can: a GRU reads the words x_1 … x_T, and
+sleeps", the cat. The texts contain the same words for either answer, so a bag of words can only guess one of the two,
+but a recurrent network can tell: a GRU reads the words x_1 … x_T, and
 
     P(y | x) = softmax(W h_T + b)
 
@@ -11,8 +11,8 @@ is the probability of each label. To the toolkit, a label is a target of one wor
 
     python examples/labelling.py
 
-trains into runs/labelling, half of the steps before the run is resumed, and prints the accuracy on held-out sentences.
-The parts are used by their dotted names, in the folder examples/ or wherever Python finds this file:
+trains into runs/labelling, where the run is resumed after half of the epochs, and prints the accuracy on held-out
+sentences. Commands use the parts by their dotted names, in the folder examples/ or wherever Python finds this file:
 
     seqtool train data=labelling.Actors data.vocabulary.kind=word model=labelling.Labeller run=labelling
     seqtool translate checkpoint=runs/labelling trust=labelling
@@ -25,7 +25,7 @@ import random
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ from seqtool.models.tokens import EOS
 from seqtool.runtime.files import config_directory
 from seqtool.tasks.translation import Translation
 
-TRAINING = "optim.lr=0.005 train.batch_size=64 train.minutes=null device=cpu threads=1 data.processes=1"
+TRAINING = "train.minutes=null train.validate_every=200 device=cpu threads=1 data.processes=1"
 
 ACTORS = ("dog", "cat", "horse", "bird", "fox", "bear")
 VERBS = (("chases", "chased"), ("sees", "seen"), ("hears", "heard"), ("follows", "followed"), ("helps", "helped"))
@@ -63,7 +63,10 @@ NEVER = -1e4  # the logit of what never comes
 
 
 class Actors(TextCorpus):
-    """Sentences about two animals, each with the one that acts. A sentence is in one split only."""
+    """Sentences about two animals, each with the one that acts. A sentence is in the same split as the one in which the
+    animals change places, so that in each split no function of a sentence's words without their order is right more
+    often than in half of the cases.
+    """
 
     task = "labelling.Labelling"
     contents, example = "texts with labels", "data=labelling.Actors"
@@ -73,15 +76,16 @@ class Actors(TextCorpus):
         return ("train", "valid", "test")
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        choices = [choice for choice in product(SENTENCES, ACTORS, ACTORS, VERBS) if choice[1] != choice[2]]
+        choices = list(product(SENTENCES, combinations(ACTORS, 2), VERBS))
         random.Random(0).shuffle(choices)
-        bounds = {"train": (0, 800), "valid": (800, 900), "test": (900, None)}
-        for sentence, actor, other, verb in choices[slice(*bounds[split])]:
-            words = {"A": actor, "B": other, "V": verb[0], "W": verb[1]}
-            yield " ".join(words.get(word, word) for word in sentence.split()), actor
+        bounds = {"train": (0, 400), "valid": (400, 450), "test": (450, None)}
+        for sentence, animals, verb in choices[slice(*bounds[split])]:
+            for actor, other in (animals, animals[::-1]):
+                words = {"A": actor, "B": other, "V": verb[0], "W": verb[1]}
+                yield " ".join(words.get(word, word) for word in sentence.split()), actor
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        return {"sentences": SENTENCES, "actors": ACTORS, "verbs": VERBS, "version": 1}
+        return {"words": str((SENTENCES, ACTORS, VERBS)), "version": 1}
 
 
 class Accuracy(Metric):
@@ -102,6 +106,9 @@ class Labelling(Translation):
     name = "labelling.Labelling"
     corpus, does, example = Actors, "labels texts", "model=labelling.Labeller"
     scores, unit, outputs = ("labelling.Accuracy",), "texts", "labels"
+
+    def tokenizer(self, cache: Any) -> tuple[str, str]:
+        return "none", ""  # that of BLEU, which means little here
 
     def validator(self, *arguments: Any) -> Any:
         validator = super().validator(*arguments)
@@ -165,9 +172,10 @@ class Labeller(EncoderDecoder[tuple[Tensor]]):
         return Output(self.features(memory, t[:, None] + steps), None, (t + len(steps),))
 
     def project(self, features: Float[Tensor, "*batch R"]) -> Float[Tensor, "*batch V"]:
-        logits, entry = self.output(features[..., :-1]), torch.arange(self.output.out_features, device=features.device)
-        labels = logits.masked_fill(entry < SPECIAL, NEVER)
-        return torch.where(features[..., -1:] > 0, NEVER * (entry != EOS), labels)
+        logits = self.output(features[..., :-1])
+        entry = torch.arange(logits.shape[-1], device=logits.device)
+        end = NEVER * (entry != EOS).to(logits.dtype)
+        return torch.where(features[..., -1:] > 0, end, logits.masked_fill(entry < SPECIAL, NEVER))
 
 
 def run(line: str) -> str:
@@ -220,9 +228,9 @@ def print_table(rows: Sequence[tuple[str, float, str]]) -> None:
 
 
 def main() -> None:
-    settings = "data=labelling.Actors data.vocabulary.kind=word model=labelling.Labeller run=labelling train.epochs=8"
-    run(f"train {settings} {TRAINING}")
-    run("train run=labelling train.resume=true trust=labelling train.epochs=16")
+    settings = "data=labelling.Actors data.vocabulary.kind=word model=labelling.Labeller run=labelling optim.lr=0.005"
+    run(f"train {settings} {TRAINING} train.epochs=5")
+    run("train run=labelling train.resume=true trust=labelling train.epochs=10")
     bag = bag_of_words_accuracy(Actors())
     print_table([("who acts, by a GRU", evaluate("labelling", trust="labelling"), f"{bag:.1f} % by a bag of words")])
 

@@ -24,7 +24,7 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 from seqtool.settings import MISSING, declarations, escape, escape_all, leaves, plain, sentence, unknown
-from seqtool.settings.classes import NON_SETTING_ARGUMENTS, PACKAGE, locate_target
+from seqtool.settings.classes import NON_SETTING_ARGUMENTS, PACKAGE, import_class, locate_target
 from seqtool.settings.declarations import Setting, other_name
 from seqtool.training.runs import RUNS
 
@@ -36,6 +36,7 @@ ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|
 REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # ${key}; not ${oc.env:HOME}
 
 PRESET_HEADER = "# @package _global_"
+YAML_TYPES = (bool, int, float, str, list, dict, type(None))
 
 Group = dict[str, Any]
 
@@ -162,7 +163,6 @@ def read(arguments: Sequence[str], command: str, configs: Path) -> tuple[argpars
     """The options of a command line, its settings as overrides for Hydra, and the command's YAML files."""
     options, overrides, paths = split(arguments, command)
     files = config_files(arguments, command, configs)
-    store_classes(overrides, files)
     check_files(overrides, files)
     return options, hydra_overrides(overrides, paths, files), files
 
@@ -234,11 +234,14 @@ def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
                 continue
             from hydra.core.config_store import ConfigStore  # takes long, and help does without it
 
-            target = locate_target({"_target_": choice}, trusted=True, base=Corpus if group == "data" else object)
+            target: Any = import_class(choice, Corpus if group == "data" else object, setting=group)
             content: Group = {"_target_": choice}
             for name, parameter in inspect.signature(target).parameters.items():
-                if name not in NON_SETTING_ARGUMENTS:
-                    content[name] = MISSING if parameter.default is parameter.empty else parameter.default
+                default = MISSING if parameter.default is parameter.empty else parameter.default
+                is_keyword = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+                # the constructor itself has the defaults that no YAML file can hold
+                if is_keyword and name not in NON_SETTING_ARGUMENTS and isinstance(default, YAML_TYPES):
+                    content[name] = default
             if group == "data":
                 shared = "preparation" if "source" in target.sides else "caption_preparation"
                 content["defaults"] = ["text" if target.verbatim else f"/{shared}@_here_", "_self_"]
@@ -308,6 +311,7 @@ def declaration(name: str, files: ConfigFiles) -> Setting:
 
 def hydra_overrides(settings: Sequence[str], paths: Sequence[str], files: ConfigFiles) -> list[str]:
     """The settings and bare paths as overrides in Hydra's grammar."""
+    store_classes(settings, files)
     overrides = [quote_setting(setting, files) for setting in settings]
     if paths:
         overrides.append(f"{positional(files.command)}=[{','.join(map(quote, paths))}]")

@@ -259,7 +259,7 @@ class Predictor(ABC):
     trust: Sequence[str] = ()
     threads: int | None = None
 
-    task: ClassVar[str]  # the task of its models, a name in `task_table.TASKS`
+    task: ClassVar[str]  # the task of its models (`task_table`); users' tasks derived from it may use this class too
     output_name: ClassVar[str]  # what messages call its output
     command: ClassVar[str]  # the command that uses it, whose YAML file has the defaults
     schema: ClassVar[type[Any]] = DecodeSettings  # the class of its settings
