@@ -7,7 +7,7 @@ but a recurrent network can tell: a GRU reads the words x_1 … x_T, and
     P(y | x) = softmax(W h_T + b)
 
 is the probability of each label. To the toolkit, a label is a target of one word: after it, the probability of </s> is
-1. So beam search lists the likeliest labels, and `translate`, `eval`, `score` and `inspect` work as for translations.
+1. So beam search lists the likeliest labels, and `translate`, `eval` and `score` work as for translations.
 
     python examples/labelling.py
 

@@ -31,7 +31,8 @@ from seqtool.models.cells import Encoding
 CONTENT = ("cut", "set", "split", "cast", "spread", "hit", "burst", "shed")  # each a noun, a past tense, an adjective
 DETERMINERS, PRONOUNS = ("the", "a", "her", "that"), ("she", "they", "her", "that")
 PREPOSITIONS, ADVERBS = ("in", "near", "by"), ("again", "there")
-NOUN, VERB, ADJECTIVE, DETERMINER, PRONOUN, PREPOSITION, ADVERB = "NVADRPB"
+NOUN, VERB, ADJECTIVE, DETERMINER = "NOUN", "VERB", "ADJ", "DET"  # the tags of Universal Dependencies
+PRONOUN, PREPOSITION, ADVERB = "PRON", "ADP", "ADV"
 
 
 class WordClasses(TextCorpus):

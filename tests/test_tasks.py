@@ -91,6 +91,19 @@ def test_a_checkpoint_determines_the_task() -> None:
         tasks.task_of_checkpoint(checkpoint("singing"))
 
 
+def test_a_dotted_name_is_the_name_of_a_users_task() -> None:
+    """It needs no line in the table, but checkpoints name it only if its module is trusted."""
+    assert TASKS["mine.Task"].model == "a model for mine.Task"
+    with pytest.raises(KeyError):
+        TASKS["singing"]
+    untrusted: Any = SimpleNamespace(path=Path("c"), task="mine.Task", trust=())
+    with pytest.raises(InputError, match=r"^The configuration names 'mine\.Task': only classes of seqtool"):
+        tasks.task_of_checkpoint(untrusted)
+    other: Any = SimpleNamespace(path=Path("c"), task="seqtool.models.luong.Luong", trust=())
+    with pytest.raises(InputError, match=r"which is not a concrete class derived from seqtool\.tasks\.task\.Task\.$"):
+        tasks.task_of_checkpoint(other)
+
+
 def test_the_table_has_every_task() -> None:
     """The table has each task under its name, with the command that uses its models."""
     for name, entry in TASKS.items():

@@ -15,10 +15,13 @@ import torch
 from small_models import random_sentences
 
 import seqtool
+from seqtool.cli import main as cli
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.batching import encoded_sentences
 from seqtool.errors import InputError
 from seqtool.models.tokens import EOS
+from seqtool.predict.generator import Generator
+from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
@@ -60,6 +63,9 @@ def test_labelling(modules: dict[str, ModuleType], capsys: pytest.CaptureFixture
     (hypotheses,) = labeller.hypotheses(["the fox that the bear sees sleeps"])
     assert {hypothesis.text for hypothesis in hypotheses} == {*modules["labelling"].ACTORS}
     assert sum(torch.tensor([hypothesis.log_probability for hypothesis in hypotheses]).exp()) == pytest.approx(1)
+    assert cli.run(["inspect", "runs/labelling"], config_directory()) == 0, capsys.readouterr().err
+    with pytest.raises(InputError, match=r"holds a model for labelling\.Labelling: use seqtool eval\.$"):
+        Generator.load("runs/labelling", trust="labelling", device="cpu")
     with pytest.raises(InputError, match=r"names 'labelling\.Labelling': only classes of seqtool may be built"):
         seqtool.load("runs/labelling", device="cpu")
 
@@ -70,7 +76,8 @@ def test_tagging(modules: dict[str, ModuleType], capsys: pytest.CaptureFixture[s
     assert baseline <= 85
     assert baseline < one < 90 < 97 <= two
     tagger = seqtool.load("runs/tagging_two", trust="tagging", device="cpu")
-    assert tagger.translate(["that split cast cut her set", "that cut her"]) == ["D A N V D N", "P V P"]
+    tags = ["DET ADJ NOUN VERB DET NOUN", "PRON VERB PRON"]
+    assert tagger.translate(["that split cast cut her set", "that cut her"]) == tags
 
 
 def test_dialogue(modules: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
