@@ -35,6 +35,8 @@ OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?",
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
 REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # ${key}; not ${oc.env:HOME}
 
+DOTTED_NAME = re.compile(r"\w+(\.\w+)+")
+
 PRESET_HEADER = "# @package _global_"
 YAML_TYPES = (bool, int, float, str, list, dict, type(None))
 
@@ -230,7 +232,7 @@ def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
     for match in filter(None, map(OVERRIDE.fullmatch, settings)):
         group, choices = match["key"], (match["value"] or "").strip("[]").split(",")
         for choice in choices if group in files.groups and group in ("data", "model") else ():
-            if "." not in choice or files.find(f"{group}/{choice}").is_file():
+            if not DOTTED_NAME.fullmatch(choice) or _exists(choice) or files.find(f"{group}/{choice}").is_file():
                 continue
             from hydra.core.config_store import ConfigStore  # takes long, and help does without it
 

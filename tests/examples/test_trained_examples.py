@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shlex
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -63,7 +64,9 @@ def test_labelling(modules: dict[str, ModuleType], capsys: pytest.CaptureFixture
     (hypotheses,) = labeller.hypotheses(["the fox that the bear sees sleeps"])
     assert {hypothesis.text for hypothesis in hypotheses} == {*modules["labelling"].ACTORS}
     assert sum(torch.tensor([hypothesis.log_probability for hypothesis in hypotheses]).exp()) == pytest.approx(1)
-    assert cli.run(["inspect", "runs/labelling"], config_directory()) == 0, capsys.readouterr().err
+    for line in ("inspect runs/labelling", "inspect runs/labelling text='the fox sleeps' trust=labelling"):
+        assert cli.run(shlex.split(line), config_directory()) == 0, capsys.readouterr().err
+    assert "encoder.ahead.0.h | source × unit" in capsys.readouterr().out
     with pytest.raises(InputError, match=r"holds a model for labelling\.Labelling: use seqtool eval\.$"):
         Generator.load("runs/labelling", trust="labelling", device="cpu")
     with pytest.raises(InputError, match=r"names 'labelling\.Labelling': only classes of seqtool may be built"):
