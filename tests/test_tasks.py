@@ -82,7 +82,7 @@ def test_data_and_models_of_different_tasks_are_refused(data: Any, model: Any, m
 
 def test_a_checkpoint_determines_the_task() -> None:
     def checkpoint(task: str) -> Any:
-        return SimpleNamespace(path=Path("c"), task=task)
+        return SimpleNamespace(path=Path("c"), task=task, trust=())
 
     assert tasks.task_of_checkpoint(checkpoint("captioning")).name == "captioning"
     with pytest.raises(

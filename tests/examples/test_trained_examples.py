@@ -90,6 +90,17 @@ def test_dialogue(modules: dict[str, ModuleType], capsys: pytest.CaptureFixture[
     assert without <= chance + 3
 
 
+def test_commands_of_the_page_and_of_the_examples(modules: dict[str, ModuleType]) -> None:
+    """They train with two steps."""
+    pages = [EXAMPLES.parent / "docs" / "examples.md", *(EXAMPLES / f"{name}.py" for name in NAMES)]
+    lines = [re.findall(r"^    seqtool ((?:train|eval) .*)$", page.read_text("utf-8"), re.MULTILINE) for page in pages]
+    assert list(map(len, lines)) == [4, 1, 1, 1]
+    brief = "train.steps=2 train.epochs=1 model.dropout=0 device=cpu threads=1 data.processes=1"
+    for number, line in enumerate(sum(lines, [])):
+        settings = f"{brief} {'' if 'run=labels' in line else f'run=brief{number}'}" if line.startswith("train") else ""
+        assert cli.run([*shlex.split(line), *shlex.split(settings)], config_directory()) == 0, line
+
+
 def test_splits_are_disjoint_and_their_bounds_are_laws(modules: dict[str, ModuleType]) -> None:
     """No function of a bag of words names more than half of the actors, and none of a question alone more than a sixth
     of the answers.
