@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -96,9 +97,10 @@ def test_commands_of_the_page_and_of_the_examples(modules: dict[str, ModuleType]
     lines = [re.findall(r"^    seqtool ((?:train|eval) .*)$", page.read_text("utf-8"), re.MULTILINE) for page in pages]
     assert list(map(len, lines)) == [4, 1, 1, 1]
     brief = "train.steps=2 train.epochs=1 model.dropout=0 device=cpu threads=1 data.processes=1"
-    for number, line in enumerate(sum(lines, [])):
-        settings = f"{brief} {'' if 'run=labels' in line else f'run=brief{number}'}" if line.startswith("train") else ""
-        assert cli.run([*shlex.split(line), *shlex.split(settings)], config_directory()) == 0, line
+    for number, line in enumerate(chain.from_iterable(lines)):
+        name = "labels" if "run=labels" in line else f"brief{number}"
+        settings = f"{brief} run={name}" if line.startswith("train") else ""
+        assert cli.run([*shlex.split(line), *settings.split()], config_directory()) == 0, line
 
 
 def test_splits_are_disjoint_and_their_bounds_are_laws(modules: dict[str, ModuleType]) -> None:
