@@ -73,6 +73,19 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     forget_modules()
 
 
+def test_models_and_corpora_are_chosen_without_yaml_files(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    digits = f"data=digits.Digits data.vocabulary.kind=word {TINY}"
+    assert run(*shlex.split(f"train run=bare model=bag.Bag model.size=8 model.cell=gru data.train=30 {digits}")) == 0
+    assert run(*shlex.split("eval checkpoint=runs/bare trust=bag,digits bootstrap=0 ter=false device=cpu")) == 0
+    for settings, message in (
+        ("model=bag.Bag", "train needs model.cell=… and model.size=… (see seqtool train --help)."),
+        ("data=digits.Digit", "Unknown target 'digits.Digit'; did you mean 'digits.Digits'?"),
+        ("data=bag.Bag", "Setting 'data' names 'bag.Bag', which is not a class derived from seqtool.data.corpora."),
+    ):
+        assert run("train", "run=refused", *settings.split()) == 2
+        assert message in capsys.readouterr().err
+
+
 def forget_modules() -> None:
     """Forget the imports of the page's modules."""
     for name in MODULES:

@@ -82,13 +82,26 @@ def test_data_and_models_of_different_tasks_are_refused(data: Any, model: Any, m
 
 def test_a_checkpoint_determines_the_task() -> None:
     def checkpoint(task: str) -> Any:
-        return SimpleNamespace(path=Path("c"), task=task)
+        return SimpleNamespace(path=Path("c"), task=task, trust=())
 
     assert tasks.task_of_checkpoint(checkpoint("captioning")).name == "captioning"
     with pytest.raises(
         InputError, match=r"^c is for the task 'singing', which this version of seqtool does not have\.$"
     ):
         tasks.task_of_checkpoint(checkpoint("singing"))
+
+
+def test_a_dotted_name_is_the_name_of_a_users_task() -> None:
+    """It needs no line in the table, but checkpoints name it only if its module is trusted."""
+    assert TASKS["mine.Task"].model == "a model for mine.Task"
+    with pytest.raises(KeyError):
+        TASKS["singing"]
+    untrusted: Any = SimpleNamespace(path=Path("c"), task="mine.Task", trust=())
+    with pytest.raises(InputError, match=r"^The configuration names 'mine\.Task': only classes of seqtool"):
+        tasks.task_of_checkpoint(untrusted)
+    other: Any = SimpleNamespace(path=Path("c"), task="seqtool.models.luong.Luong", trust=())
+    with pytest.raises(InputError, match=r"which is not a concrete class derived from seqtool\.tasks\.task\.Task\.$"):
+        tasks.task_of_checkpoint(other)
 
 
 def test_the_table_has_every_task() -> None:

@@ -6,6 +6,7 @@ are declared to hold names or text are quoted before Hydra sees them.
 """
 
 import argparse
+import inspect
 import os
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
@@ -19,10 +20,11 @@ from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from seqtool.cli import COMMANDS
+from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
-from seqtool.settings import declarations, escape, escape_all, leaves, plain, sentence, unknown
-from seqtool.settings.classes import PACKAGE, locate_target
+from seqtool.settings import MISSING, declarations, escape, escape_all, leaves, plain, sentence, unknown
+from seqtool.settings.classes import NON_SETTING_ARGUMENTS, PACKAGE, import_class, locate_target
 from seqtool.settings.declarations import Setting, other_name
 from seqtool.training.runs import RUNS
 
@@ -33,7 +35,10 @@ OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?",
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
 REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # ${key}; not ${oc.env:HOME}
 
+DOTTED_NAME = re.compile(r"\w+(\.\w+)+")
+
 PRESET_HEADER = "# @package _global_"
+YAML_TYPES = (bool, int, float, str, list, dict, type(None))
 
 Group = dict[str, Any]
 
@@ -220,6 +225,31 @@ def config_files(arguments: Sequence[str], command: str, configs: Path) -> Confi
     return ConfigFiles(command, [configs, user_configs.absolute()])
 
 
+def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
+    """Let `data=` and `model=` choose the user's classes by dotted names, without YAML files: Hydra reads the arguments
+    of their constructors, and for data the settings of the cache, as if they were the settings of a file.
+    """
+    for match in filter(None, map(OVERRIDE.fullmatch, settings)):
+        group, choices = match["key"], (match["value"] or "").strip("[]").split(",")
+        for choice in choices if group in files.groups and group in ("data", "model") else ():
+            if not DOTTED_NAME.fullmatch(choice) or _exists(choice) or files.find(f"{group}/{choice}").is_file():
+                continue
+            from hydra.core.config_store import ConfigStore  # takes long, and help does without it
+
+            target: Any = import_class(choice, Corpus if group == "data" else object, setting=group)
+            content: Group = {"_target_": choice}
+            for name, parameter in inspect.signature(target).parameters.items():
+                default = MISSING if parameter.default is parameter.empty else parameter.default
+                is_keyword = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+                # the constructor itself has the defaults that no YAML file can hold
+                if is_keyword and name not in NON_SETTING_ARGUMENTS and isinstance(default, YAML_TYPES):
+                    content[name] = default
+            if group == "data":
+                shared = "preparation" if "source" in target.sides else "caption_preparation"
+                content["defaults"] = ["text" if target.verbatim else f"/{shared}@_here_", "_self_"]
+            ConfigStore.instance().store(choice, content, group=group)
+
+
 def check_files(settings: Sequence[str], files: ConfigFiles) -> None:
     """Raise InputError if a setting chooses one of the user's own files that Hydra would ignore or misread."""
     values = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
@@ -283,6 +313,7 @@ def declaration(name: str, files: ConfigFiles) -> Setting:
 
 def hydra_overrides(settings: Sequence[str], paths: Sequence[str], files: ConfigFiles) -> list[str]:
     """The settings and bare paths as overrides in Hydra's grammar."""
+    store_classes(settings, files)
     overrides = [quote_setting(setting, files) for setting in settings]
     if paths:
         overrides.append(f"{positional(files.command)}=[{','.join(map(quote, paths))}]")

@@ -47,7 +47,7 @@ def _fits(checkpoint: Checkpoint, error: resuming.ChangedRunError) -> bool:
     if any(name.startswith(NEW_WEIGHTS) for name in error.names):
         return False
     trusted = replace(checkpoint, trust=modules(error.config.trust))
-    if tasks.task_of_data(error.config) is not tasks.task_of_checkpoint(trusted):
+    if tasks.task_of_data(error.config).name != tasks.task_of_checkpoint(trusted).name:
         return False
     try:
         predictor: Any = resolve_name(tasks.task_of_checkpoint(trusted).predictor)

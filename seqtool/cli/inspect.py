@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
     """
     opened = checkpoint.find(path, trust=modules(settings.trust))
     given = {name for name in ("text", "pair", "image") if getattr(settings, name) is not None}
-    possible = EXAMPLES[opened.model_task]
+    possible = EXAMPLES.get(opened.model_task, [*chain(*EXAMPLES.values())])  # a user's task may read any of them
     if given not in possible:
         choices = " or ".join(" and ".join(f"{name}=" for name in sorted(names)) for names in possible)
         raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}.")
@@ -223,7 +224,8 @@ def _description(kind: Any, path: Path) -> str:
 
 def _vocabularies(model_checkpoint: checkpoint.Checkpoint) -> str:
     """The kinds and sizes of a checkpoint's vocabularies."""
-    if "source" not in tasks.task_of_checkpoint(model_checkpoint).corpus.sides:
+    # the files tell, since the task may be a user's that is not trusted
+    if not any((model_checkpoint.path / name).exists() for name in (vocabulary.SOURCE, vocabulary.JOINT)):
         target = vocabulary.load(model_checkpoint.path / vocabulary.TARGET)
         return f"{target.form.kind} {len(target):,}"
     source, target = vocabulary.load_all(model_checkpoint.path, ("source", "target")).values()

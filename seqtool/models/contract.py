@@ -24,9 +24,9 @@ The rules:
   A model without a source has an empty memory.
 - Nothing is stored on a module between calls.
 - `attends`: whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise α is None.
-- `task`, a name in `runtime.task_table`, determines what `encode` takes: a text (`inputs.Source`) for translation,
-  images (`Annotations` or `Pixels`) for captioning, and None for language modelling, where the first state has one
-  row, which the caller repeats.
+- `task`, a name in `runtime.task_table` or the dotted name of a user's `Task`, determines what `encode` takes: a text
+  (`inputs.Source`) for translation, images (`Annotations` or `Pixels`) for captioning, and None for language modelling,
+  where the first state has one row, which the caller repeats.
 - The constructor's arguments are the settings of `model`, the sizes of the vocabularies and, if the model can be built
   of faster parts, `parts` (`parts.Parts`), which it passes on to `EncoderDecoder` and to its layers. Annotations such
   as `Size` declare the range of each setting (`settings.declarations`); `EncoderDecoder` refuses values outside it.

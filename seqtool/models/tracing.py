@@ -59,7 +59,7 @@ def trace(model: EncoderDecoder[Any], source: Any, tokens: Int[Tensor, "T"]) -> 
             steps["logits"].append(step.logits[0])
             if step.attention is not None:
                 steps["attention"].append(step.attention[0])
-    axes = {"logits": "symbol", "attention": "source" if model.task == "translation" else "location"}
+    axes = {"logits": "symbol", "attention": "location" if model.task == "captioning" else "source"}
     for name, rows in steps.items():
         if rows[0].dim() == 1:
             traced[name] = Traced(torch.stack(rows), ("target", axes.get(name, "unit")))

@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property, partial
 from os import PathLike, fspath
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -34,7 +35,7 @@ from seqtool.runtime.configs import defaults
 from seqtool.runtime.precision import check_precision
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, typed
-from seqtool.settings.classes import modules
+from seqtool.settings.classes import import_class, modules
 from seqtool.training.checkpoint import Checkpoint, find, run_name
 
 Text = str | Sequence[str] | None  # a text or its pieces, to be read by a model; None is the best prediction
@@ -260,7 +261,7 @@ class Predictor(ABC):
     trust: Sequence[str] = ()
     threads: int | None = None
 
-    task: ClassVar[str]  # the task of its models, a name in `task_table.TASKS`
+    task: ClassVar[str]  # the task of its models (`task_table`); users' tasks derived from it may use this class too
     output_name: ClassVar[str]  # what messages call its output
     command: ClassVar[str]  # the command that uses it, whose YAML file has the defaults
     schema: ClassVar[type[Any]] = DecodeSettings  # the class of its settings
@@ -344,7 +345,7 @@ class Predictor(ABC):
         if not open_checkpoints:
             raise InputError("checkpoint=… names no run or checkpoint.")
         for checkpoint in open_checkpoints:
-            if checkpoint.model_task != cls.task:
+            if not cls._uses(checkpoint):
                 entry = TASKS[checkpoint.model_task]
                 raise InputError(f"{checkpoint.path} holds {entry.model}: use seqtool {entry.command}.")
         members = [cls.read(checkpoint, parts_for(device)) for checkpoint in open_checkpoints]
@@ -518,6 +519,15 @@ class Predictor(ABC):
         """
         self.check_scoring(with_sources=sources is not None)
         raise NotImplementedError
+
+    @classmethod
+    def _uses(cls, checkpoint: Checkpoint) -> bool:
+        """Whether the checkpoint's model is for this class's task, or for a user's task that names this class."""
+        task = checkpoint.model_task
+        if task in TASKS:
+            return task == cls.task
+        user_task: Any = import_class(task, object, setting="task", trusted=checkpoint.trust)
+        return issubclass(resolve_name(user_task.predictor), cls)
 
     def check_scoring(self, *, with_sources: bool) -> None:
         """Raise InputError unless models of this task score texts (`forced`), with sources or without as requested."""

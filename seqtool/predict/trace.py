@@ -51,7 +51,7 @@ class Trace(Mapping[str, NDArray[np.float32]]):
         ids: the text, without BOS and EOS
         labels: the pieces of the text (`target`) and, if it is a text, of the source
         """
-        device = model.target_embedding.weight.device
+        device = next(model.parameters()).device
         traced = trace(model, source, torch.tensor([BOS, *ids], device=device))
         arrays = {name: values.float().cpu().numpy() for name, (values, _) in traced.items()}
         axes = {name: names for name, (_, names) in traced.items()}

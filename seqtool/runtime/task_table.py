@@ -1,7 +1,8 @@
 """The tasks by name.
 
 A task has the same name everywhere: models and corpora have it as `task`, checkpoints record it, and `eval` takes it as
-`task=`. To add a task, write a file with a `tasks.task.Task`, and add a line here.
+`task=`. To add a task to the package, write a file with a `tasks.task.Task`, and add a line here. A user's task is not
+in the table: its name is the dotted name of its class.
 """
 
 from typing import NamedTuple
@@ -15,8 +16,17 @@ class TaskEntry(NamedTuple):
     command: str  # the command that uses such a model
 
 
-TASKS = {
-    "translation": TaskEntry("seqtool.tasks.translation:TASK", "a translation model", "translate"),
-    "captioning": TaskEntry("seqtool.tasks.captioning:TASK", "a captioner", "caption"),
-    "language_modelling": TaskEntry("seqtool.tasks.language_modelling:TASK", "a language model", "generate"),
-}
+class Tasks(dict[str, TaskEntry]):
+    """The package's tasks; a dotted name, which is that of a user's task, has an entry without being a key."""
+
+    def __missing__(self, name: str) -> TaskEntry:
+        if "." not in name:
+            raise KeyError(name)
+        return TaskEntry(name, f"a model for {name}", "eval")
+
+
+TASKS = Tasks(
+    translation=TaskEntry("seqtool.tasks.translation:TASK", "a translation model", "translate"),
+    captioning=TaskEntry("seqtool.tasks.captioning:TASK", "a captioner", "caption"),
+    language_modelling=TaskEntry("seqtool.tasks.language_modelling:TASK", "a language model", "generate"),
+)

@@ -20,7 +20,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, names
-from seqtool.settings.classes import check_settings, locate_target
+from seqtool.settings.classes import NON_SETTING_ARGUMENTS, Trust, check_settings, import_class, locate_target
 from seqtool.training import runs
 
 if TYPE_CHECKING:
@@ -34,13 +34,11 @@ if TYPE_CHECKING:
     from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings, Validator
 
-NON_SETTING_ARGUMENTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # arguments of models
-
 
 class Task(ABC):
     """The interface of a task. A subclass defines:
 
-    name: the task's key in `runtime.task_table`
+    name: the task's key in `runtime.task_table`; the dotted name of the class if it is not in that table
     corpus: the base class of the task's data
     does: a description of what the task's models do, such as "translates sentences"
     example: an example of a setting that chooses a model, for messages
@@ -196,7 +194,7 @@ class Task(ABC):
 def task_name(owner: Any, setting: str) -> str:
     """The name of the task of a model's or corpus's class. Raises InputError if there is no such task."""
     name = getattr(owner, "task", None)
-    if name not in TASKS:
+    if name not in TASKS and "." not in str(name):
         raise InputError(
             f"{setting}._target_ names {owner.__name__}, which does not define its task: {' or '.join(TASKS)}."
         )
@@ -220,9 +218,14 @@ def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
     return settings
 
 
-def task_by_name(name: str) -> Task:
-    """The task with this name."""
-    return cast(Task, resolve_name(TASKS[name].location))  # imports the task's module
+def task_by_name(name: str, *, trusted: Trust = True) -> Task:
+    """The task with this name, which is the dotted name of its class if it is a user's task. Imports its module.
+
+    trusted: the modules whose classes the name may be.
+    """
+    if name in TASKS:
+        return cast(Task, resolve_name(TASKS[name].location))
+    return cast("type[Task]", import_class(name, Task, setting="task", trusted=trusted))()
 
 
 def task_of_data(config: DictConfig) -> Task:
@@ -231,11 +234,13 @@ def task_of_data(config: DictConfig) -> Task:
 
 
 def task_of_checkpoint(checkpoint: "Checkpoint") -> Task:
-    """The task that a checkpoint was trained for. Raises InputError if this version does not have it."""
-    if checkpoint.task not in TASKS:
+    """The task that a checkpoint was trained for. Raises InputError if this version does not have it, or if it is a
+    user's task that is not trusted.
+    """
+    if checkpoint.task not in TASKS and "." not in checkpoint.task:
         task, path = checkpoint.task, checkpoint.path
         raise InputError(f"{path} is for the task '{task}', which this version of seqtool does not have.")
-    return task_by_name(checkpoint.task)
+    return task_by_name(checkpoint.task, trusted=checkpoint.trust)
 
 
 def evaluator(name: str) -> "type[Evaluator]":

@@ -114,7 +114,7 @@ class Checkpoint:
         """
         model: type[EncoderDecoder[Any]] = locate_target(self.config["model"], trusted=self.trust, base=EncoderDecoder)
         task = getattr(model, "task", None)
-        if task not in TASKS:
+        if task not in TASKS and "." not in str(task):
             raise InputError(f"{self.path} has a model, {model.__name__}, which does not define its task.")
         return str(task)
 
