@@ -281,16 +281,8 @@ class Translator(Predictor):
         encoded, text = self._encode_pair(source, target)
         with self.on_device():
             ids = torch.tensor([*encoded.ids, EOS], device=self.device)
-            return Attribution.of(
-                self.plain_model,
-                ids,
-                text,
-                method,
-                contrast,
-                steps,
-                source_text=encoded,
-                source_tokens=[*encoded.pieces, END],
-            )
+            source_fields = {"source_text": encoded, "source_tokens": [*encoded.pieces, END]}
+            return Attribution.of(self.plain_model, ids, text, method, contrast, steps, **source_fields)
 
     def _encode_pair(self, source: str, target: str | None) -> tuple[EncodedText, EncodedText]:
         """Encode a source and a target that the model is to read; without a target, the best translation."""
