@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from seqtool.data.text.alignment import SPACE, word_attention
+from seqtool.data.text.words import PUNCTUATION
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.inputs import Annotations, Source
@@ -43,7 +44,7 @@ STEPS = 64  # points on the line; 20 to 300 are enough for an error of 5 % (Sund
 ROWS = 64  # the number of variants of a text that the model reads at once
 
 Array = NDArray[np.float64]
-Contrast = Mapping[int, str] | None
+Contrast = Mapping[int, str] | str | None
 Sides = dict[str, Tensor]  # tensors about the `source`, which language models lack, and the `prefix`, the tokens read
 NULL = np.array(None)  # as an array, so that NumPy's types allow it in `where`
 EMBEDDINGS = {"source": "source_embedding.weight", "prefix": "target_embedding.weight"}
@@ -56,7 +57,7 @@ class Attribution:
     tokens: the tokens that are predicted: the pieces of the text and, except with language models, <end>
     read: the tokens that are read, one before each of them: <begin> and pieces of the text
     explained: the log-probability of each token or, with a contrast, the difference
-    contrast: the token that a token is compared with, by the token's position from 0
+    contrast: the token, or the word to which it belongs, that a token is compared with, by the token's position from 0
     source: attributions to the source, T×S; None for language models
     prefix: attributions to the text: [t, j] is about the token that is read at step j, and is 0 for j > t; None with
         the method attention
@@ -98,7 +99,8 @@ class Attribution:
         source: the ids of a sentence, S, EOS included; the annotation vectors of an image, S×D; None for a language
             model
         method: a name in `METHODS`
-        contrast: pieces to compare tokens with, by the token's position from 0
+        contrast: pieces to compare tokens with, by the token's position from 0. Or dog/cat: wherever the text has the
+            word dog, its first piece that cat does not share is compared with the piece of cat
         steps: the number of points of integrated gradients
         of_source: the fields about the source
 
@@ -110,14 +112,18 @@ class Attribution:
         tokens, labels = [*text.pieces, *end], [*text.ids, EOS][: len(text.ids) + len(end)]
         if not tokens:
             raise InputError("The text is empty: there is no token to explain.")
-        others = {t: _other_token(piece, t, tokens, text) for t, piece in (contrast or {}).items()}
+        if isinstance(contrast, str):
+            others = {t: other for t, other in _other_words(contrast, text).items() if t < len(labels)}
+        else:
+            others = {t: _other_token(piece, t, tokens, text) for t, piece in (contrast or {}).items()}
         read = torch.tensor([BOS, *text.ids][: len(labels)], device=model.target_embedding.weight.device)
         inputs = {"prefix": read} if source is None else {"source": source, "prefix": read}
         question = Question(model, inputs, labels, others, steps if method == "integrated" else None)
         with torch.no_grad():
             maps = {"explained": question.values_once(inputs), **METHODS[method](question)}
         arrays: dict[str, Any] = {name: values.cpu().double().numpy() for name, values in maps.items()}
-        shown = {t: display_token(other, text.vocabulary) for t, other in others.items()}
+        word = contrast.partition("/")[2] if isinstance(contrast, str) else ""
+        shown = {t: word or display_token(other, text.vocabulary) for t, other in others.items()}
         return cls(method, tokens, [BEGIN, *tokens][: len(read)], contrast=shown, text=text, **arrays, **of_source)
 
     def by_word(self) -> "Attribution":
@@ -286,6 +292,22 @@ def _attention(question: Question) -> Sides:
 
 
 METHODS = {"gradient": _gradients, "integrated": _gradients, "occlusion": _occlusion, "attention": _attention}
+
+
+def _other_words(contrast: str, text: EncodedText) -> dict[int, int]:
+    """The first token of OTHER that differs from WORD in a contrast WORD/OTHER, by its position for each WORD."""
+    word, _, other = contrast.partition("/")
+    ids, other_ids = text.vocabulary.encode(word), text.vocabulary.encode(other)
+    if UNK in other_ids:
+        raise InputError(f"contrast={contrast}: the vocabulary has no '{other}'.")
+    shared = next((k for k, ids_k in enumerate(zip(ids, other_ids, strict=False)) if len({*ids_k}) > 1), len(ids))
+    if not ids or shared >= len(other_ids):
+        raise InputError(
+            f"contrast={contrast} must be WORD/OTHER, such as dog/cat, and WORD must not begin with OTHER."
+        )
+    ends = [t for t in range(len(ids), len(text.ids) + 1) if text.ids[t - len(ids) : t] == ids]
+    whole = [t for t in ends if text.words[text.word_indices[t - 1]].strip(PUNCTUATION) == word]
+    return {t - len(ids) + shared: other_ids[shared] for t in whole}
 
 
 def _other_token(piece: str, t: int, tokens: Sequence[str], text: EncodedText) -> int:

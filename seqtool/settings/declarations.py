@@ -364,6 +364,8 @@ class Output:
     figures: Annotated[str, Figures]
     weights: Annotated[bool, ATTENTION]
     likeliest: Annotated[int, at_least(0)]
+    attribution: Annotated[str | None, METHOD]
+    contrast: Text | None
     end: bool
 
 
