@@ -24,6 +24,7 @@ from small_models import (
 from torch import Tensor, nn
 
 import seqtool
+from seqtool.cli import main as cli
 from seqtool.data.corpora.scene_drawing import Item, Scene, render
 from seqtool.data.text.vocabulary import Form, WordVocabulary
 from seqtool.errors import InputError
@@ -37,6 +38,7 @@ from seqtool.models.transformer import TransformerLanguageModel
 from seqtool.predict import attribution
 from seqtool.predict.attribution import METHODS, Attribution
 from seqtool.predict.predictor import EncodedText
+from seqtool.runtime.files import config_directory
 
 WORDS = WordVocabulary([f"▁{letter}" for letter in "abcdefg"], Form("word", "none", False))
 assert len(WORDS) == VOCABULARY
@@ -450,3 +452,120 @@ def test_a_generator_explains_its_letters(tmp_path: Path) -> None:
     assert found.prefix is not None and words.prefix is not None
     assert words.prefix.shape == (5, 6) and np.isclose(words.prefix.sum(), found.prefix.sum())
     words.plot(tmp_path / "words.png")
+
+
+def test_a_contrast_of_words_is_that_of_their_first_different_pieces() -> None:
+    """Only whole words of the text count, whatever mark follows them."""
+    translator: Any = seqtool.load("builtin/words", device="cpu")
+    source, target = "I have a house.", "Tengo una casa."
+    found = translator.attribute(source, target, "occlusion", "Tengo/Tenga")
+    same = translator.attribute(source, target, "occlusion", {3: "a"})
+    assert found.tokens[:4] == ["▁Te", "n", "g", "o"] and (found.contrast, same.contrast) == ({3: "Tenga"}, {3: "a"})
+    assert np.allclose(found.explained, same.explained) and np.allclose(found.source, same.source, equal_nan=True)
+    assert [*translator.attribute(source, target, "gradient", "casa/camisa").contrast] == [found.tokens.index("▁casa")]
+    assert not translator.attribute(source, target, "gradient", "perro/gato").contrast
+    generator: Any = seqtool.load("builtin/text", device="cpu")
+    assert generator.attribute("a cat and a", "gradient", "a/o").contrast == {0: "o", 10: "o"}
+    assert generator.attribute("a cat and a", "gradient", "a/an").contrast == {1: "an"}  # the last has no next token
+
+
+@pytest.mark.parametrize("contrast", ["a", "a/", "/a", "a/a", "a b/a", "a/zebra"])
+def test_impossible_contrasts_of_words(contrast: str) -> None:
+    message = f"contrast={contrast} must be WORD/OTHER, such as dog/cat, and WORD must not begin with OTHER."
+    if "zebra" in contrast:
+        message = "contrast=a/zebra: the vocabulary has no 'zebra'."
+    model, source = case("luong")
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        Attribution.of(model, source, text(), "gradient", contrast)
+
+
+def command(*arguments: str) -> int:
+    return cli.run([*arguments, "device=cpu", "threads=1"], config_directory())
+
+
+def test_commands_write_attributions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`translate` and `score` write what `attribute` returns for the best translation and for the reference."""
+    monkeypatch.chdir(tmp_path)
+    sources, targets = ["The dog sees the house.", "", "I have a cat."], ["El gato ve la casa.", "", "Tengo un gato."]
+    for name, lines in (("sources", sources), ("targets", targets)):
+        Path(f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    settings = ["checkpoint=builtin/words", "format=jsonl", "attribution=occlusion", "contrast=la/el", "words=marks"]
+    assert command("translate", *settings, "input=sources.txt", "plot=figures", "n_best=2") == 0
+    assert sorted(file.name for file in Path("figures").iterdir()) == [
+        f"{kind}-{number:04}.png" for kind in ("alignment", "attribution") for number in (1, 3)
+    ]
+    translations = [json.loads(line)["translations"] for line in capsys.readouterr().out.splitlines()]
+    assert command("score", *settings, "sources=sources.txt", "references=targets.txt") == 0
+    scored = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    translator: Any = seqtool.load("builtin/words", device="cpu", threads=1)
+    for source, target, n_best, record in zip(sources, targets, translations, scored, strict=True):
+        assert all("attribution" not in other for other in n_best[1:])
+        for text_, written in ((n_best[0]["text"], n_best[0]), (target, record)):
+            assert ("attribution" in written) == bool(source)
+            if source:
+                expected = translator.attribute(source, text_, "occlusion", "la/el").record()
+                assert written["attribution"] == json.loads(json.dumps(expected))
+                assert ("contrast" in expected) == (" la " in text_)
+    assert command("translate", *settings[:3], "input=sources.txt", "contrast=dog/cat") == 0
+    assert "contrast=dog/cat changed nothing: no output has the first word." in capsys.readouterr().err
+
+
+def test_what_was_read_is_explained() -> None:
+    """A source that was cut, words that are not in the vocabulary, and a prediction in place of two texts."""
+    translator: Any = seqtool.load("builtin/words", device="cpu", max_source_length=4)
+    best = translator.hypotheses(["I have a big cat."], prefixes=["Tengo 猫"])[0][0]
+    found = translator.attribute(best, method="occlusion")
+    assert found.source_tokens == [*best.source_pieces, "<end>"] and len(found.source_tokens) == 4
+    assert found.tokens == [*best.pieces, "<end>"] and "猫" in "".join(found.tokens)
+    (forced,) = translator.forced(["I have a big cat."], ["Tengo 猫"])
+    log_p = translator.attribute(forced, method="gradient").explained
+    assert np.allclose(log_p, forced.log_probabilities, atol=1e-4)
+
+
+def test_commands_explain_pictures_and_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also models without attention, whose figures are only those of attributions."""
+    monkeypatch.chdir(tmp_path)
+    scene = Scene((Item("heart", "red", "large", 0, (22, 20, 42, 38)),), 1)
+    render(scene).save("scene.png")
+    Path("texts.txt").write_text("The cat sees\n")
+    picture = ["caption", "checkpoint=builtin/soft", "images=scene.png", "plot=figures", "format=jsonl"]
+    assert command(*picture, "attribution=gradient", "contrast=heart/star") == 0
+    (caption,) = json.loads(capsys.readouterr().out)["captions"]
+    captioner: Any = seqtool.load("builtin/soft", device="cpu", threads=1)
+    found = captioner.attribute("scene.png", caption["text"], "gradient", "heart/star")
+    assert caption["attribution"] == json.loads(json.dumps(found.record()))
+    assert caption["attribution"]["contrast"][found.tokens.index("▁heart")] == "star"
+    assert sorted(file.name for file in Path("figures").iterdir()) == ["attribution-0001.png", "caption-0001-scene.png"]
+    texts = ["score", "checkpoint=builtin/text", "references=texts.txt", "plot=texts"]
+    assert command(*texts, "attribution=gradient", "contrast=cat/cow") == 0
+    assert [file.name for file in Path("texts").iterdir()] == ["attribution-0001.png"]
+    assert command(*texts) == 2
+    assert "plot=… needs a model with attention over a source; this one reads only the text." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("attribution=gradient", "attribution= needs format=jsonl or plot=DIRECTORY."),
+        ("contrast=la/el format=jsonl", "contrast= needs attribution=gradient, integrated or occlusion."),
+        (
+            "attribution=magic format=jsonl",
+            "Unknown attribution 'magic'; choose from gradient, integrated, occlusion, attention.",
+        ),
+        ("attribution=gradient format=jsonl contrast=la", "contrast=la must be WORD/OTHER, such as dog/cat, and"),
+        ("attribution=attention format=jsonl contrast=un/una", "Attention has no contrast, since it is the same for"),
+        ("attribution=gradient format=jsonl checkpoint=builtin/words,builtin/words", "Only one model can be looked"),
+    ],
+)
+def test_unfit_settings_of_commands(
+    settings: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sources.txt"
+    file.write_text("I have a cat.\n")
+    assert command("translate", "checkpoint=builtin/words", f"input={file}", *settings.split()) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and captured.out == ""

@@ -19,6 +19,7 @@ from seqtool.cli.arguments import ConfigFiles, load
 from seqtool.data.text.vocabulary import KINDS, NORMALIZATIONS, SPECIALS
 from seqtool.data.text.words import SPLITS
 from seqtool.models.hard_attention import CHOICES
+from seqtool.predict.attribution import METHODS
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain, typed
 from seqtool.settings.classes import locate_target
@@ -70,6 +71,7 @@ def test_declared_choices_agree_with_the_code() -> None:
     assert vocabulary["kind"].choices == KINDS and vocabulary["normalization"].choices == tuple(NORMALIZATIONS)
     assert vocabulary["size"].at_least == len(SPECIALS) + 1
     assert command_settings("translate")["words"].choices == command_settings("eval")["words"].choices == tuple(SPLITS)
+    assert command_settings("score")["attribution"].choices == tuple(METHODS)
     assert command_settings("caption")["hard_attention"].choices == tuple(CHOICES)
 
 

@@ -223,9 +223,10 @@ def test_inside_equals_what_python_returns(directory: Path) -> None:
     models = [seqtool.load(directory / "runs" / name, device="cpu", threads=1) for name in ("attend", "scenes", "text")]
     translator, captioner, generator = models
     best = translator.hypotheses(["I have a cat."])[0][0]
+    scene: dict[str, Any] = {"items": []}
     examples: list[tuple[Any, dict[str, Any]]] = [
         ((translator, "I have a cat.", best.pieces), {"source": "I have a cat.", "text": best.pieces}),
-        ((captioner, requests.draw_scene({"items": []}), "a red circle"), {"scene": {"items": []}, "text": "a red circle"}),
+        ((captioner, requests.draw_scene(scene), "a red circle"), {"scene": scene, "text": "a red circle"}),
         ((generator, "the cat"), {"text": "the cat"}),
     ]
     for index, ((predictor, *example), fields) in enumerate(examples):

@@ -12,10 +12,10 @@ from demo_models import run
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/formats.md"
 WRITING = {
     "translate": "translate checkpoint=runs/attend input=new.en output=o.jsonl format=jsonl likeliest=2 weights=true "
-    "prefix=new.es",
+    "prefix=new.es attribution=integrated contrast=Tengo/un",
     "score": "score checkpoint=runs/attend sources=new.en references=new.es output=o.jsonl format=jsonl",
     "caption": "caption checkpoint=runs/scenes images=data/scenes/test/00000.png output=o.jsonl format=jsonl "
-    "likeliest=2 weights=true",
+    "likeliest=2 weights=true attribution=occlusion",
     "generate": "generate checkpoint=runs/text prompt=the output=o.jsonl format=jsonl max_length=5",
     "eval of translations": "eval checkpoint=runs/attend format=json bootstrap=10",
     "eval of lines": "eval checkpoint=runs/attend format=jsonl bootstrap=0",

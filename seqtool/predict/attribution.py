@@ -15,10 +15,10 @@ occlusion    what is explained, minus its value after a token is taken out of th
 attention    the attention to the source, for comparison
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,13 +26,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
 
-from seqtool.data.text.alignment import SPACE
+from seqtool.data.text.alignment import SPACE, word_attention
+from seqtool.data.text.words import PUNCTUATION
 from seqtool.errors import InputError
-from seqtool.models.contract import EncoderDecoder, Output
+from seqtool.models.contract import EncoderDecoder
 from seqtool.models.inputs import Annotations, Source
 from seqtool.models.tokens import BOS, END, EOS, UNK
 from seqtool.predict.predictor import EncodedText, display_token
 from seqtool.predict.trace import BEGIN
+from seqtool.settings.declarations import METHOD, at_least
 from seqtool.view import plots
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ STEPS = 64  # points on the line; 20 to 300 are enough for an error of 5 % (Sund
 ROWS = 64  # the number of variants of a text that the model reads at once
 
 Array = NDArray[np.float64]
-Contrast = Mapping[int, str] | None
+Contrast = Mapping[int, str] | str | None
 Sides = dict[str, Tensor]  # tensors about the `source`, which language models lack, and the `prefix`, the tokens read
 NULL = np.array(None)  # as an array, so that NumPy's types allow it in `where`
 EMBEDDINGS = {"source": "source_embedding.weight", "prefix": "target_embedding.weight"}
@@ -55,7 +57,7 @@ class Attribution:
     tokens: the tokens that are predicted: the pieces of the text and, except with language models, <end>
     read: the tokens that are read, one before each of them: <begin> and pieces of the text
     explained: the log-probability of each token or, with a contrast, the difference
-    contrast: the token that a token is compared with, by the token's position from 0
+    contrast: the token, or the word to which it belongs, that a token is compared with, by the token's position from 0
     source: attributions to the source, T×S; None for language models
     prefix: attributions to the text: [t, j] is about the token that is read at step j, and is 0 for j > t; None with
         the method attention
@@ -97,67 +99,73 @@ class Attribution:
         source: the ids of a sentence, S, EOS included; the annotation vectors of an image, S×D; None for a language
             model
         method: a name in `METHODS`
-        contrast: pieces to compare tokens with, by the token's position from 0
+        contrast: pieces to compare tokens with, by the token's position from 0. Or dog/cat: wherever the text has the
+            word dog, its first piece that cat does not share is compared with the piece of cat
         steps: the number of points of integrated gradients
         of_source: the fields about the source
 
         Raises InputError for an unknown method or piece, and if the method does not suit the model.
         """
-        if method not in METHODS:
-            raise InputError(f"Unknown method '{method}'; choose from {', '.join(METHODS)}.")
-        if steps < 1:
-            raise InputError(f"steps must be at least 1, not {steps}.")
+        if problem := METHOD.problem("method", method) or at_least(1).problem("steps", steps):
+            raise InputError(f"{problem}.")
         end = [] if source is None else [END]  # language models predict no end
         tokens, labels = [*text.pieces, *end], [*text.ids, EOS][: len(text.ids) + len(end)]
         if not tokens:
             raise InputError("The text is empty: there is no token to explain.")
-        others = {t: _other_token(piece, t, tokens, text) for t, piece in (contrast or {}).items()}
+        if isinstance(contrast, str):
+            others = {t: other for t, other in _other_words(contrast, text).items() if t < len(labels)}
+        else:
+            others = {t: _other_token(piece, t, tokens, text) for t, piece in (contrast or {}).items()}
         read = torch.tensor([BOS, *text.ids][: len(labels)], device=model.target_embedding.weight.device)
         inputs = {"prefix": read} if source is None else {"source": source, "prefix": read}
-        question = Question(model, inputs, labels, others, steps)
+        question = Question(model, inputs, labels, others, steps if method == "integrated" else None)
         with torch.no_grad():
-            maps = {"explained": question.values(question.run_once().features)[0], **METHODS[method](question)}
+            maps = {"explained": question.values_once(inputs), **METHODS[method](question)}
         arrays: dict[str, Any] = {name: values.cpu().double().numpy() for name, values in maps.items()}
-        shown = {t: display_token(other, text.vocabulary) for t, other in others.items()}
-        read_tokens = [BEGIN, *text.pieces][: len(labels)]
-        return cls(method, tokens, read_tokens, contrast=shown, text=text, **arrays, **of_source)
+        word = contrast.partition("/")[2] if isinstance(contrast, str) else ""
+        shown = {t: word or display_token(other, text.vocabulary) for t, other in others.items()}
+        return cls(method, tokens, [BEGIN, *tokens][: len(read)], contrast=shown, text=text, **arrays, **of_source)
 
     def by_word(self) -> "Attribution":
         """The attributions between words: sums over the pieces of both, since the log-probabilities of its pieces add
         up to that of a word. Attention is averaged over the pieces of a predicted word. White space after the last word
         belongs to no word.
         """
-        rows, read = Words.of(self.text, after=self.tokens[len(self.text.pieces) :]), Words.of(self.text, [BEGIN])
-        columns = None if self.source_text is None else Words.of(self.source_text, after=[END])
-        counts = np.maximum(rows.sum(np.ones((len(self.tokens), 1))), 1) if self.method == "attention" else 1
+        words = [*self.text.words, *self.tokens[len(self.text.pieces) :]]
+        rows = [*self.text.word_indices, len(self.text.words)][: len(self.tokens)]
+        read = [0, *(index + 1 or -1 for index in self.text.word_indices)][: len(self.read)]
+        columns, source_words = [*range(0 if self.source is None else self.source.shape[1])], None
+        if self.source_text is not None:
+            source_words = [*self.source_text.words, END]
+            columns = [*self.source_text.word_indices, len(source_words) - 1]
 
-        def between_words(values: Array | None, columns: Words | None) -> Array | None:
+        def merge(values: Array | None, columns: Sequence[int], *, mean: bool = False) -> Any:
             if values is None:
                 return None
-            sums = rows.sum(values) / counts
-            return sums if columns is None else columns.sum(sums.T).T
+            shape = len(words), max(columns) + 1
+            is_nan = word_attention(np.isnan(values), columns, rows, shape) > 0
+            return np.where(is_nan, np.nan, word_attention(np.nan_to_num(values), columns, rows, shape, mean=mean))
 
         return replace(
             self,
-            tokens=rows.labels,
-            read=read.labels,
-            explained=rows.sum(self.explained),
-            contrast={rows.indices[t]: piece for t, piece in self.contrast.items() if rows.indices[t] >= 0},
-            source=between_words(self.source, columns),
-            prefix=between_words(self.prefix, read),
-            baseline=None if self.baseline is None else rows.sum(self.baseline),
-            source_tokens=None if columns is None else columns.labels,
+            tokens=words,
+            read=[BEGIN, *self.text.words][: max(read) + 1],
+            explained=merge(self.explained[:, None], [0])[:, 0],
+            contrast={rows[t]: piece for t, piece in self.contrast.items() if rows[t] >= 0},
+            source=merge(self.source, columns, mean=self.method == "attention"),
+            prefix=merge(self.prefix, read),
+            baseline=None if self.baseline is None else merge(self.baseline[:, None], [0])[:, 0],
+            source_tokens=source_words,
         )
 
     def record(self) -> dict[str, Any]:
         """The record for JSON, in which null stands for NaN, and for a token without a contrast."""
-        record: dict[str, Any] = {"method": self.method, "tokens": self.tokens, "read": self.read}
-        if self.contrast:
-            record["contrast"] = [self.contrast.get(t) for t in range(len(self.tokens))]
+        contrast = [self.contrast.get(t) for t in range(len(self.tokens))] if self.contrast else None
+        record: dict[str, Any] = {"method": self.method, "tokens": self.tokens, "read": self.read, "contrast": contrast}
         record |= {"source_tokens": self.source_tokens, "grid": self.grid}
         for name in ("explained", "baseline", "source", "prefix"):
-            values: Array | None = getattr(self, name)
-            record[name] = None if values is None else np.where(np.isnan(values), NULL, values.round(6)).tolist()
+            if (values := getattr(self, name)) is not None:
+                record[name] = np.where(np.isnan(values), NULL, values.round(6)).tolist()
         return {name: value for name, value in record.items() if value is not None}
 
     def plot(self, path: str | Path | None = None) -> "Figure":
@@ -167,9 +175,8 @@ class Attribution:
 
         path: the PNG, SVG or PDF file to write, if any
         """
-        labels = [token.replace(SPACE, "") for token in self.tokens]
-        for t, piece in self.contrast.items():
-            labels[t] += f", not {piece.replace(SPACE, '')}"
+        contrasted = ([token, *filter(None, [self.contrast.get(t)])] for t, token in enumerate(self.tokens))
+        labels = [", not ".join(tokens).replace(SPACE, "") for tokens in contrasted]
         if self.source is not None and self.grid is not None and self.pixels is not None:
             maps = self.source.clip(0).reshape(-1, *self.grid)
             return plots.attention_over_image(self.pixels, labels, maps, path, chosen=None)
@@ -187,136 +194,120 @@ class Question:
     inputs: the ids of a sentence, S, or annotation vectors, S×D; and the ids of the T tokens that are read, from BOS on
     labels: the T tokens that are predicted
     others: the tokens that they are compared with, by position
-    steps: the number of points of integrated gradients
+    steps: the number of points of integrated gradients; None for the gradient at the inputs
     """
 
     model: EncoderDecoder[Any]
     inputs: Sides
     labels: Sequence[int]
     others: Mapping[int, int]
-    steps: int
+    steps: int | None
 
-    def run(self, rows: Sides, **tables: Tensor) -> Output:
-        """Run the model on rows of ids and annotation vectors, with these tables in place of its embedding matrices."""
-        source: Any = rows.get("source")
-        if source is not None and source.is_floating_point():
-            source = Annotations(source)
-        elif source is not None:
-            source = Source(source, torch.full(source.shape[:1], source.shape[1], device=source.device))
-        weights = {EMBEDDINGS[side]: table for side, table in tables.items()}
-        output: Output = functional_call(self.model, weights, (source, rows["prefix"]), tie_weights=False)
-        return output
+    def run(self, rows: Sides) -> Any:
+        """Return the model's `Output` for N rows of ids, of annotation vectors or of words' vectors.
 
-    def run_once(self) -> Output:
-        """Run the model on the inputs themselves."""
-        return self.run({side: x[None] for side, x in self.inputs.items()})
-
-    def value(self, features: Tensor, t: int) -> Tensor:
-        """Return what is explained about token t, N, from the features at its position, N×R."""
-        log_p = self.model.project(features).log_softmax(-1)
-        return log_p[:, self.labels[t]] - (log_p[:, self.others[t]] if t in self.others else 0)
-
-    def values(self, features: Tensor, first: int = 0) -> Tensor:
-        """Return what is explained, N×t, from features N×t×R, the first of which is that of token `first`."""
-        return torch.stack([self.value(x, first + t) for t, x in enumerate(features.unbind(1))], 1)
-
-    def vectors(self) -> tuple[Sides, Sides]:
-        """Return the vectors of the inputs, and the mean vectors of the vocabulary or image, S×E or S×D, and T×E."""
-        vectors, means = {}, {}
-        for side, x in self.inputs.items():
-            is_image = x.is_floating_point()
-            table = x if is_image else self.model.get_parameter(EMBEDDINGS[side]).detach()
-            vectors[side] = x if is_image else table[x]
-            means[side] = table.mean(0).expand_as(vectors[side])
-        return vectors, means
-
-    def read(self, rows: Sides) -> Tensor:
-        """Return the features, N×T×R, of N rows of vectors.
-
-        Each word has an entry of its own, after the special tokens, in tables of embeddings. So its vector is found in
-        whatever order, and however often, the model looks up its words.
+        Each vector of a word has an entry of its own, after the special tokens, in a table of embeddings. So it is
+        found in whatever order, and however often, the model looks up its words.
         """
         inputs, tables = dict(rows), {}
-        for side, x in self.inputs.items():
-            if not x.is_floating_point():
-                n, special = rows[side].shape[:2], self.model.get_parameter(EMBEDDINGS[side])[: EOS + 1]
-                tables[side] = torch.cat([special.detach(), rows[side].flatten(0, 1)])
-                inputs[side] = torch.arange(EOS + 1, len(tables[side]), device=x.device).view(n)
-        return self.run(inputs, **tables).features
+        for side, x in rows.items():
+            if x.is_floating_point() and not self.inputs[side].is_floating_point():
+                special = self.model.get_parameter(EMBEDDINGS[side])[: EOS + 1].detach()
+                tables[EMBEDDINGS[side]] = torch.cat([special, x.flatten(0, 1)])
+                inputs[side] = EOS + 1 + torch.arange(x.shape[:2].numel(), device=x.device).view(x.shape[:2])
+        source: Any = inputs.get("source")
+        if source is not None:
+            lengths = torch.full(source.shape[:1], source.shape[1], device=source.device)
+            source = Annotations(source) if source.is_floating_point() else Source(source, lengths)
+        return functional_call(self.model, tables, (source, inputs["prefix"]), tie_weights=False)
+
+    def values(self, rows: Sides, first: int = 0) -> Iterator[Tensor]:
+        """Yield what is explained about each token from `first` on, N, from rows that `run` takes."""
+        for t, x in enumerate(self.run(rows).features.unbind(1), first):
+            log_p = self.model.project(x).log_softmax(-1)
+            yield log_p[:, self.labels[t]] - (log_p[:, self.others[t]] if t in self.others else 0)
+
+    def values_once(self, inputs: Sides) -> Tensor:
+        """Return what is explained about each token, T, from inputs of one row."""
+        return torch.cat([*self.values({side: x[None] for side, x in inputs.items()})])
 
 
-def _gradient(question: Question) -> Sides:
-    vectors, _ = question.vectors()
-    return _mean_gradients(question, vectors, {side: torch.zeros_like(x) for side, x in vectors.items()}, torch.ones(1))
-
-
-def _integrated(question: Question) -> Sides:
-    vectors, means = question.vectors()
-    points = (torch.arange(question.steps) + 0.5) / question.steps
-    baseline = question.values(question.read({side: b[None] for side, b in means.items()}))[0]
-    return {"baseline": baseline, **_mean_gradients(question, vectors, means, points)}
-
-
-def _mean_gradients(question: Question, vectors: Sides, starts: Sides, points: Tensor) -> Sides:
-    """Return (x − b) times the mean of ∂/∂x at b + p (x − b), for vectors x, starts b and points p.
+def _gradients(question: Question) -> Sides:
+    """Return (x − b) times the mean of ∂/∂x at points b + p (x − b), for vectors x. Without `steps`, b is 0 and p is 1.
 
     Raises InputError if the model does not read words by their embeddings alone.
     """
-    features = question.read({side: x[None] for side, x in vectors.items()})
-    if not torch.allclose(features, question.run_once().features, rtol=1e-3, atol=1e-4):
+    vectors, starts, points = {}, {}, torch.ones(1)  # one point, which is x, if b is 0
+    for side, x in question.inputs.items():
+        is_image = x.is_floating_point()
+        table = x if is_image else question.model.get_parameter(EMBEDDINGS[side]).detach()
+        vectors[side] = x if is_image else table[x]
+        starts[side] = (question.steps is not None) * table.mean(0).expand_as(vectors[side])
+    if not torch.allclose(question.values_once(vectors), question.values_once(question.inputs), rtol=1e-3, atol=1e-4):
         name = type(question.model).__name__
         raise InputError(f"{name} does not read words by their embeddings alone: choose the method occlusion.")
     differences = {side: x - starts[side] for side, x in vectors.items()}
     maps = {side: x.new_zeros(len(question.labels), len(x)) for side, x in vectors.items()}
+    if question.steps is not None:
+        points = (torch.arange(question.steps) + 0.5) / question.steps
+        maps["baseline"] = question.values_once(starts)
     for start in range(0, len(points), ROWS):
-        p = points[start : start + ROWS, None, None].to(features)
         with torch.enable_grad():
+            p = points[start : start + ROWS, None, None].to(vectors["prefix"])
             rows = {side: (starts[side] + p * x).requires_grad_() for side, x in differences.items()}
-            for t, x in enumerate(question.read(rows).unbind(1)):
-                value = question.value(x, t).sum() / len(points)
-                gradients = torch.autograd.grad(value, [*rows.values()], retain_graph=True, materialize_grads=True)
+            for t, value in enumerate(question.values(rows)):
+                mean = value.sum() / len(points)
+                gradients = torch.autograd.grad(mean, [*rows.values()], retain_graph=True, materialize_grads=True)
                 for side, gradient in zip(rows, gradients, strict=True):
                     maps[side][t] += (gradient.sum(0) * differences[side]).sum(-1)
     return maps
 
 
 def _occlusion(question: Question) -> Sides:
-    whole, maps = question.values(question.run_once().features)[0], {}
+    whole, maps = question.values_once(question.inputs), {}
     for side, x in question.inputs.items():
-        n, first = len(x), int(side == "prefix")  # BOS is left in
-        if x.is_floating_point():
-            is_hidden = torch.eye(n, dtype=torch.bool, device=x.device)[:, :, None]
-            variants = torch.where(is_hidden, x.mean(0), x)
-        else:
-            kept = [[k for k in range(n) if k != j] for j in range(first, first + n - 1)]
-            variants = x[torch.tensor(kept, dtype=torch.int64, device=x.device).view(n - 1, n - 1)]
-        maps[side] = whole.new_full((len(whole), n), torch.nan)
-        for start in range(0, len(variants), ROWS):
-            chunk = variants[start : start + ROWS]
-            rows = {other: y.expand(len(chunk), *y.shape) for other, y in question.inputs.items()} | {side: chunk}
+        first, is_image = int(side == "prefix"), x.is_floating_point()
+        replacement = x.mean(0, keepdim=True) if is_image else x[:0]
+        places = range(first, len(x) - (side == "source" and not is_image))  # BOS and the source's EOS are left in
+        maps[side] = whole.new_full((len(whole), len(x)), torch.nan)
+        for start in range(0, len(places), ROWS):
+            chunk = places[start : start + ROWS]
+            variants = torch.stack([torch.cat([x[:j], replacement, x[j + 1 :]]) for j in chunk])
+            rows = {other: y.expand(len(chunk), *y.shape) for other, y in question.inputs.items()} | {side: variants}
             # without an earlier token of the text, token t is predicted at step t − 1
-            difference = whole[first:, None] - question.values(question.run(rows).features, first).t()
-            maps[side][first:, first + start : first + start + len(chunk)] = difference
+            maps[side][first:, list(chunk)] = whole[first:, None] - torch.stack([*question.values(rows, first)])
     maps["prefix"] = maps["prefix"].tril()
     return maps
 
 
 def _attention(question: Question) -> Sides:
-    attention = question.run_once().attention
+    attention = question.run({side: x[None] for side, x in question.inputs.items()}).attention
     if attention is None:
-        others = ", ".join(name for name in METHODS if name != "attention")
-        raise InputError(f"{type(question.model).__name__} does not attend to a source: choose from {others}.")
+        raise InputError(
+            f"{type(question.model).__name__} does not attend to a source: choose from {', '.join([*METHODS][:-1])}."
+        )
     if question.others:
         raise InputError("Attention has no contrast, since it is the same for every next token: leave out contrast.")
     return {"source": attention[0]}
 
 
-METHODS: dict[str, Callable[[Question], Sides]] = {
-    "gradient": _gradient,
-    "integrated": _integrated,
-    "occlusion": _occlusion,
-    "attention": _attention,
-}
+METHODS = {"gradient": _gradients, "integrated": _gradients, "occlusion": _occlusion, "attention": _attention}
+
+
+def _other_words(contrast: str, text: EncodedText) -> dict[int, int]:
+    """The first token of OTHER that differs from WORD in a contrast WORD/OTHER, by its position for each WORD."""
+    word, _, other = contrast.partition("/")
+    ids, other_ids = text.vocabulary.encode(word), text.vocabulary.encode(other)
+    if UNK in other_ids:
+        raise InputError(f"contrast={contrast}: the vocabulary has no '{other}'.")
+    shared = next((k for k, ids_k in enumerate(zip(ids, other_ids, strict=False)) if len({*ids_k}) > 1), len(ids))
+    if not ids or shared >= len(other_ids):
+        raise InputError(
+            f"contrast={contrast} must be WORD/OTHER, such as dog/cat, and WORD must not begin with OTHER."
+        )
+    ends = [t for t in range(len(ids), len(text.ids) + 1) if text.ids[t - len(ids) : t] == ids]
+    whole = [t for t in ends if text.words[text.word_indices[t - 1]].strip(PUNCTUATION) == word]
+    return {t - len(ids) + shared: other_ids[shared] for t in whole}
 
 
 def _other_token(piece: str, t: int, tokens: Sequence[str], text: EncodedText) -> int:
@@ -330,24 +321,3 @@ def _other_token(piece: str, t: int, tokens: Sequence[str], text: EncodedText) -
     if not known:
         raise InputError(f"contrast names '{piece}', which is not a piece of the vocabulary.")
     return known[0]
-
-
-class Words(NamedTuple):
-    """The words of a text, with labels before and after them, and the index of the label of each piece; -1 for none."""
-
-    labels: list[str]
-    indices: list[int]
-
-    @classmethod
-    def of(cls, text: EncodedText, before: Sequence[str] = (), after: Sequence[str] = ()) -> "Words":
-        labels = [*before, *text.words, *after]
-        indices = [index if index < 0 else len(before) + index for index in text.word_indices]
-        return cls(labels, [*range(len(before)), *indices, *(len(labels) - 1 for _ in after)])
-
-    def sum(self, values: Array) -> Array:
-        """Sum rows, one for each piece or for the first pieces, to a row for each label."""
-        sums = np.zeros((len(self.labels), *values.shape[1:]))
-        for index, row in zip(self.indices, values, strict=False):
-            if index >= 0:
-                sums[index] += row
-        return sums

@@ -257,14 +257,15 @@ class Captioner(Predictor):
 
     def attribute(
         self,
-        image: Picture,
+        image: Picture | Caption,
         caption: Text = None,
         method: str = "integrated",
         contrast: Contrast = None,
         steps: int = STEPS,
     ) -> Attribution:
         """Return how much each token of a caption depends on the image's locations and on the tokens before it; without
-        a caption, of the best one. The arguments are those of `Attribution.of`.
+        a caption, of the best one. A `Caption` stands for its image and text. Other arguments are those of
+        `Attribution.of`.
         """
         pixels, text = self._encode_pair(image, caption)
         model = self.plain_model
@@ -272,12 +273,14 @@ class Captioner(Predictor):
             a = model.annotations(self._input(pixels))[0].detach()
             return Attribution.of(model, a, text, method, contrast, steps, grid=self.grid, pixels=pixels)
 
-    def _encode_pair(self, image: Picture, caption: Text) -> tuple[NDArray[np.uint8], EncodedText]:
+    def _encode_pair(self, image: Picture | Caption, caption: Text) -> tuple[NDArray[np.uint8], EncodedText]:
         """Load an image, and encode a caption that the model is to read; without a caption, the best one."""
+        if isinstance(image, Caption):
+            return np.asarray(image.pixels), self.encode_text(image)
         pixels = self._load([image], [0])[0]
         if isinstance(pixels, InputError):
             raise pixels
-        return pixels, self.encode_text(caption, lambda: self.describe([pixels])[0][0])
+        return pixels, self.encode_text(self.describe([pixels])[0][0] if caption is None else caption)
 
     def _input(self, pixels: NDArray[np.uint8]) -> Pixels:
         """The pixels of one image as a model's input."""

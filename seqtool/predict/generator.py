@@ -224,15 +224,12 @@ class Generator(Predictor):
             return Trace.of(self.plain_model, None, encoded.ids, {"target": [BEGIN, *encoded.pieces]})
 
     def attribute(
-        self,
-        text: str,
-        method: str = "integrated",
-        contrast: Contrast = None,
-        steps: int = STEPS,
+        self, text: str | Continuation, method: str = "integrated", contrast: Contrast = None, steps: int = STEPS
     ) -> Attribution:
-        """Return how much each token of a text depends on the tokens before it, by a method other than attention. The
-        arguments are those of `Attribution.of`.
+        """Return how much each token of a text depends on the tokens before it, by a method other than attention. A
+        `Continuation` stands for its text. Other arguments are those of `Attribution.of`.
         """
+        text = text.text if isinstance(text, Continuation) else text
         (encoded,) = encode(check_texts([text], caller="attribute takes", item="text"), self.target_vocabulary)
         with self.on_device():
             return Attribution.of(self.plain_model, None, encoded, method, contrast, steps)

@@ -114,6 +114,7 @@ class Prediction:
     log_probabilities: the log-probability of each piece and of EOS, if requested
     predicted: what the model predicted at each piece and at EOS (`prediction_records`), if requested
     whole: the log-probability and score including the prefix, if there is one
+    attribution: what its tokens depend on (`attribution.Attribution`), if requested
     whole_attention: the attention with a row for EOS, if the text ended, and a column for the EOS of a source sentence
     prefix: the beginning from which the text was decoded
     target: the text that was scored
@@ -128,6 +129,7 @@ class Prediction:
     log_probabilities: list[float] | None = field(default=None, kw_only=True)
     predicted: list[dict[str, Any]] | None = field(default=None, kw_only=True, repr=False)
     whole: Whole | None = field(default=None, kw_only=True)
+    attribution: Any = field(default=None, kw_only=True, repr=False, compare=False)
     whole_attention: NDArray[np.float32] | None = field(default=None, kw_only=True, repr=False)
     prefix: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
     target: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
@@ -171,6 +173,8 @@ class Prediction:
         record = self.summary()
         if self.predicted is not None:
             record["predicted"] = self.predicted
+        if self.attribution is not None:
+            record["attribution"] = self.attribution.record()
         if weights and self.whole_attention is not None:
             rows = [[round(weight, 4) for weight in row] for row in self.whole_attention.tolist()]
             record |= {**self.columns(), "attention": rows}
@@ -267,6 +271,7 @@ class Predictor(ABC):
     schema: ClassVar[type[Any]] = DecodeSettings  # the class of its settings
     base: ClassVar[type[Any]] = EncoderDecoder  # the base class of its models
     parts: ClassVar[dict[str, Any]] = {}  # arguments of its models, besides settings and vocabulary sizes
+    attribute: ClassVar[Callable[..., Any]]
     sides: ClassVar[tuple[str, ...]] = ("target",)  # the sides that have vocabularies
 
     def __post_init__(self) -> None:
@@ -482,13 +487,13 @@ class Predictor(ABC):
             raise InputError("Only one model can be looked into, not an ensemble: name one run or checkpoint.")
         return self.read(self.checkpoints[0]).model.to(self.device).eval()
 
-    def encode_text(self, text: Text, best: Callable[[], Prediction]) -> EncodedText:
-        """Encode a text, or its pieces, that the model is to read; for None, the best prediction that `best` returns.
+    def encode_text(self, text: str | Sequence[str] | Prediction) -> EncodedText:
+        """Encode a text, its pieces or a prediction that the model is to read.
 
         Raises InputError if it has more tokens than the model has positions.
         """
         if not isinstance(text, str):
-            pieces = list(best().pieces if text is None else text)
+            pieces = list(text.pieces if isinstance(text, Prediction) else text)
             encoded = EncodedText(
                 join_pieces(pieces), self.target_vocabulary.encode_beginning(pieces), self.target_vocabulary
             )

@@ -269,35 +269,31 @@ class Translator(Predictor):
 
     def attribute(
         self,
-        source: str,
+        source: str | Translation,
         target: Text = None,
         method: str = "integrated",
         contrast: Contrast = None,
         steps: int = STEPS,
     ) -> Attribution:
         """Return how much each token of a target depends on the source and on the tokens before it; without a target,
-        of the best translation. The arguments are those of `Attribution.of`.
+        of the best translation. A `Translation` stands for its source and target. Other arguments are those of
+        `Attribution.of`.
         """
         encoded, text = self._encode_pair(source, target)
         with self.on_device():
-            ids = torch.tensor([*encoded.ids, EOS], device=self.device)
-            return Attribution.of(
-                self.plain_model,
-                ids,
-                text,
-                method,
-                contrast,
-                steps,
-                source_text=encoded,
-                source_tokens=[*encoded.pieces, END],
-            )
+            ids = torch.tensor([*encoded.read, EOS], device=self.device)
+            source_fields = {"source_text": encoded, "source_tokens": [*encoded.pieces, END]}
+            return Attribution.of(self.plain_model, ids, text, method, contrast, steps, **source_fields)
 
-    def _encode_pair(self, source: str, target: Text) -> tuple[EncodedText, EncodedText]:
+    def _encode_pair(self, source: str | Translation, target: Text) -> tuple[EncodedText, EncodedText]:
         """Encode a source and a target that the model is to read; without a target, the best translation."""
-        sources = check_texts([source], caller="trace and attribute take", item="sentence")
-        (encoded,) = encode(sources, self.source_vocabulary, split=self.split)
-        self.check_length(encoded)
-        text = self.encode_text(target, lambda: self.hypotheses([source])[0][0])
+        if isinstance(source, Translation):
+            encoded, text = source.source, source.target or self.encode_text(source)
+        else:
+            sources = check_texts([source], caller="trace and attribute take", item="sentence")
+            (encoded,) = encode(sources, self.source_vocabulary, split=self.split)
+            self.check_length(encoded)
+            text = self.encode_text(self.hypotheses([source])[0][0] if target is None else target)
         text.split = self.split
         return encoded, text
 

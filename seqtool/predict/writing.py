@@ -6,7 +6,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TextIO, TypeVar
 
@@ -47,6 +47,10 @@ class OutputSettings(declarations.Output):
             raise InputError("weights=true needs format=jsonl.")
         if self.likeliest and self.format != "jsonl":
             raise InputError("likeliest= needs format=jsonl.")
+        if self.attribution and self.format != "jsonl" and self.plot is None:
+            raise InputError("attribution= needs format=jsonl or plot=DIRECTORY.")
+        if self.contrast is not None and self.attribution is None:
+            raise InputError("contrast= needs attribution=gradient, integrated or occlusion.")
         if self.end and self.plot is None:
             raise InputError("end=true needs plot=DIRECTORY.")
 
@@ -62,15 +66,19 @@ class Writer(ABC, Generic[P]):
 
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
         setting_by_name = declarations.declared(type(settings))
+        plots_attributions = "plot" if settings.attribution else None  # which need no attention
         set_names = [name for name in setting_by_name if getattr(settings, name) not in (None, False)]
-        attention_options = [f"{name}=…" for name in set_names if setting_by_name[name].attention]
+        needs_attention = [name for name in set_names if setting_by_name[name].attention and name != plots_attributions]
+        attention_options = [f"{name}=…" for name in needs_attention]
         attention_options += ["format=grid"] * (settings.format == "grid")
         if attention_options and not predictor.attends:
             reason = "reads only the text" if predictor.task == "language_modelling" else "has a fixed context"
             raise InputError(f"{attention_options[0]} needs a model with attention over a source; this one {reason}.")
         self.settings, self.predictor = settings, predictor
         self.plot = Path(settings.plot) if settings.plot is not None and distributed.is_first() else None
-        self.count = 0
+        self.count, self.has_contrast = 0, settings.contrast is None
+        if settings.attribution:
+            _ = predictor.plain_model  # refuses an ensemble before any work
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
@@ -79,6 +87,8 @@ class Writer(ABC, Generic[P]):
             check_directory(self.plot, "plot")
         with self.file(self.settings.output) as self.out:
             yield self
+        if self.count and not self.has_contrast:
+            print(f"contrast={self.settings.contrast} changed nothing: no output has the first word.", file=sys.stderr)
         if self.plot is not None and self.plot.is_dir():
             print(f"The figures are in {place(self.plot)}.", file=sys.stderr)
 
@@ -96,10 +106,19 @@ class Writer(ABC, Generic[P]):
         return progress_bar(total=total() if shown else None, unit=self.unit, description=command, shown=shown)
 
     def write(self, source: str, n_best: Sequence[P]) -> None:
-        """Write the n best predictions for the next source."""
+        """Write the n best predictions for the next source, with the attributions of the best on request."""
+        best, settings = n_best[0], self.settings
+        if settings.attribution and (best.pieces or source):
+            attribution = self.predictor.attribute(best, method=settings.attribution, contrast=settings.contrast)
+            n_best = [replace(best, attribution=attribution), *n_best[1:]]
+            self.has_contrast |= bool(attribution.contrast)
         text = self.text(source, n_best)
         self.count += 1  # Python handles no signal between this and the end of the call below
         self.out.write(text)
+        if self.plot is not None and n_best[0].attribution is not None:
+            file = self.plot / f"attribution-{self.count:04d}.{settings.figures}"
+            with plots.optional_figure(file):
+                n_best[0].attribution.by_word().plot(file)
 
     @abstractmethod
     def text(self, source: str, n_best: Sequence[P]) -> str:
@@ -158,7 +177,7 @@ class TranslationWriter(Writer[Translation]):
         best = n_best[0]
         if self.links is not None:
             self.links.write(format_pharaoh(best.alignment or set()) + "\n")
-        if self.plot is not None:
+        if self.plot is not None and self.predictor.attends:
             file = self.plot / f"alignment-{self.count:04d}.{self.settings.figures}"
             with plots.optional_figure(file):
                 best.plot(file, end=self.settings.end, greyscale=self.greyscale)

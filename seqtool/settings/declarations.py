@@ -134,6 +134,7 @@ Probability = Annotated[float, Setting(above=0, at_most=1)]
 Length = Annotated[int, between(1, 10_000)]
 Words = choice("spaces", "marks", "characters")
 Figures = choice("png", "svg", "pdf")
+METHOD = choice("gradient", "integrated", "occlusion", "attention")  # of attribution
 
 
 @dataclass
@@ -363,6 +364,8 @@ class Output:
     figures: Annotated[str, Figures]
     weights: Annotated[bool, ATTENTION]
     likeliest: Annotated[int, at_least(0)]
+    attribution: Annotated[str | None, METHOD]
+    contrast: Text | None
     end: bool
 
 

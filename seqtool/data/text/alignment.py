@@ -43,12 +43,15 @@ def piece_words(pieces: Sequence[str], words: Sequence[str]) -> list[int]:
     return indices
 
 
-def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[int], shape: tuple[int, int]) -> Matrix:
+def word_attention(
+    attention: Matrix, source: Sequence[int], target: Sequence[int], shape: tuple[int, int], *, mean: bool = True
+) -> Matrix:
     """Attention between words: attention between pieces, summed over source pieces and averaged over target pieces.
 
     attention: target pieces × source pieces, without the row and the column of EOS.
     source, target: the index of the word of each piece (`piece_words`).
     shape: the number of target words and the number of source words.
+    mean: false sums over target pieces too.
 
     Rows sum to at most 1, since the attention to EOS is not redistributed. A word in which no piece begins has zeros.
     Raises ValueError if the shape of `attention` is not target × source pieces.
@@ -60,7 +63,7 @@ def word_attention(attention: Matrix, source: Sequence[int], target: Sequence[in
         np.equal.outer(np.arange(count), pieces).astype(np.float64)
         for count, pieces in zip(shape, (target, source), strict=True)
     )
-    counts = np.maximum(target_membership.sum(axis=1, keepdims=True), 1)
+    counts = np.maximum(target_membership.sum(axis=1, keepdims=True), 1) if mean else 1
     result: Matrix = (target_membership / counts) @ attention @ source_membership.T
     return result
 
