@@ -7,9 +7,11 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -20,7 +22,7 @@ from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
 from seqtool.errors import InputError, counted, place, printable
 from seqtool.metrics.scores import SCORES, score
-from seqtool.runtime.files import check_directory
+from seqtool.runtime.files import check_directory, check_outputs, read_lines, write_whole
 from seqtool.runtime.tables import table
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, leaves, typed
@@ -33,11 +35,13 @@ from seqtool.view import plots
 
 log = logging.getLogger("seqtool")
 
+EXAMPLE = ("text", "pair", "image", "input", "units")
 EXAMPLES: dict[str, Sequence[set[str]]] = {  # the settings that give an example of each task
-    "translation": ({"text"}, {"pair"}),
+    "translation": ({"text"}, {"pair"}, {"input", "units"}),
     "captioning": ({"image"}, {"image", "text"}),
-    "language_modelling": ({"text"},),
+    "language_modelling": ({"text"}, {"input", "units"}),
 }
+COLOURED, COLOURED_PAIRS = 5000, 50  # the characters, or the pairs, that are shown in the colours of a unit
 
 
 def inspect(config: DictConfig) -> None:
@@ -48,16 +52,17 @@ def inspect(config: DictConfig) -> None:
     settings = typed(declarations.Inspect, config)
     paths = [settings.checkpoint] if isinstance(settings.checkpoint, str) else settings.checkpoint or []
     keys = [override.partition("=")[0] for override in HydraConfig.get().overrides.task]
-    has_one_path, is_drawn = len(paths) == 1, bool(paths and settings.plot)
+    has_example = any(getattr(settings, name) is not None for name in EXAMPLE)
+    has_one_path, is_drawn = len(paths) == 1, bool(paths and settings.plot and not has_example)
     is_repeated = len(set(keys)) < len(keys)
     if not (has_one_path or is_drawn) or not all(paths) or settings.plot == "" or is_repeated:
         raise InputError("inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.")
     path = Path(paths[0])
     entries = sorted(path.iterdir()) if path.is_dir() else []
-    if (settings.text, settings.pair, settings.image) != (None, None, None):
+    if has_example:
         look_inside(settings, path)
     elif settings.output is not None:
-        raise InputError("output= needs what the model is to read: text=, pair= or image=.")
+        raise InputError("output= needs what the model is to read: text=, pair=, image=, or input= and units=.")
     elif settings.plot is not None:
         draw(paths, Path(settings.plot), f".{settings.figures}")
     elif runs := _trained_runs(entries):
@@ -73,25 +78,68 @@ def inspect(config: DictConfig) -> None:
 
 
 def look_inside(settings: declarations.Inspect, path: Path) -> None:
-    """Print the names, axes and shapes of the arrays that a model computes for one example, and write the arrays."""
+    """Print the names, axes and shapes of the arrays that a model computes for one example, and write and draw them; or
+    find a unit.
+    """
     opened = checkpoint.find(path, trust=modules(settings.trust))
-    given = {name for name in ("text", "pair", "image") if getattr(settings, name) is not None}
+    given = {name for name in EXAMPLE if getattr(settings, name) is not None}
     possible = EXAMPLES[opened.model_task]
     if given not in possible:
         choices = " or ".join(" and ".join(f"{name}=" for name in sorted(names)) for names in possible)
         raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}.")
-    pair = [] if settings.pair is None else [part.strip() for part in settings.pair.split("|||")]
-    if settings.pair is not None and len(pair) != 2:
-        raise InputError(f"pair= must be a sentence and its translation separated by |||, not '{settings.pair}'.")
-    if settings.output is not None and not settings.output.endswith(".npz"):
-        raise InputError(f"output={settings.output} must be the name of an .npz file.")
+    pair = [] if settings.pair is None else split_pair(settings.pair, "pair=")
+    kind = "an .npz" if settings.units is None else "a .json"
+    if settings.output is not None and not settings.output.endswith(kind.split()[1]):
+        raise InputError(f"output={settings.output} must be the name of {kind} file.")
+    if settings.plot is not None:
+        check_directory(Path(settings.plot), "plot")
     predictor: Any = tasks.task_of_checkpoint(opened).load([opened])
+    if settings.units is not None and settings.input is not None:
+        tell_unit(settings, predictor, Path(settings.input), settings.units, opened.model_task == "translation")
+        return
     trace = predictor.trace(*filter(None, (settings.image, *pair, settings.text)))
     rows = [[name, " × ".join(trace.axes[name]), " × ".join(map(str, trace[name].shape))] for name in trace]
     print("\n".join(table(["array", "axes", "shape"], rows)))
     if settings.output is not None:
         trace.save(settings.output)
         print(f"Arrays: {settings.output}")
+    if settings.plot is not None:
+        if not (figures := trace.plot(settings.plot, settings.figures)):
+            raise InputError(f"{path} has no recurrent cells, so there is nothing to draw: leave plot= out.")
+        print(f"Figures: {', '.join(map(str, figures))}")
+
+
+def split_pair(pair: str, title: str) -> list[str]:
+    """A sentence and its translation. `title` says in messages where they are from."""
+    parts = [part.strip() for part in pair.split("|||")]
+    if len(parts) != 2:
+        raise InputError(f"{title} must be a sentence and its translation separated by |||, not '{pair.strip()}'.")
+    return parts
+
+
+def tell_unit(settings: declarations.Inspect, predictor: Any, file: Path, rule: str, has_pairs: bool) -> None:
+    """Print which unit tells a property of the text in a file best, and write a page with the beginning of the text,
+    coloured by tanh of this unit.
+    """
+    check_outputs({"output": settings.output}, [(f"input={file}", str(file))])
+    lines = list(read_lines(file, with_ends=True))
+    if has_pairs:
+        examples = [split_pair(line, f"{file}, line {number:,},") for number, line in enumerate(lines, 1)]
+        unit = predictor.find_unit(*map(list, zip(*examples, strict=True)), rule)
+    else:
+        examples = [["".join(lines)[:COLOURED]]]
+        unit = predictor.find_unit("".join(lines), rule)
+    print(unit)
+    if settings.output is not None:
+        write_whole(Path(settings.output), (json.dumps(asdict(unit), indent=1) + "\n").encode())
+    if settings.plot is not None:
+        tensor, _, i = unit.name.removesuffix("]").partition("[")
+        traces = [predictor.trace(*example) for example in examples[:COLOURED_PAIRS]]
+        pieces = [piece for trace in traces for piece in [*trace.labels["target"][1:], "\n"]]
+        values = [float(value) for trace in traces for value in [*np.tanh(trace[tensor][1:, int(i)]), 0]]
+        page = Path(settings.plot, f"{rule}.html")
+        plots.coloured_text(pieces, values, page, title=f"{unit.name}: {rule}")
+        print(f"Page: {page}")
 
 
 def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:

@@ -467,6 +467,8 @@ class Inspect:
     text: Text | None
     pair: Text | None
     image: File | None
+    units: Text | None
+    input: File | None
     output: NewFile | None
 
 
