@@ -6,28 +6,32 @@
 The text is that of the top-level modules of Python's standard library that are plain ASCII, in the order of the SHA-256
 of their names: the first 3.6 million characters are for training, the next 0.1 million for validation, and 0.2 million
 for the search of units. They depend on the version of Python, so their own SHA-256 is printed. The record has the
-figures of all properties (`seqtool.predict.units.Unit`), whether or not a unit tells them well.
+figures of all properties (`seqtool.predict.units.Unit`), whether or not a unit tells them well. A property decides the
+tokens at which its value falls: closing brackets and quotation marks, and the ends of comments and of lines.
 """
 
 import argparse
 import hashlib
 import json
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import seqtool
+from seqtool.data.text.properties import RULES, Rule
 from seqtool.predict.generator import Generator
 
-PROPERTIES = ("comment", "string", "quotes", "depth", "column")
 SIZES = {"train": 3_600_000, "valid": 100_000, "units": 200_000}  # characters
 TRAINING = {
     "model.embedding": 64,
@@ -49,7 +53,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=7, help="epochs of training")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--random-units", type=int, default=100, help="random units that are held beside each unit")
-    parser.add_argument("--output", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--properties", nargs="+", choices=PROPERTIES, default=[*PROPERTIES], help="those to measure")
+    parser.add_argument("--output", type=Path, help="a JSON file, whose figures of other properties are kept")
     arguments = parser.parse_args()
     texts, modules = divide(standard_library())
     sha256 = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in texts.items()}
@@ -73,10 +78,15 @@ def main() -> None:
         "bits_per_character": progress["best"]["bits"],
         "units": {},
     }
-    for name in PROPERTIES:
+    if arguments.output and arguments.output.exists():
+        record["units"] = json.loads(arguments.output.read_text(encoding="utf-8"))["units"]
+    for name in arguments.properties:
         start = time.perf_counter()
-        decides = line_ends if name == "column" else None
-        unit = generator.find_unit(texts["units"], name, decides=decides, random_units=arguments.random_units)
+        rule = PROPERTIES[name]
+        unit = generator.find_unit(
+            texts["units"], rule, decides=partial(falls, rule), random_units=arguments.random_units
+        )
+        unit = replace(unit, property=name)
         print(f"\n{unit}\n({time.perf_counter() - start:.0f} seconds)", flush=True)
         record["units"][name] = asdict(unit)
     if arguments.output:
@@ -116,10 +126,22 @@ def train(run: Path, texts: dict[str, str], *, hidden: int, epochs: int, threads
     subprocess.run([*command, *(f"{key}={value}" for key, value in settings.items())], check=True)
 
 
-def line_ends(pieces: Sequence[str]) -> list[bool]:
-    """Whether each piece ends a line: what the column decides."""
-    return [piece == "\n" for piece in pieces]
+def docstring(pieces: Sequence[str]) -> list[bool]:
+    """Whether each character is inside triple quotation marks, up to the first of those that close."""
+    result = [False] * len(pieces)
+    for match in re.finditer(r'("{3}|\'{3})(?:\\.|[^\\])*?(?=\1)', "".join(pieces), re.DOTALL):
+        result[match.start() : match.end()] = [True] * len(match[0])
+    return result
 
+
+def falls(rule: Rule, pieces: Sequence[str]) -> list[bool]:
+    """Whether the value of a property is smaller after each piece than before it."""
+    values = list(rule(pieces))
+    return [value < before for before, value in pairwise([values[0], *values])]
+
+
+PROPERTIES: dict[str, Rule] = {name: RULES[name] for name in ("depth", "string", "comment", "column")}
+PROPERTIES["docstring"] = docstring
 
 if __name__ == "__main__":
     main()

@@ -264,7 +264,7 @@ def search(signals: Sequence[Tensor], truths: Tensor) -> tuple[int, dict[str, An
     first, second = halves(truths)
     shifted = torch.stack([second.roll(len(second) * k // (SHIFTS + 1)) for k in range(SHIFTS + 1)])
     on_first, on_second = [], []
-    for rows in (rows for columns in signals for rows in columns.T.split(UNITS_AT_ONCE)):
+    for rows in (rows for columns in signals for rows in torch.split(columns.T, UNITS_AT_ONCE)):
         ranks_of_first, ranks_of_second = map(midranks, halves(rows.contiguous()))
         on_first.append(auc(ranks_of_first, first[None])[:, 0])
         on_second.append(auc(ranks_of_second, shifted))
@@ -311,7 +311,7 @@ def ablate(
         raise InputError(f"The property decides {share} token in the second half: give another text or random_units=0.")
     nats, others = part.nats(), [other for other in means if other != unit]
     order = torch.randperm(len(others), generator=torch.Generator().manual_seed(0))[:random_units].tolist()
-    rises = [part.nats(*held, means[held]) - nats for held in (unit, *(others[k] for k in order))]
+    rises = [part.nats(cell, i, means[cell, i]) - nats for cell, i in (unit, *(others[k] for k in order))]
     (rise, rise_elsewhere), *random = [(float(rise[at].mean()), float(rise[elsewhere].mean())) for rise in rises]
     hurt_less = sum(a - b < rise - rise_elsewhere for a, b in random) / max(1, len(order))
     return Ablation(int(at.sum()), rise, rise_elsewhere, len(order), hurt_less)
