@@ -4,40 +4,45 @@
     python scripts/units_of_code.py --output results/units.json
 
 The text is that of the top-level modules of Python's standard library that are plain ASCII, in the order of the SHA-256
-of their names: the first 1.7 million characters are for training, the next 0.1 million for validation, and 0.2 million
+of their names: the first 3.6 million characters are for training, the next 0.1 million for validation, and 0.2 million
 for the search of units. They depend on the version of Python, so their own SHA-256 is printed. The record has the
-figures of all properties (`seqtool.predict.units.Unit`), whether or not a unit tells them well.
+figures of all properties (`seqtool.predict.units.Unit`), whether or not a unit tells them well. A property decides the
+tokens at which its value falls: closing brackets and quotation marks, and the ends of comments and of lines.
 """
 
 import argparse
 import hashlib
 import json
 import platform
+import re
 import subprocess
 import sys
 import sysconfig
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import seqtool
+from seqtool.data.text.properties import RULES, Rule
 from seqtool.predict.generator import Generator
 
-PROPERTIES = ("comment", "string", "quotes", "brackets", "column")
-SIZES = {"train": 1_700_000, "valid": 100_000, "units": 200_000}  # characters
+SIZES = {"train": 3_600_000, "valid": 100_000, "units": 200_000}  # characters
 TRAINING = {
     "model.embedding": 64,
     "model.layers": 1,
     "model.dropout": 0.0,
     "optim.lr": 0.003,
-    "schedule": "inverse_square_root",
+    "schedule": "cosine",
     "schedule.warmup": 200,
     "train.batch_size": 16,
     "train.bptt": 100,
-    "train.epochs": "null",
+    "train.minutes": "null",
 }
 
 
@@ -45,10 +50,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", default="units", help="the name of the run, which is trained unless it exists")
     parser.add_argument("--hidden", type=int, default=256, help="the size of the LSTM")
-    parser.add_argument("--minutes", type=float, default=12, help="minutes of training")
+    parser.add_argument("--epochs", type=int, default=7, help="epochs of training")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--random-units", type=int, default=100, help="random units that are held beside each unit")
-    parser.add_argument("--output", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--properties", nargs="+", choices=PROPERTIES, default=[*PROPERTIES], help="those to measure")
+    parser.add_argument("--output", type=Path, help="a JSON file, whose figures of other properties are kept")
     arguments = parser.parse_args()
     texts, modules = divide(standard_library())
     sha256 = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in texts.items()}
@@ -56,7 +62,7 @@ def main() -> None:
         print(f"{split}: {len(text):,} characters, SHA-256 {sha256[split]}")
     run = Path("runs") / arguments.run
     if not run.exists():
-        train(run, texts, hidden=arguments.hidden, minutes=arguments.minutes, threads=arguments.threads)
+        train(run, texts, hidden=arguments.hidden, epochs=arguments.epochs, threads=arguments.threads)
     generator = seqtool.load(run, device="cpu", threads=arguments.threads)
     assert isinstance(generator, Generator)
     progress = generator.checkpoints[0].progress
@@ -67,17 +73,22 @@ def main() -> None:
         "modules": modules,
         "characters": SIZES,
         "sha256": sha256,
-        "training": TRAINING | {"model.hidden": arguments.hidden, "threads": arguments.threads},
+        "training": TRAINING | {"model.hidden": arguments.hidden, "train.epochs": arguments.epochs},
         "seconds": progress["seconds"],
         "bits_per_character": progress["best"]["bits"],
         "units": {},
     }
-    for name in PROPERTIES:
+    if arguments.output and arguments.output.exists():
+        record["units"] = json.loads(arguments.output.read_text(encoding="utf-8"))["units"]
+    for name in arguments.properties:
         start = time.perf_counter()
-        decides = line_ends if name == "column" else None
-        unit = generator.find_unit(texts["units"], name, decides=decides, random_units=arguments.random_units)
+        rule = PROPERTIES[name]
+        unit = generator.find_unit(
+            texts["units"], rule, decides=partial(falls, rule), random_units=arguments.random_units
+        )
+        unit = replace(unit, property=name)
         print(f"\n{unit}\n({time.perf_counter() - start:.0f} seconds)", flush=True)
-        record["units"][name] = unit.record()
+        record["units"][name] = asdict(unit)
     if arguments.output:
         arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
@@ -103,22 +114,34 @@ def divide(modules: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     return texts, names
 
 
-def train(run: Path, texts: dict[str, str], *, hidden: int, minutes: float, threads: int) -> None:
+def train(run: Path, texts: dict[str, str], *, hidden: int, epochs: int, threads: int) -> None:
     """Train a model into a new run."""
     directory = Path("data") / run.name
     directory.mkdir(parents=True, exist_ok=True)
     for split, text in texts.items():
         (directory / f"{split}.txt").write_text(text, encoding="utf-8")
     settings = TRAINING | {"data.train": directory / "train.txt", "data.valid": directory / "valid.txt"}
-    settings |= {"model.hidden": hidden, "train.minutes": minutes, "threads": threads, "device": "cpu", "run": run.name}
+    settings |= {"model.hidden": hidden, "train.epochs": epochs, "threads": threads, "device": "cpu", "run": run.name}
     command = [sys.executable, "-m", "seqtool", "train", "data=text", "model=language_model"]
     subprocess.run([*command, *(f"{key}={value}" for key, value in settings.items())], check=True)
 
 
-def line_ends(pieces: Sequence[str]) -> list[bool]:
-    """Whether each piece ends a line: what the column decides."""
-    return [piece == "\n" for piece in pieces]
+def docstring(pieces: Sequence[str]) -> list[bool]:
+    """Whether each character is inside triple quotation marks, up to the first of those that close."""
+    result = [False] * len(pieces)
+    for match in re.finditer(r'("{3}|\'{3})(?:\\.|[^\\])*?(?=\1)', "".join(pieces), re.DOTALL):
+        result[match.start() : match.end()] = [True] * len(match[0])
+    return result
 
+
+def falls(rule: Rule, pieces: Sequence[str]) -> list[bool]:
+    """Whether the value of a property is smaller after each piece than before it."""
+    values = list(rule(pieces))
+    return [value < before for before, value in pairwise([values[0], *values])]
+
+
+PROPERTIES: dict[str, Rule] = {name: RULES[name] for name in ("depth", "string", "comment", "column")}
+PROPERTIES["docstring"] = docstring
 
 if __name__ == "__main__":
     main()

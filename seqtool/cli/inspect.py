@@ -7,40 +7,29 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seqtool import tasks
+from seqtool.cli.looking_inside import is_asked, look_inside
 from seqtool.data.cache import Cache, is_cache
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
 from seqtool.errors import InputError, counted, place, printable
-from seqtool.evaluation.captions import data_url
 from seqtool.metrics.scores import SCORES, score
-from seqtool.predict.attribution import METHODS
 from seqtool.runtime.files import check_directory
 from seqtool.runtime.tables import table
-from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, leaves, typed
-from seqtool.settings.classes import modules
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
 from seqtool.training.runs import check_exists
 from seqtool.training.validation import format_scores
-from seqtool.view import plots, report
+from seqtool.view import plots
 
 log = logging.getLogger("seqtool")
-
-EXAMPLES: dict[str, Sequence[set[str]]] = {  # the settings that give an example of each task
-    "translation": ({"text"}, {"pair"}),
-    "captioning": ({"image"}, {"image", "text"}),
-    "language_modelling": ({"text"},),
-}
 
 
 def inspect(config: DictConfig) -> None:
@@ -51,16 +40,16 @@ def inspect(config: DictConfig) -> None:
     settings = typed(declarations.Inspect, config)
     paths = [settings.checkpoint] if isinstance(settings.checkpoint, str) else settings.checkpoint or []
     keys = [override.partition("=")[0] for override in HydraConfig.get().overrides.task]
-    has_one_path, is_drawn = len(paths) == 1, bool(paths and settings.plot)
+    has_one_path, is_drawn = len(paths) == 1, bool(paths and settings.plot and not is_asked(settings))
     is_repeated = len(set(keys)) < len(keys)
     if not (has_one_path or is_drawn) or not all(paths) or settings.plot == "" or is_repeated:
         raise InputError("inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.")
     path = Path(paths[0])
     entries = sorted(path.iterdir()) if path.is_dir() else []
-    if (settings.text, settings.pair, settings.image) != (None, None, None):
+    if is_asked(settings):
         look_inside(settings, path)
     elif settings.output is not None:
-        raise InputError("output= needs what the model is to read: text=, pair= or image=.")
+        raise InputError("output= needs what the model is to read: text=, pair= or image=, or units= with input=.")
     elif settings.plot is not None:
         draw(paths, Path(settings.plot), f".{settings.figures}")
     elif runs := _trained_runs(entries):
@@ -73,39 +62,6 @@ def inspect(config: DictConfig) -> None:
     else:
         lines = facts(checkpoint.find(path))
         print("\n".join(f"{name:<13}{printable(text)}" for name, text in lines.items()))
-
-
-def look_inside(settings: declarations.Inspect, path: Path) -> None:
-    """Print the names, axes and shapes of the arrays that a model computes for one example, and write the arrays, or a
-    page that shows them and what each token depends on.
-    """
-    opened = checkpoint.find(path, trust=modules(settings.trust))
-    given = {name for name in ("text", "pair", "image") if getattr(settings, name) is not None}
-    possible = EXAMPLES.get(opened.model_task, [*chain(*EXAMPLES.values())])  # a user's task may read any of them
-    if given not in possible:
-        choices = " or ".join(" and ".join(f"{name}=" for name in sorted(names)) for names in possible)
-        raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}.")
-    pair = [] if settings.pair is None else [part.strip() for part in settings.pair.split("|||")]
-    if settings.pair is not None and len(pair) != 2:
-        raise InputError(f"pair= must be a sentence and its translation separated by |||, not '{settings.pair}'.")
-    output = None if settings.output is None else Path(settings.output)
-    if output is not None and output.suffix not in (".npz", ".html"):
-        raise InputError(f"output={output} must be the name of an .npz file, or of an .html file for a page.")
-    predictor: Any = tasks.task_of_checkpoint(opened).load([opened])
-    example = list(filter(None, (settings.image, *pair, settings.text)))
-    trace = predictor.trace(*example)
-    rows = [[name, " × ".join(trace.axes[name]), " × ".join(map(str, trace[name].shape))] for name in trace]
-    print("\n".join(table(["array", "axes", "shape"], rows)))
-    if output is not None and output.suffix == ".npz":
-        trace.save(output)
-        print(f"Arrays: {output}")
-    elif output is not None:
-        methods = [name for name in METHODS if name != "attention" or predictor.attends]
-        attributions = [predictor.attribute(*example, method=method) for method in methods]
-        records, pixels = [attribution.record() for attribution in attributions], attributions[0].pixels
-        sections = report.inside(trace.record(), records, None if pixels is None else data_url(pixels))
-        report.write(output, report.page(f"Inside {predictor.name}", " ||| ".join(example), sections))
-        print(f"Page: {output}")
 
 
 def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:

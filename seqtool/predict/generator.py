@@ -240,7 +240,7 @@ class Generator(Predictor):
         """
         (encoded,) = encode(check_texts([text], caller="find_unit takes", item="text"), self.target_vocabulary)
         with self.on_device(), torch.inference_mode():
-            reading = Reading.of_text(self.plain_model, encoded)
+            reading = Reading.of(self.plain_model, None, [encoded])
             return find_unit(reading, rule, decides=decides, random_units=random_units)
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:

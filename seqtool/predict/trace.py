@@ -15,10 +15,11 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.tokens import BOS
 from seqtool.models.tracing import trace
 from seqtool.runtime.files import write_whole
+from seqtool.view import plots
 
 BEGIN = "<begin>"  # how BOS is shown
-SHOWN_UNITS = 32  # units of a cell in the record for pages
-SATURATED = 0.1, 0.9  # a gate below or above is saturated (Karpathy, Johnson and Li 2016, section 4.2)
+UNITS = 32  # of a cell that are drawn: those that vary most
+SATURATED = 0.1, 0.9  # a gate below or above is saturated (Karpathy, Johnson and Li 2016, Figure 3)
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,15 @@ class Trace(Mapping[str, NDArray[np.float32]]):
     def __len__(self) -> int:
         return len(self.arrays)
 
+    def gate_rates(self, name: str) -> NDArray[np.floating] | None:
+        """How far a gate is open at each of T steps, 3×T: its mean over all its units, and the shares of units that are
+        closed and open (`SATURATED`). None for an array that is no gate; a gate lies between 0 and 1.
+        """
+        gate = self[name]
+        if name.endswith((".h", ".c")) or gate.min() < 0 or gate.max() > 1:
+            return None
+        return np.stack([gate.mean(1), (gate < SATURATED[0]).mean(1), (gate > SATURATED[1]).mean(1)])
+
     def record(self) -> dict[str, Any]:
         """The record for pages: the labels, the grid, and the name, the axes and the values of each array but logits.
 
@@ -78,10 +88,9 @@ class Trace(Mapping[str, NDArray[np.float32]]):
             if self.axes[name][-1] == "symbol":
                 continue
             if self.axes[name][-1] == "unit":
-                if values.min() >= 0 and values.max() <= 1:
-                    rates = values, values < SATURATED[0], values > SATURATED[1]
-                    record["gate"] = [rate.mean(1).round(3).tolist() for rate in rates]
-                units = np.sort(np.argsort(-values.std(0), kind="stable")[:SHOWN_UNITS])
+                if (rates := self.gate_rates(name)) is not None:
+                    record["gate"] = rates.round(3).tolist()
+                units = varying_units(values)
                 record["units"], values = units.tolist(), values[:, units]
             records.append({**record, "values": values.round(3).tolist()})
         return {"labels": self.labels, "grid": self.grid, "arrays": records}
@@ -96,3 +105,33 @@ class Trace(Mapping[str, NDArray[np.float32]]):
         content = BytesIO()
         np.savez_compressed(content, allow_pickle=False, about=np.array(about), **self.arrays)
         write_whole(Path(path), content.getvalue())
+
+    def plot(self, folder: str | Path, figures: str = "png") -> list[Path]:
+        """Draw each recurrent cell, by tokens, into two figures in a folder, and return their files.
+
+        CELL.c.png: tanh c, or h if there is no c, of the units that vary most, with their numbers
+        CELL.gates.png: the `gate_rates`
+        """
+        files: list[Path] = []
+        for cell in dict.fromkeys(name.rpartition(".")[0] for name in self if self.axes[name][-1] == "unit"):
+            names = [name for name in self if name.rpartition(".")[0] == cell]
+            state = f"{cell}.c" if f"{cell}.c" in names else names[0]
+            values, axis = np.tanh(self[state]) if state.endswith(".c") else self[state], self.axes[state][0]
+            units = varying_units(values)
+            side = f"unit ({len(units)} of {values.shape[1]}, which vary most)"
+            drawings = [(state, values[:, units].T, list(map(str, units)), side, plots.signed(values))]
+            gates = {name: rates for name in names if (rates := self.gate_rates(name)) is not None}
+            if gates:
+                rows = [name.rpartition(".")[2] + kind for name in gates for kind in (": mean", " < 0.1", " > 0.9")]
+                drawings.append((f"{cell}.gates", np.vstack([*gates.values()]), rows, "gate", plots.SHARES))
+            for name, values, rows, side, look in drawings:
+                files.append(Path(folder) / f"{name}.{figures}")
+                sides, bar = {"xlabel": axis, "ylabel": side}, {"label": f"{'tanh ' * name.endswith('.c')}{name}"}
+                tokens = [label.replace("\n", "↵") for label in self.labels[axis]]
+                plots.heat_map(values, tokens, rows, files[-1], sides=sides, look=look, bar=bar)
+        return files
+
+
+def varying_units(values: NDArray[np.floating]) -> NDArray[np.intp]:
+    """The numbers of the `UNITS` units, of values T×units, that vary most."""
+    return np.sort(np.argsort(-values.std(0), kind="stable")[:UNITS])

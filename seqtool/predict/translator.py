@@ -312,7 +312,7 @@ class Translator(Predictor):
         encoded_sources, encoded_targets = self._encode_pairs(sources, targets, caller="find_unit takes")
         source = encoded_sentences([encoded.ids for encoded in encoded_sources]).batch(range(len(encoded_sources)))
         with self.on_device(), torch.inference_mode():
-            reading = Reading.of_sentences(self.plain_model, source, encoded_targets)
+            reading = Reading.of(self.plain_model, source, encoded_targets)
             return find_unit(reading, rule, decides=decides, random_units=random_units)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:

@@ -9,16 +9,14 @@ AUC is furthest from 1/2 on the first half of the text is tested on the second h
 is the probability that the unit is higher at a random token with the property than at one without it. Numbers, such as
 the column, are turned into the property of being above their median in the first half.
 
-A text is read as parallel streams, because steps of long sequences are slow. Each stream starts from the first state of
-the model, which knows nothing of the text before it, so its first `WARM_UP` tokens are left out of all figures.
+A text is read as parallel streams, because steps of long sequences are slow. Each stream starts like a text of its own,
+so its first `WARM_UP` tokens, which know too little of the text before them, are left out of all figures.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +30,6 @@ from seqtool.data.text.properties import Rule, values_of
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.cells import Cell, State, cells_of
-from seqtool.models.tokens import BOS
 from seqtool.predict.predictor import EncodedText
 
 STREAMS, STREAM_TOKENS = 128, 1000  # the greatest number of streams, and the least length of each if there are several
@@ -104,16 +101,12 @@ class Unit:
             f"The last token alone gives {self.symbol_auc:.3f}.",
         ]
         if (held := self.ablation) is not None:
-            lines.append(
+            lines += [
                 f"Held at its mean, it raises the loss by {held.rise:.3f} nats at the {held.tokens:,} tokens that the "
                 f"property decides and by {held.elsewhere:.3f} elsewhere, a greater difference than of "
                 f"{held.hurt_less:.0%} of {held.units:,} random units."
-            )
+            ]
         return "\n".join(lines)
-
-    def record(self) -> dict[str, Any]:
-        """The record for JSON."""
-        return asdict(self)
 
 
 class Reading(NamedTuple):
@@ -134,39 +127,30 @@ class Reading(NamedTuple):
     pieces: Sequence[Sequence[str]]
 
     @classmethod
-    def of_text(cls, model: Any, text: EncodedText) -> "Reading":
-        """Cut a text into streams of equal length, for a language model. The few tokens that remain are left out."""
-        count = min(STREAMS, max(1, len(text.ids) // STREAM_TOKENS))
-        steps = torch.arange(len(text.ids) // count + 1)
-        positions = torch.arange(count)[:, None] * steps[-1] + steps
-        tokens = torch.tensor([BOS, *text.ids])[positions].to(model.target_embedding.weight.device)
-        numbers = torch.where(steps < WARM_UP, -1, positions - 1)  # BOS precedes token 0
-        memory, state = model.encode(None)
-        return cls(model, memory, select(state, tokens.new_zeros(count)), tokens, numbers, [text.pieces])
-
-    @classmethod
-    def of_sentences(cls, model: Any, source: Any, sentences: Sequence[EncodedText]) -> "Reading":
-        """Put each sentence, the translation of a row of `source`, into a row of its own."""
-        device = model.target_embedding.weight.device
-        tokens, lengths = make_target([text.ids for text in sentences]), torch.tensor([len(t.ids) for t in sentences])
+    def of(cls, model: Any, source: Any, texts: Sequence[EncodedText]) -> "Reading":
+        """Put each sentence, the translation of a row of `source`, into a row of its own. For a language model, whose
+        source is None, cut the only text into streams of equal length; the few tokens that remain are left out.
+        """
+        rows, warm_up, device = [text.ids for text in texts], 0, model.target_embedding.weight.device
+        memory, state = model.encode(None if source is None else source.to(device))
+        if source is None:
+            (ids,), warm_up = rows, WARM_UP
+            length = len(ids) // min(STREAMS, len(ids) // STREAM_TOKENS or 1) or 1
+            rows = [ids[start : start + length] for start in range(0, len(ids) - length + 1, length)]
+            state = select(state, torch.zeros(len(rows), dtype=torch.int64, device=device))
+        tokens, lengths = make_target(rows), torch.tensor([len(row) for row in rows])
         steps = torch.arange(tokens.shape[1]) - 1  # BOS is the first token
-        is_piece = (steps >= 0) & (steps < lengths[:, None])
-        numbers = torch.where(is_piece, (lengths.cumsum(0) - lengths)[:, None] + steps, -1)
-        pieces = [text.pieces for text in sentences]
-        memory, state = model.encode(source.to(device))
-        return cls(model, memory, state, tokens.to(device), numbers, pieces)
+        is_counted = (steps >= warm_up) & (steps < lengths[:, None])
+        numbers = torch.where(is_counted, (lengths.cumsum(0) - lengths)[:, None] + steps, -1)
+        return cls(model, memory, state, tokens.to(device), numbers.to(device), [text.pieces for text in texts])
 
-    def second_half(self, steps: int) -> "Reading":
-        """The first steps of the second half of the rows, or of the only row."""
-        rows = torch.arange(len(self.tokens) // 2, len(self.tokens))
-        memory, state, tokens = select((self.memory, self.state, self.tokens), rows.to(self.tokens.device))
-        numbers = self.numbers[rows, : steps + 1]
-        return Reading(self.model, memory, state, tokens[:, : steps + 1], numbers, self.pieces)
-
-    @property
-    def counts(self) -> Tensor:
-        """Whether each token that is read counts, N×T; the last token of a row is not read."""
-        return self.numbers[:, :-1] >= 0
+    def read(self) -> Iterator[Any]:
+        """Run the model on all rows, and yield what it returns for each token but the last."""
+        state = self.state
+        for token in self.tokens.T[:-1]:
+            step = self.model.step(self.memory, state, token)
+            state = step.state
+            yield step
 
     def states(self) -> dict[str, Tensor]:
         """The state of each cell of the decoder after every token that counts, tokens × units, by names such as
@@ -177,36 +161,27 @@ class Reading(NamedTuple):
         def keep(name: str, cell: Cell, _: Any, state: State) -> None:
             latest.update((f"{name}.{letter}", tensor) for letter, tensor in zip(cell.letters, state, strict=False))
 
-        steps, state = defaultdict(list), self.state
         with ExitStack() as hooks:
             for name, cell in cells_of(self.model).items():
                 hooks.enter_context(cell.register_forward_hook(partial(keep, name)))
-            for token in self.tokens.T[:-1]:
-                state = self.model.step(self.memory, state, token).state
-                for name, tensor in latest.items():
-                    steps[name].append(tensor)
-        counts = self.counts.to(self.tokens.device)
-        return {name: torch.stack(steps.pop(name), 1)[counts].float().cpu() for name in list(steps)}
+            steps = [dict(latest) for _ in self.read()]
+        counts = self.numbers[:, :-1] >= 0
+        return {name: torch.stack([step.pop(name) for step in steps], 1)[counts].float().cpu() for name in latest}
 
-    def nats(self) -> Tensor:
-        """−log p of every token but the first of each row, N×T."""
-        nats, state = [], self.state
-        for token, next_token in pairwise(self.tokens.T):
-            step = self.model.step(self.memory, state, token)
-            nats.append(F.cross_entropy(step.logits.float(), next_token, reduction="none"))
-            state = step.state
-        return torch.stack(nats, 1).double().cpu()
+    def nats(self, cell: str | None = None, unit: int = 0, mean: float = 0.0) -> Tensor:
+        """−log p of every token but the first of each row, N×T, while a unit of the h of a cell, if this is given, is
+        held at its mean.
+        """
 
-    def nats_without(self, cell: str, unit: int, mean: float) -> Tensor:
-        """The same while a unit of a cell's h is held at its mean."""
+        index = torch.tensor([unit], device=self.tokens.device)
 
         def hold(_: Cell, __: Any, state: State) -> State:
-            h = state[0].clone()
-            h[:, unit] = mean
-            return (h, *state[1:])
+            return (state[0].index_fill(1, index, mean), *state[1:])
 
-        with cells_of(self.model)[cell].register_forward_hook(hold):
-            return self.nats()
+        with cells_of(self.model)[cell].register_forward_hook(hold) if cell else nullcontext():
+            steps = zip(self.read(), self.tokens.T[1:], strict=True)
+            nats = [F.cross_entropy(step.logits.float(), token, reduction="none") for step, token in steps]
+        return torch.stack(nats, 1).double().cpu()
 
 
 def find_unit(reading: Reading, rule: str | Rule, *, decides: Rule | None = None, random_units: int = 100) -> Unit:
@@ -223,42 +198,31 @@ def find_unit(reading: Reading, rule: str | Rule, *, decides: Rule | None = None
     if (length := sum(map(len, reading.pieces))) < LEAST_TOKENS:
         raise InputError(f"The text has {length:,} tokens, too few to find a unit: give at least {LEAST_TOKENS:,}.")
     name = rule if isinstance(rule, str) else getattr(rule, "__name__", "property")
-    numbers = reading.numbers[:, :-1][reading.counts]
+    is_counted = reading.numbers >= 0
+    numbers = reading.numbers[is_counted].cpu()
     truths, threshold = to_truths(values_of(rule, reading.pieces), halves(numbers)[0].numpy())
     for half, part in zip(("first", "second"), halves(truths[numbers]), strict=True):
         if part.all() or not part.any():
-            raise InputError(
-                f"The property '{name}' is {str(bool(part.all())).lower()} throughout the {half} half of the text, so "
-                "no unit can tell it: give a text in which it changes."
-            )
-    states, cells = reading.states(), cells_of(reading.model)
-    if not states:
+            value = str(bool(part.all())).lower()
+            raise InputError(f"The property '{name}' is {value} throughout the {half} half: give another text.")
+    if not (states := reading.states()):
         raise InputError("The decoder has no recurrent cells, so there is no unit to find.")
-    best = search(list(states.values()), truths[numbers])
+    number, best = search(list(states.values()), truths[numbers])
     units = [(tensor, i) for tensor, columns in states.items() for i in range(columns.shape[1])]
-    tensor, i = units[best.number]
-    ablation = None
-    if random_units:
-        if decides is None:
-            decided = truths != truths.roll(1)
-        else:
-            decided = torch.from_numpy(values_of(decides, reading.pieces)).bool()
-        h = {cell: states.get(f"{cell}.{module.letters[0]}") for cell, module in cells.items()}
-        means = {cell: columns.mean(0).tolist() for cell, columns in h.items() if columns is not None}
-        ablation = ablate(reading, means, (tensor.rpartition(".")[0], i), decided, random_units)
+    tensor, i = units[number]
+    decided = truths != truths.roll(1) if decides is None else torch.tensor(values_of(decides, reading.pieces)).bool()
+    cell = tensor.rpartition(".")[0]
+    ablation = ablate(reading, states, (cell, i), decided, random_units) if random_units else None
     return Unit(
         property=name,
         name=f"{tensor}[{i}]",
         tokens=len(numbers),
         share=float(truths[numbers].double().mean()),
         threshold=threshold,
-        high=best.high,
         units=len(units),
-        first_auc=best.first_auc,
-        auc=best.auc,
-        p=best.p,
-        symbol_auc=symbol_auc(reading.tokens.cpu()[:, :-1][reading.counts], truths[numbers]),
+        symbol_auc=symbol_auc(reading.tokens[is_counted].cpu(), truths[numbers]),
         ablation=ablation,
+        **best,
     )
 
 
@@ -291,36 +255,27 @@ def auc(ranks: Tensor, truths: Tensor) -> Tensor:
     return (ranks @ truths.T.double() - true * (true + 1) / 2) / (true * (truths.shape[-1] - true))
 
 
-class Best(NamedTuple):
-    """The number of a signal, and figures as in `Unit`."""
-
-    number: int
-    high: bool
-    first_auc: float
-    auc: float
-    p: float
-
-
-def search(signals: Sequence[Tensor], truths: Tensor) -> Best:
-    """Find the signal that tells a property best on the first half of T tokens, and test it on the second.
+def search(signals: Sequence[Tensor], truths: Tensor) -> tuple[int, dict[str, Any]]:
+    """Find the signal that tells a property best on the first half of T tokens, and test it on the second. Return its
+    number, and figures by their names in `Unit`.
 
     signals: tensors T×U, whose columns are numbered one after another
     """
     first, second = halves(truths)
     shifted = torch.stack([second.roll(len(second) * k // (SHIFTS + 1)) for k in range(SHIFTS + 1)])
     on_first, on_second = [], []
-    for columns in signals:
-        for some in torch.split(columns, UNITS_AT_ONCE, 1):
-            ranks_of_first, ranks_of_second = map(midranks, halves(some.T.contiguous()))
-            on_first.append(auc(ranks_of_first, first[None])[:, 0])
-            on_second.append(auc(ranks_of_second, shifted))
+    for rows in (rows for columns in signals for rows in torch.split(columns.T, UNITS_AT_ONCE)):
+        ranks_of_first, ranks_of_second = map(midranks, halves(rows.contiguous()))
+        on_first.append(auc(ranks_of_first, first[None])[:, 0])
+        on_second.append(auc(ranks_of_second, shifted))
     first_aucs, aucs = torch.cat(on_first) - 0.5, torch.cat(on_second) - 0.5  # U, and U×(1 + SHIFTS)
     number = int(first_aucs.abs().argmax())
     sign = first_aucs[number].sign()
     deviations = aucs / aucs[:, 1:].std(1, keepdim=True).clamp(min=1e-9)
     reached = deviations[:, 1:].abs().amax(0) >= sign * deviations[number, 0]
     p = (1 + int(reached.sum())) / (1 + SHIFTS)
-    return Best(number, bool(sign > 0), 0.5 + float(first_aucs[number].abs()), 0.5 + float(sign * aucs[number, 0]), p)
+    turned = {"first_auc": first_aucs[number], "auc": aucs[number, 0]}
+    return number, {"high": bool(sign > 0), "p": p} | {name: 0.5 + float(sign * x) for name, x in turned.items()}
 
 
 def symbol_auc(symbols: Tensor, truths: Tensor) -> float:
@@ -334,33 +289,29 @@ def symbol_auc(symbols: Tensor, truths: Tensor) -> float:
 
 
 def ablate(
-    reading: Reading, means: Mapping[str, Sequence[float]], unit: tuple[str, int], decided: Tensor, random_units: int
+    reading: Reading, states: Mapping[str, Tensor], unit: tuple[str, int], decided: Tensor, random_units: int
 ) -> Ablation:
     """Hold a unit at its mean, and then random ones, while the second half of the rows is read again, and compare the
     losses.
 
-    means: the mean of each unit of a cell's h, by cell
+    states: those that the cells had
     unit: a cell and the number of a unit
     decided: whether the property decides each token of the text
     """
-    rows = (len(reading.tokens) + 1) // 2
-    part = reading.second_half(min(reading.counts.shape[1], WARM_UP + ABLATION_TOKENS // rows))
-    at = part.counts & (part.numbers[:, 1:] >= 0) & decided[part.numbers[:, 1:]]
-    elsewhere = part.counts & ~at
+    h = {cell: states.get(f"{cell}.{module.letters[0]}") for cell, module in cells_of(reading.model).items()}
+    means = {(cell, i): mean for cell, x in h.items() if x is not None for i, mean in enumerate(x.mean(0).tolist())}
+    rows = torch.arange(len(reading.tokens) // 2, len(reading.tokens), device=reading.tokens.device)
+    last = WARM_UP + ABLATION_TOKENS // len(rows) + 1
+    cut = reading._replace(tokens=reading.tokens[:, :last], numbers=reading.numbers[:, :last])
+    part = Reading(*select(cut, rows))
+    counts, numbers = part.numbers[:, :-1].cpu() >= 0, part.numbers[:, 1:].cpu()
+    at, elsewhere = (counts & (numbers >= 0) & (decided[numbers] == truth) for truth in (True, False))
     if not at.any() or not elsewhere.any():
-        raise InputError(
-            f"The property decides {'every' if at.any() else 'no'} token of those that are read again without the "
-            "unit, so losses cannot be compared: give a longer text, or leave the ablation out with random_units=0."
-        )
-    nats = part.nats()
-
-    def rises(cell: str, i: int) -> tuple[float, float]:
-        rise = part.nats_without(cell, i, means[cell][i]) - nats
-        return float(rise[at].mean()), float(rise[elsewhere].mean())
-
-    others = [(cell, i) for cell, values in means.items() for i in range(len(values)) if (cell, i) != unit]
+        share = "every" if at.any() else "no"
+        raise InputError(f"The property decides {share} token in the second half: give another text or random_units=0.")
+    nats, others = part.nats(), [other for other in means if other != unit]
     order = torch.randperm(len(others), generator=torch.Generator().manual_seed(0))[:random_units].tolist()
-    rise, rise_elsewhere = rises(*unit)
-    differences = [rise_at - other for rise_at, other in (rises(*others[i]) for i in order)]
-    hurt_less = sum(difference < rise - rise_elsewhere for difference in differences) / max(1, len(order))
+    rises = [part.nats(cell, i, means[cell, i]) - nats for cell, i in (unit, *(others[k] for k in order))]
+    (rise, rise_elsewhere), *random = [(float(rise[at].mean()), float(rise[elsewhere].mean())) for rise in rises]
+    hurt_less = sum(a - b < rise - rise_elsewhere for a, b in random) / max(1, len(order))
     return Ablation(int(at.sum()), rise, rise_elsewhere, len(order), hurt_less)

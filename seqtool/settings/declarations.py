@@ -470,6 +470,8 @@ class Inspect:
     text: Text | None
     pair: Text | None
     image: File | None
+    units: Text | None
+    input: File | None
     output: NewFile | None
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
+from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from seqtool.data.text.alignment import SPACE
 from seqtool.errors import InputError, printable
 from seqtool.metrics.scores import SCORES, score
-from seqtool.runtime.files import read_json_lines, replacement_path
+from seqtool.runtime.files import read_json_lines, replacement_path, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +45,12 @@ CELL_INCHES = 0.24  # the size of a cell of a heat map; 40 × 40 words are reada
 MAX_INCHES = 60.0  # the maximum size of a heat map: with more words the cells and letters shrink
 BAR_INCHES = 0.12, 1.2, 3.0  # the width of a colour bar, and its minimum and maximum height
 PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over an image, and the size of each
+SHARES = {"cmap": "Blues", "vmin": 0, "vmax": 1}  # the colours of attention weights and shares
+TEXT_PAGE = """<!DOCTYPE html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>:root {{ color-scheme: light dark }} pre {{ white-space: pre-wrap; overflow-wrap: anywhere }}</style>
+<h1>{title}</h1><p>Blue is positive, and red is negative.</p><pre>{text}</pre></html>
+"""
 LEARNING_RATE = "learning rate"
 NORM = "‖gradient‖"
 SINGULAR = "singular values"
@@ -154,11 +162,10 @@ def alignment(
     """
     if attention.shape != (len(target), len(source)) or attention.size == 0:
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
-    colours, grid = ("gray", "0.35") if greyscale else ("Blues", "0.85")
-    look = {"cmap": colours, "vmin": 0, "vmax": 1}
+    look, grid = ({**SHARES, "cmap": "gray"}, "0.35") if greyscale else (SHARES, "0.85")
     bar = {"label": "attention weight", "ticks": [0, 0.5, 1]}
     sides = {"xlabel": "source", "ylabel": "target"}
-    return _heat_map(attention, source, target, path, sides=sides, look=look, bar=bar, grid=grid, axes=axes)
+    return heat_map(attention, source, target, path, sides=sides, look=look, bar=bar, grid=grid, axes=axes)
 
 
 def attribution(
@@ -168,14 +175,31 @@ def attribution(
 
     split: the number of tokens of the source, which come first; a line divides them from those of the text
     """
-    largest = float(np.nanmax(np.abs(values), initial=1e-12))
-    look = {"cmap": "RdBu", "vmin": -largest, "vmax": largest}
     bar = {"label": "attribution in nats"}
     sides = {"xlabel": "source, and the text before" if split else "the text before", "ylabel": "predicted"}
-    return _heat_map(values, read, predicted, path, sides=sides, look=look, bar=bar, split=split)
+    return heat_map(values, read, predicted, path, sides=sides, look=signed(values), bar=bar, split=split)
 
 
-def _heat_map(
+def signed(values: NDArray[np.floating]) -> dict[str, Any]:
+    """The colours of a heat map of positive values, which are blue, and negative ones, which are red."""
+    largest = float(np.nanmax(np.abs(values), initial=1e-12))
+    return {"cmap": "RdBu", "vmin": -largest, "vmax": largest}
+
+
+def coloured_text(pieces: Sequence[str], values: Sequence[float], path: Path, *, title: str) -> None:
+    """Write a page of HTML with a text whose pieces are coloured by values from -1, which is red, to 1, which is blue,
+    like Figure 2 of Karpathy et al. 2016. The pointer shows the values.
+    """
+    spans = []
+    for piece, value in zip(pieces, values, strict=True):
+        colour = f"rgb({'0 114 178' if value > 0 else '194 78 0'} / {abs(value) * 0.7:.3f})"  # darker hides letters
+        text = escape(piece.replace(SPACE, " "))
+        spans.append(f'<span style="background: {colour}" title="{value:.3f}">{text}</span>')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, TEXT_PAGE.format(title=escape(title), text="".join(spans)).encode())
+
+
+def heat_map(
     values: NDArray[np.floating],
     columns: Sequence[str],
     rows: Sequence[str],

@@ -1,0 +1,116 @@
+"""`seqtool inspect RUN text=…` and the like: what a model computes inside, for an example or for a file of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seqtool import tasks
+from seqtool.errors import InputError
+from seqtool.evaluation.captions import data_url
+from seqtool.predict.attribution import METHODS
+from seqtool.runtime.files import check_directory, check_outputs, read_lines, write_whole
+from seqtool.runtime.tables import table
+from seqtool.runtime.task_table import TASKS
+from seqtool.settings import declarations
+from seqtool.settings.classes import modules
+from seqtool.training import checkpoint
+from seqtool.view import plots, report
+
+SETTINGS = ("text", "pair", "image", "input", "units")
+EXAMPLES: dict[str, Sequence[set[str]]] = {  # the settings that a model of each task takes together
+    "translation": ({"text"}, {"pair"}, {"input", "units"}),
+    "captioning": ({"image"}, {"image", "text"}),
+    "language_modelling": ({"text"}, {"input", "units"}),
+}
+OUTPUTS = {"units": ".json", "example": ".npz or .html"}  # the names of files for `output`
+COLOURED, COLOURED_PAIRS = 5000, 50  # the characters, or the pairs, that are shown in the colours of a unit
+
+
+def is_asked(settings: declarations.Inspect) -> bool:
+    """Whether the settings ask to look inside a model."""
+    return any(getattr(settings, name) is not None for name in SETTINGS)
+
+
+def look_inside(settings: declarations.Inspect, path: Path) -> None:
+    """Show what a model computes for one example, or for a file of examples."""
+    opened = checkpoint.find(path, trust=modules(settings.trust))
+    given = {name for name in SETTINGS if getattr(settings, name) is not None}
+    possible = EXAMPLES.get(opened.model_task, [*chain(*EXAMPLES.values())])  # a user's task may read any of them
+    if given not in possible:
+        choices = " or ".join(" and ".join(f"{name}=" for name in sorted(names)) for names in possible)
+        raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}.")
+    pair = [] if settings.pair is None else split_pair(settings.pair, "pair=")
+    suffixes = OUTPUTS["example" if settings.input is None else "units"]
+    if settings.output is not None and Path(settings.output).suffix not in suffixes.split():
+        raise InputError(f"output={settings.output} must be a name that ends in {suffixes}.")
+    if settings.plot is not None:
+        check_directory(Path(settings.plot), "plot")
+    predictor: Any = tasks.task_of_checkpoint(opened).load([opened])
+    if settings.input is None:
+        show_example(settings, predictor, list(filter(None, (settings.image, *pair, settings.text))))
+        return
+    file = Path(settings.input)
+    check_outputs({"output": settings.output}, [(f"input={file}", str(file))])
+    lines = list(read_lines(file, with_ends=True))
+    if "source" in predictor.sides:
+        pairs = [split_pair(line, f"{file}, line {number:,},") for number, line in enumerate(lines, 1)]
+        texts = list(map(list, zip(*pairs, strict=True)))
+    else:
+        texts = [["".join(lines)]]
+    tell_unit(settings, predictor, texts)
+
+
+def split_pair(pair: str, title: str) -> list[str]:
+    """A sentence and its translation. `title` says in messages where they are from."""
+    parts = [part.strip() for part in pair.split("|||")]
+    if len(parts) != 2:
+        raise InputError(f"{title} must be a sentence and its translation separated by |||, not '{pair.strip()}'.")
+    return parts
+
+
+def show_example(settings: declarations.Inspect, predictor: Any, example: Sequence[str]) -> None:
+    """Print the names, axes and shapes of the arrays that a model computes for one example. On request, write the
+    arrays, or a page that shows them and what each token depends on, and draw them.
+    """
+    trace, output = predictor.trace(*example), settings.output
+    rows = [[name, " × ".join(trace.axes[name]), " × ".join(map(str, trace[name].shape))] for name in trace]
+    print("\n".join(table(["array", "axes", "shape"], rows)))
+    if output is not None and output.endswith(".npz"):
+        trace.save(output)
+        print(f"Arrays: {output}")
+    elif output is not None:
+        methods = [name for name in METHODS if name != "attention" or predictor.attends]
+        attributions = [predictor.attribute(*example, method=method) for method in methods]
+        records, pixels = [attribution.record() for attribution in attributions], attributions[0].pixels
+        sections = report.inside(trace.record(), records, None if pixels is None else data_url(pixels))
+        report.write(Path(output), report.page(f"Inside {predictor.name}", " ||| ".join(example), sections))
+        print(f"Page: {output}")
+    if settings.plot is not None:
+        if not (figures := trace.plot(settings.plot, settings.figures)):
+            raise InputError(f"{predictor.name} has no states or heads to draw: leave plot= out.")
+        print(f"Figures: {', '.join(map(str, figures))}")
+
+
+def tell_unit(settings: declarations.Inspect, predictor: Any, texts: Sequence[list[str]]) -> None:
+    """Print which unit tells a property of texts best, and write a page with their beginning, coloured by it.
+
+    texts: the texts of each side
+    """
+    unit = predictor.find_unit(*(texts if len(texts) > 1 else texts[0]), settings.units)
+    print(unit)
+    if settings.output is not None:
+        write_whole(Path(settings.output), (json.dumps(asdict(unit), indent=1) + "\n").encode())
+    if settings.plot is not None:
+        tensor, _, i = unit.name.removesuffix("]").partition("[")
+        examples = list(zip(*texts, strict=True))[:COLOURED_PAIRS] if len(texts) > 1 else [[texts[0][0][:COLOURED]]]
+        traces = [predictor.trace(*example) for example in examples]
+        pieces = [piece for trace in traces for piece in [*trace.labels["target"][1:], "\n"]]
+        values = [float(value) for trace in traces for value in [*np.tanh(trace[tensor][1:, int(i)]), 0]]
+        page = Path(settings.plot, f"{settings.units}.html")
+        plots.coloured_text(pieces, values, page, title=f"{unit.name}: {settings.units}")
+        print(f"Page: {page}")
