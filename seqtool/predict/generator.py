@@ -16,7 +16,7 @@ from seqtool.decoding.common import TokenPredictions, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
-from seqtool.predict.attribution import STEPS, Attribution, Contrast
+from seqtool.predict.attribution import Attribution
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode, prediction_records
 from seqtool.predict.trace import BEGIN, Trace
 from seqtool.predict.units import Reading, Unit, find_unit
@@ -223,19 +223,13 @@ class Generator(Predictor):
         with self.on_device():
             return Trace.of(self.plain_model, None, encoded.ids, {"target": [BEGIN, *encoded.pieces]})
 
-    def attribute(
-        self,
-        text: str,
-        method: str = "integrated",
-        contrast: Contrast = None,
-        steps: int = STEPS,
-    ) -> Attribution:
-        """Return how much each token of a text depends on the tokens before it, by a method other than attention. The
-        arguments are those of `Attribution.of`.
+    def attribute(self, text: str, *method: Any, **options: Any) -> Attribution:
+        """Return how much each token of a text depends on the tokens before it, by a method other than attention.
+        Further arguments are `method`, `contrast` and `steps` of `Attribution.of`.
         """
         (encoded,) = encode(check_texts([text], caller="attribute takes", item="text"), self.target_vocabulary)
         with self.on_device():
-            return Attribution.of(self.plain_model, None, encoded, method, contrast, steps)
+            return Attribution.of(self.plain_model, None, encoded, *method, **options)
 
     def find_unit(self, text: str, rule: str | Rule, *, decides: Rule | None = None, random_units: int = 100) -> Unit:
         """Find the unit of a recurrent model that tells a property of a long text best; arguments as in

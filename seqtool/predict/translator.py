@@ -27,7 +27,7 @@ from seqtool.decoding.beam_search import Lattice
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, EOS, UNK
-from seqtool.predict.attribution import STEPS, Attribution, Contrast
+from seqtool.predict.attribution import Attribution
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode
 from seqtool.predict.trace import BEGIN, Trace
 from seqtool.predict.units import Reading, Unit, find_unit
@@ -267,30 +267,15 @@ class Translator(Predictor):
             labels = {"source": [*encoded.pieces, END], "target": [BEGIN, *text.pieces]}
             return Trace.of(self.plain_model, model_input, text.ids, labels)
 
-    def attribute(
-        self,
-        source: str,
-        target: str | None = None,
-        method: str = "integrated",
-        contrast: Contrast = None,
-        steps: int = STEPS,
-    ) -> Attribution:
+    def attribute(self, source: str, target: str | None = None, *method: Any, **options: Any) -> Attribution:
         """Return how much each token of a target depends on the source and on the tokens before it; without a target,
-        of the best translation. The arguments are those of `Attribution.of`.
+        of the best translation. Further arguments are `method`, `contrast` and `steps` of `Attribution.of`.
         """
         encoded, text = self._encode_pair(source, target)
+        options |= {"source_text": encoded, "source_tokens": [*encoded.pieces, END]}
         with self.on_device():
             ids = torch.tensor([*encoded.ids, EOS], device=self.device)
-            return Attribution.of(
-                self.plain_model,
-                ids,
-                text,
-                method,
-                contrast,
-                steps,
-                source_text=encoded,
-                source_tokens=[*encoded.pieces, END],
-            )
+            return Attribution.of(self.plain_model, ids, text, *method, **options)
 
     def _encode_pair(self, source: str, target: str | None) -> tuple[EncodedText, EncodedText]:
         """Encode a source and a target that the model is to read; without a target, the best translation."""

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from io import BytesIO
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
 
 DPI = 150
 MAX_LABEL_LETTERS = 30  # longer words are cut in labels
+POINT_LETTERS = 48  # longer texts are cut in the labels of points
+LABEL_DISTANCES = 4, 8, 14, 22, 32, 44, 60, 80  # points between a point and its label, of which the first may do
+POINT_LABEL: dict[str, Any] = {
+    **{"textcoords": "offset points", "fontsize": 8, "ha": "center", "va": "center"},
+    "arrowprops": {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2},
+}
 SYMBOL_FONTS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
 COLOURS = ("#0072b2", "#c24e00", "#00794f", "#a34a80", "#8a6100", "#55595f")  # those of web/style.css, in order
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer than colours, so that more combinations differ
@@ -268,6 +275,43 @@ def attention_over_image(
     return figure
 
 
+def principal_components(vectors: NDArray[np.floating], labels: Sequence[str], path: str | Path | None) -> "Figure":
+    """Draw the first two principal components of vectors, N×D, like Figure 2 of Sutskever et al. 2014.
+
+    The label of a point is as near to it as it covers neither a point nor another label, and a line joins the two.
+    Labels that find no place are left out. Raises InputError for fewer than three vectors.
+    """
+    if len(vectors) < 3:
+        raise InputError(f"plot= needs at least three lines, not {len(vectors)}.")
+    u, s, _ = np.linalg.svd(vectors - vectors.mean(0, dtype=float), full_matrices=False)
+    points, shares = (u * s)[:, :2], s**2 / max((s**2).sum(), 1e-12)
+    with drawing(path, 9, 7) as figure:
+        from matplotlib.transforms import Bbox
+
+        axes = figure.subplots()
+        axes.plot(*points.T, ".", color=COLOURS[0])
+        axes.margins(0.3, 0.1)
+        x_label, y_label = (f"component {i}: {share:.0%} of the variance" for i, share in enumerate(shares[:2], 1))
+        style_axes(axes, xlabel=x_label, ylabel=y_label)
+        figure.draw_without_rendering()  # fixes the scales
+        centres = axes.transData.transform(points) * 72 / DPI  # in points of 1/72 inch
+        taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in centres]
+        for text, point, centre in zip(labels, points, centres, strict=True):
+            label = axes.annotate(word_label(text, POINT_LETTERS), point, (0, 0), **POINT_LABEL)
+            label.set(parse_math=False, fontfamily=families(text))
+            size = np.array(label.get_window_extent().size) * 72 / DPI
+            for distance, angle in product(LABEL_DISTANCES, np.arange(0, 2 * np.pi, np.pi / 12)):
+                corner = centre + np.array([np.cos(angle), np.sin(angle)]) * (distance + size / 2) - size / 2
+                box = Bbox([corner, corner + size])
+                if not box.count_overlaps(taken):
+                    label.set_position(corner + size / 2 - centre)
+                    taken.append(box)
+                    break
+            else:
+                label.set_visible(False)
+    return figure
+
+
 def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *, unit: str = "words") -> None:
     """Draw BLEU by source length with 95 % intervals, one line for each system, like Figure 2 of Bahdanau et al. 2015.
 
@@ -477,9 +521,9 @@ def draw_legend(axes: "Axes", *, above: float | None = None) -> None:
         text.set(parse_math=False, fontfamily=families(text.get_text()))
 
 
-def word_label(word: str) -> str:
-    """The label of a word, cut to at most MAX_LABEL_LETTERS."""
-    return drawable(word if len(word) <= MAX_LABEL_LETTERS else word[: MAX_LABEL_LETTERS - 1] + "…")
+def word_label(word: str, letters: int = MAX_LABEL_LETTERS) -> str:
+    """The label of a word or a text, cut to at most this many letters."""
+    return drawable(word if len(word) <= letters else word[: letters - 1] + "…")
 
 
 def drawable(text: str) -> str:
