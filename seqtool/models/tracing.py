@@ -11,18 +11,14 @@ CELL and LAYER are names of modules, such as encoder.back.0 and decoder.layers.1
 the order of the text, EOS included), `target` (tokens read, the first of which is BOS), `unit`, `head`, `key` (the
 position that self-attention looks at), `location` (of an image) and `symbol` (of the vocabulary).
 
-`embed` gives a vector of a whole sentence, text or image. It is made of the annotation vectors h_j or of the decoder's
-first state. h_j are the outputs of a translation model's encoder at the words of the source and at <eos>; the outputs
-of a language model's highest layer at <bos> and at the words of a text; what the image encoder of a captioner computes
-at the locations of an image.
+`embed` gives a vector of a whole sentence, from the encoder of a translation model:
 
     last   recurrent encoders: h of the highest layer after its last step; of two directions, →h_S and ←h_1 joined. A
-           source that is read backwards ends with its first word and <eos>, which stays last. A Transformer's encoder:
-           its output at <eos>. Language models: the output at the last word. An image has none.
-    mean   the mean of all h_j
-    c      the decoder's first state s_0: the tensors of all layers joined, h and (of LSTMs) c, the lowest layer first;
-           with context=every_step, whose s_0 is zero, the fixed context. The decoders of `bahdanau`, `luong`,
-           `sutskever` and `show_tell` have it.
+           source that is read backwards ends with its first word and <eos>, which stays last. A Transformer: the output
+           of its encoder at <eos>.
+    mean   the mean of the annotation vectors h_j, the outputs of the encoder at all words and at <eos>
+    c      what the decoder starts from, its first state s_0: the tensors of all layers joined, h and (of LSTMs) c, the
+           lowest layer first; with context=every_step, whose s_0 is zero, the fixed context. A Transformer has none.
 """
 
 from collections import defaultdict
@@ -33,15 +29,12 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from seqtool.errors import InputError
-from seqtool.models.backbone import ImageCaptioner
 from seqtool.models.cells import Cell, Encoder, Layers, State, cells_of
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.parts import plain_copy
 from seqtool.models.recurrent_decoder import FixedContext
-from seqtool.models.tokens import BOS
 from seqtool.models.transformer import CrossAttention, SelfAttention, Transformer, attend_with_weights
 
 Calls = dict[str, list[Tensor]]  # by name, a tensor for each call: 1×unit, or 1×head×query×key
@@ -89,37 +82,28 @@ def trace(model: EncoderDecoder[Any], source: Any, tokens: Int[Tensor, "T"]) -> 
 
 
 def embed(model: Any, source: Any, vector: str) -> Float[Tensor, "B D"]:
-    """Return the vector `last`, `mean` or `c` of each row of a batch. Raises InputError if the model has none.
-
-    model: a model of plain parts
-    source: the input of `encode`; of language models, texts as a `Source`
+    """Return the vector `last`, `mean` or `c` of each sentence. Raises InputError if the model, which is built of plain
+    parts, has no such vector.
     """
     h, encodings = None, []
-    reads_text = model.task == "language_modelling"
-    if vector == "c" and not reads_text:
+    if vector == "c":
         memory, state = model.encode(source)
         if isinstance(model, FixedContext) and model.context == "every_step":
             return memory.values[:, 0]
         if isinstance(state, Layers):
             return torch.cat([tensor for layer in state.layers for tensor in layer], -1)
-    elif reads_text and vector != "c":
-        h, mask = model(None, F.pad(source.tokens, (1, -1), value=BOS)).features, source.mask
-    elif isinstance(model, ImageCaptioner) and vector == "mean":
-        return model.annotations(source).mean(1)
     elif isinstance(model, Transformer):
-        h, mask = model.annotate(source)
+        h, _ = model.annotate(source)
     elif isinstance(getattr(model, "encoder", None), Encoder):
         with model.encoder.register_forward_hook(lambda *call: encodings.append(call[-1])):
             model.encode(source)
         if vector == "last":
-            directions = encodings[0].forward, encodings[0].backward
-            return torch.cat([layers[-1][0] for layers in directions if layers], -1)
-        h, mask = encodings[0].annotations, source.mask
-    if h is None:
+            return torch.cat([layers[-1][0] for layers in (encodings[0].forward, encodings[0].backward) if layers], -1)
+        h = encodings[0].annotations
+    if h is None or vector not in ("last", "mean"):
         raise InputError(f"{type(model).__name__} has no vector={vector}: choose another of last, mean and c.")
-    if vector == "mean":
-        return (h * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
-    return h[torch.arange(len(h), device=h.device), mask.sum(1) - 1]
+    real = source.mask[:, :, None]
+    return (h * real).sum(1) / real.sum(1) if vector == "mean" else h[torch.arange(len(h)), source.lengths - 1]
 
 
 def _record(model: nn.Module, calls: Calls, stack: ExitStack) -> None:

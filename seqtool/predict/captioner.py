@@ -265,10 +265,6 @@ class Captioner(Predictor):
             a = model.annotations(self._input(pixels[None]))[0].detach()
             return Attribution.of(model, a, text, *method, **options, grid=self.grid, pixels=pixels)
 
-    def sources(self, texts: Sequence[Picture]) -> Sources:
-        images = check_list(texts, caller="embed takes", item="image", is_valid=_is_picture, expected=PICTURE_TYPES)
-        return Sources(range(len(images)), lambda rows: self._input(self._read(images, rows)))
-
     def _encode_pair(self, image: Picture, caption: str | None) -> tuple[NDArray[np.uint8], EncodedText]:
         """Load an image, and encode a caption that the model is to read; without a caption, the best one."""
         (pixels,) = self._read([image], [0])

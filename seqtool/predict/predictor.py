@@ -20,7 +20,6 @@ from omegaconf import DictConfig
 
 from seqtool.data.text.alignment import join_pieces, piece_words
 from seqtool.data.text.vocabulary import Vocabulary, load_all
-from seqtool.decoding import batching
 from seqtool.decoding.batching import DecodeSettings, Ensemble, Sources, check_used, decode, force_all
 from seqtool.decoding.beam_search import length_penalty
 from seqtool.decoding.common import Hypothesis, TokenPredictions, Whole
@@ -30,7 +29,6 @@ from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import END, EOS, UNK
-from seqtool.models.tracing import embed
 from seqtool.runtime import devices
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.precision import check_precision
@@ -38,8 +36,6 @@ from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
 from seqtool.training.checkpoint import Checkpoint, find, run_name
-
-EMBEDDED_AT_ONCE = 64  # texts or images
 
 
 @dataclass(eq=False)
@@ -500,32 +496,6 @@ class Predictor(ABC):
             )
         self.check_length(encoded)
         return encoded
-
-    def embed(self, texts: Sequence[Any], vector: str = "last") -> NDArray[np.float32]:
-        """Return a vector of each text, N×D; `models.tracing` explains the vectors.
-
-        texts: sentences for a translator, texts for a generator; for a captioner images, in any form that `caption`
-            takes
-        vector: last, mean or c
-        """
-        if problems := declarations.out_of_range(declarations.Embed, {"vector": vector}):
-            raise InputError(f"{problems[0]}.")
-        sources = self.sources(texts)
-
-        def embed_batch(rows: Sequence[int]) -> list[NDArray[np.float32]]:
-            with batching.computing(self.device, self.settings.precision, lower="the length of the texts"):
-                return [*embed(self.plain_model, sources.batch(rows).to(self.device), vector).float().cpu().numpy()]
-
-        with self.on_device():
-            return np.array(batching.map_in_batches(embed_batch, sources.order, EMBEDDED_AT_ONCE), np.float32)
-
-    def sources(self, texts: Sequence[Any]) -> Sources:
-        """What `embed` takes, encoded for the model."""
-        checked_texts = check_texts(texts, caller="embed takes", item="text")
-        encoded = encode(checked_texts, getattr(self, f"{self.sides[0]}_vocabulary"))
-        for text in encoded:
-            self.check_length(text)
-        return batching.encoded_sentences([text.ids for text in encoded])
 
     def check_length(self, text: EncodedText) -> None:
         """Raise InputError unless the model has a position for every token of a text, BOS or EOS included."""

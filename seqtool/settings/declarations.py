@@ -399,7 +399,6 @@ class Embed(InferenceMachine):
     output: NewFile | None
     vector: Annotated[str, choice("last", "mean", "c")]
     plot: NewFile | None
-    figures: Annotated[str, Figures]
     neighbours: Annotated[int, at_least(0)]
 
 

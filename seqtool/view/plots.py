@@ -13,11 +13,10 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from io import BytesIO
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from seqtool.data.text.alignment import SPACE
 from seqtool.errors import InputError, printable
 from seqtool.metrics.scores import SCORES, score
 from seqtool.runtime.files import read_json_lines, replacement_path
@@ -37,12 +37,8 @@ if TYPE_CHECKING:
 
 DPI = 150
 MAX_LABEL_LETTERS = 30  # longer words are cut in labels
-POINT_LETTERS = 48  # longer texts are cut in the labels of points
-LABEL_DISTANCES = 4, 8, 14, 22, 32, 44, 60, 80  # points between a point and its label, of which the first may do
-POINT_LABEL: dict[str, Any] = {
-    **{"textcoords": "offset points", "fontsize": 8, "ha": "center", "va": "center"},
-    "arrowprops": {"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2},
-}
+# where the label of a point may be, the best place first: its offset in points, and which side of it is there
+PLACES = (5, 0, "left", "center"), (-5, 0, "right", "center"), (0, 5, "center", "bottom"), (0, -5, "center", "top")
 SYMBOL_FONTS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
 COLOURS = ("#0072b2", "#c24e00", "#00794f", "#a34a80", "#8a6100", "#55595f")  # those of web/style.css, in order
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer than colours, so that more combinations differ
@@ -50,6 +46,7 @@ CELL_INCHES = 0.24  # the size of a cell of a heat map; 40 × 40 words are reada
 MAX_INCHES = 60.0  # the maximum size of a heat map: with more words the cells and letters shrink
 BAR_INCHES = 0.12, 1.2, 3.0  # the width of a colour bar, and its minimum and maximum height
 PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over an image, and the size of each
+GIF_DPI, GIF_TOKENS, GIF_MILLISECONDS = 80, 27, 800  # tokens that are drawn of each side; the time of a frame
 LEARNING_RATE = "learning rate"
 NORM = "‖gradient‖"
 SINGULAR = "singular values"
@@ -238,19 +235,21 @@ def attention_over_image(
     path: str | Path | None,
     *,
     chosen: Sequence[int] | None,
+    axes: Any = None,
 ) -> "Figure":
     """Draw the image, then once more for each word, bright where attention is high, like Figure 2 of Xu et al. 2015.
 
     image: side × side × 3
-    attention: words × rows × columns
+    attention: words × rows × columns; words without attention leave empty places
     chosen: for each word, the location that hard attention chose, in reading order; it is marked by a frame
+    axes: the caller's figure to draw into
     """
     from PIL.Image import Resampling, fromarray
 
     side = image.shape[0]
     panel_columns = min(PANELS_PER_ROW, len(words) + 1)
     panel_rows = math.ceil((len(words) + 1) / panel_columns)
-    with drawing(path, PANEL_INCHES * panel_columns, (PANEL_INCHES + 0.28) * panel_rows) as figure:
+    with drawing(path, PANEL_INCHES * panel_columns, (PANEL_INCHES + 0.28) * panel_rows, axes) as figure:
         from matplotlib.patches import Rectangle
 
         panels = figure.subplots(panel_rows, panel_columns, squeeze=False).ravel()
@@ -260,8 +259,8 @@ def attention_over_image(
         rows, columns = attention.shape[1:]
         grey = image.mean(-1, keepdims=True).repeat(3, -1) / 255
         extent = (0, side, side, 0)
-        for t, (panel, word) in enumerate(zip(panels[1:], words, strict=False)):
-            weights = attention[t] / max(float(attention[t].max()), 1e-12)
+        for t, (panel, word, alpha) in enumerate(zip(panels[1:], words, attention, strict=False)):
+            weights = alpha / max(float(alpha.max()), 1e-12)
             panel.imshow(0.35 * grey + 0.1, extent=extent)
             smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
             panel.imshow(image, extent=extent, alpha=np.asarray(smooth).clip(0, 1))
@@ -278,8 +277,8 @@ def attention_over_image(
 def principal_components(vectors: NDArray[np.floating], labels: Sequence[str], path: str | Path | None) -> "Figure":
     """Draw the first two principal components of vectors, N×D, like Figure 2 of Sutskever et al. 2014.
 
-    The label of a point is as near to it as it covers neither a point nor another label, and a line joins the two.
-    Labels that find no place are left out. Raises InputError for fewer than three vectors.
+    The label of a point is beside it where it covers neither a point nor another label; a label for which there is no
+    such place is left out. Raises InputError for fewer than three vectors.
     """
     if len(vectors) < 3:
         raise InputError(f"plot= needs at least three lines, not {len(vectors)}.")
@@ -291,24 +290,18 @@ def principal_components(vectors: NDArray[np.floating], labels: Sequence[str], p
         axes = figure.subplots()
         axes.plot(*points.T, ".", color=COLOURS[0])
         axes.margins(0.3, 0.1)
-        x_label, y_label = (f"component {i}: {share:.0%} of the variance" for i, share in enumerate(shares[:2], 1))
-        style_axes(axes, xlabel=x_label, ylabel=y_label)
+        style_axes(axes, xlabel=f"component 1: {shares[0]:.0%} of variance", ylabel=f"component 2: {shares[1]:.0%}")
         figure.draw_without_rendering()  # fixes the scales
-        centres = axes.transData.transform(points) * 72 / DPI  # in points of 1/72 inch
-        taken = [Bbox.from_bounds(x - 3, y - 3, 6, 6) for x, y in centres]
-        for text, point, centre in zip(labels, points, centres, strict=True):
-            label = axes.annotate(word_label(text, POINT_LETTERS), point, (0, 0), **POINT_LABEL)
-            label.set(parse_math=False, fontfamily=families(text))
-            size = np.array(label.get_window_extent().size) * 72 / DPI
-            for distance, angle in product(LABEL_DISTANCES, np.arange(0, 2 * np.pi, np.pi / 12)):
-                corner = centre + np.array([np.cos(angle), np.sin(angle)]) * (distance + size / 2) - size / 2
-                box = Bbox([corner, corner + size])
-                if not box.count_overlaps(taken):
-                    label.set_position(corner + size / 2 - centre)
+        taken = [Bbox([centre - 6, centre + 6]) for centre in axes.transData.transform(points)]
+        look: Any = {"textcoords": "offset points", "fontsize": 8, "parse_math": False}
+        for label, point in zip(labels, points, strict=True):
+            look["fontfamily"] = families(label)
+            for x, y, side, height in PLACES:
+                text = axes.annotate(word_label(label, 60), point, (x, y), ha=side, va=height, **look)
+                if not (box := text.get_window_extent()).count_overlaps(taken):
                     taken.append(box)
                     break
-            else:
-                label.set_visible(False)
+                text.remove()
     return figure
 
 
@@ -438,6 +431,33 @@ def _stack(layer: str) -> str:
     return re.sub(r"\.\d+$", "", layer)
 
 
+def learning(samples: Mapping[int, Mapping[str, Any]], picture: Callable[[str, str], Any], path: Path) -> None:
+    """Write a GIF of the attention in one example at each validation.
+
+    samples: what the model wrote and where it looked, by step (`training.validation.Sample`)
+    picture: returns the pixels of the image with this name, fitted in this way; None if it cannot be read
+    """
+    from PIL import Image
+
+    frames = []
+    with drawing(None, 9, 7) as figure:
+        for step, sample in samples.items():
+            seen = sample["attention"]
+            alpha, target = np.array(seen["weights"])[:GIF_TOKENS, :], seen["target"][:GIF_TOKENS]
+            figure.clear()
+            figure.suptitle(f"step {step:,}")
+            if "source" in seen:
+                source, axes = seen["source"][:GIF_TOKENS], figure.add_axes((0.18, 0.03, 0.8, 0.75))
+                alignment(alpha[:, :GIF_TOKENS], source, target, None, axes=axes)
+            elif (pixels := picture(sample["image"], seen["fit"])) is not None:
+                words = target + [""] * (GIF_TOKENS - len(target))  # so that each panel stays in its place
+                attention_over_image(pixels, words, alpha.reshape(-1, *seen["grid"]), None, chosen=None, axes=figure)
+            figure.savefig(stream := BytesIO(), format="png", dpi=GIF_DPI, bbox_inches=None)
+            frames.append(Image.open(stream).convert("RGB"))
+    with replacement_path(path) as temporary:
+        frames[0].save(temporary, "gif", save_all=True, append_images=frames[1:], duration=GIF_MILLISECONDS, loop=0)
+
+
 def gradient_flow(
     measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: Sequence[str] | None = None
 ) -> None:
@@ -522,7 +542,8 @@ def draw_legend(axes: "Axes", *, above: float | None = None) -> None:
 
 
 def word_label(word: str, letters: int = MAX_LABEL_LETTERS) -> str:
-    """The label of a word or a text, cut to at most this many letters."""
+    """The label of a word or a text without signs for spaces, cut to at most this many letters."""
+    word = word.replace(SPACE, "")
     return drawable(word if len(word) <= letters else word[: letters - 1] + "…")
 
 
