@@ -16,6 +16,7 @@ from seqtool.cli import main as cli
 from seqtool.cli import report as cli_report
 from seqtool.cli.arguments import load
 from seqtool.runtime.files import config_directory
+from seqtool.view import plots
 
 COMMON = ["data.processes=1", "device=cpu", "threads=1", "train.minutes=null", "train.show=2"]
 PAIRS = ["data.train=300", "data.valid=6", "data.test=60", "data.vocabulary.size=200", "model.embedding=8"]
@@ -112,11 +113,20 @@ def test_captions_are_shown_and_kept(captioners: tuple[str, str]) -> None:
     np.testing.assert_allclose(weights.sum(1), 1, atol=0.01)
 
 
-def test_learning_is_drawn(pairs: str, captioners: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_learning_is_drawn(
+    pairs: str,
+    captioners: tuple[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A GIF has a picture for each validation, of a sentence as of an image, and none if there is no attention."""
+    monkeypatch.setattr(plots, "learning_curves", lambda *_: Path("all").mkdir(exist_ok=True))  # tested elsewhere
     capsys.readouterr()
-    assert run("inspect", f"runs/{pairs}", "plot=one") == 0
-    assert "Figures: one/learning_curves.png, one/learning.gif" in capsys.readouterr().out
+    assert run("inspect", "runs/show_tell", "plot=all") == 0
+    assert "Figures: all/learning_curves.png\n" in capsys.readouterr().out
+    assert run("inspect", "runs/show_attend_tell", "plot=all") == 0
+    assert "Figures: all/learning_curves.png, all/learning.gif" in capsys.readouterr().out
+    Path("all/learning.gif").unlink()
     assert run("inspect", f"runs/{pairs}", *(f"runs/{model}" for model in captioners), "plot=all") == 0
     files = {file.stem.removeprefix("learning-"): file for file in Path("all").glob("*.gif")}
     assert files.keys() == {pairs, "show_attend_tell"}

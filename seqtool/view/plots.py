@@ -289,7 +289,7 @@ def principal_components(vectors: NDArray[np.floating], labels: Sequence[str], p
 
         axes = figure.subplots()
         axes.plot(*points.T, ".", color=COLOURS[0])
-        axes.margins(0.3, 0.1)
+        axes.margins(0.4, 0.1)
         style_axes(axes, xlabel=f"component 1: {shares[0]:.0%} of variance", ylabel=f"component 2: {shares[1]:.0%}")
         figure.draw_without_rendering()  # fixes the scales
         taken = [Bbox([centre - 6, centre + 6]) for centre in axes.transData.transform(points)]
