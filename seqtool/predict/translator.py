@@ -290,15 +290,14 @@ class Translator(Predictor):
         return encoded, text
 
     def embed(self, sentences: Sequence[str], vector: str = "last") -> NDArray[np.float32]:
-        """Return a vector of each sentence, N×D: `last`, `mean` or `c`.
+        """Return a vector of each sentence, N×D.
 
-        last: h of the encoder's highest layer after its last step, of both directions one after the other; of a
-            Transformer, the encoder's output at <eos>
-        mean: the mean of the encoder's outputs, the one at <eos> included
-        c: the decoder's first state, with all layers and tensors one after the other; or the fixed context, if the
-            decoder only receives that at every step. A Transformer has neither.
+        vector: `last` is h of the encoder's highest layer after its last step, of both directions one after the other,
+            or a Transformer's output at <eos>; `mean` is the mean of the encoder's outputs, <eos> included; `c` is the
+            first state of a recurrent decoder, all layers and tensors one after the other, or the fixed context if the
+            decoder only receives that at every step
 
-        Raises InputError if the model has no such vector or more than one model was loaded.
+        Raises InputError if the model has no such vector, and for an ensemble.
         """
         encoded = encode(check_texts(sentences, caller="embed takes", item="sentence"), self.source_vocabulary)
         for sentence in encoded:
