@@ -26,6 +26,7 @@ FILES = {  # that pages tell their readers to write
     **dict.fromkeys(("new.en", "test.en", "valid.en", "new.txt", "other.txt"), ENGLISH),
     **dict.fromkeys(("new.es", "test.es", "valid.es"), SPANISH),
     "begins.es": "Tengo\n\n",
+    "like.en": f"{ENGLISH}The dog sees the cat.\n",
 }
 READ = ("input", "prefix", "sources", "references", "hypotheses", "baseline", "beside", "text", "images", "checkpoint")
 SIZES: dict[type, list[str]] = {

@@ -326,9 +326,11 @@ def test_damaged_samples_are_refused(workspace: Path, tmp_path: Path, capsys: py
     samples.write_text('{"step": 1, "samples": [{"text": "a"}]}\n{"step": 2, "sam')
     assert run("report", str(tmp_path), "output=a.html") == 0
     assert len(sections(Path("a.html"))[f"Samples of {tmp_path.name}"]["steps"]) == 1
-    samples.write_text('{"step": 1, "samples": [3]}\n\n')
-    assert run("report", str(tmp_path), "output=a.html") == 2
-    assert "samples.jsonl line 1 holds no samples." in capsys.readouterr().err
+    looked = {"source": ["a", "<end>"], "target": ["b"], "weights": [[1.0]]}  # a column is missing
+    for damaged in ("[3]", json.dumps([{"attention": looked}])):
+        samples.write_text(f'{{"step": 1, "samples": {damaged}}}\n\n')
+        assert run("report", str(tmp_path), "output=a.html") == 2
+        assert "samples.jsonl line 1 holds no samples." in capsys.readouterr().err
     (tmp_path / "config.yaml").write_text("a: [")
     assert run("report", str(tmp_path), "output=a.html") == 2
     assert f"seqtool: {tmp_path / 'config.yaml'} is not YAML: " in capsys.readouterr().err

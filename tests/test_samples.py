@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 import seqtool
 from seqtool.cli import main as cli
+from seqtool.cli import report as cli_report
+from seqtool.cli.arguments import load
 from seqtool.runtime.files import config_directory
+from seqtool.view import plots
 
 COMMON = ["data.processes=1", "device=cpu", "threads=1", "train.minutes=null", "train.show=2"]
 PAIRS = ["data.train=300", "data.valid=6", "data.test=60", "data.vocabulary.size=200", "model.embedding=8"]
@@ -50,8 +53,19 @@ def test_translations_are_shown_and_kept(pairs: str, capsys: pytest.CaptureFixtu
         assert [sample["source"] for sample in record["samples"]] == sources
         assert [sample["reference"] for sample in record["samples"]] == references
         assert all(isinstance(sample["hypothesis"], str) for sample in record["samples"])
+    validation = load(Path("runs/pairs/config.yaml"))["validation"]
+    settings = {name: validation[name] for name in ("beam", "max_length")}
+    translator = seqtool.load("runs/pairs/last", device="cpu", **settings)
+    for sample in records[1]["samples"]:  # the attention is that of `translate`, with <end> on both sides
+        (best,) = translator.hypotheses([sample["source"]], attention=True)[0]
+        looked = sample["attention"]
+        assert best.text == sample["hypothesis"] and looked["source"] == [*best.source_pieces, "<end>"]
+        assert looked["target"] == [*best.pieces, *["<end>"] * best.ended]
+        np.testing.assert_allclose(np.array(looked["weights"]), best.whole_attention, atol=6e-4)
+    capsys.readouterr()
     assert run("train", f"run={pairs}", "train.resume=true", "train.steps=6") == 0
-    assert f"  reference   {references[1]}" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert f"  reference   {references[1]}" in output and "attention" not in output
     assert read_samples(pairs)[:2] == records and [record["step"] for record in read_samples(pairs)] == [2, 4, 6]
 
 
@@ -71,20 +85,55 @@ def test_texts_are_shown_and_kept(workspace: Path) -> None:
     assert corpus_share(last) > 0.5 and len(last["samples"]) == 2
 
 
-def test_captions_are_shown_and_kept(workspace: Path) -> None:
+@pytest.fixture(scope="module")
+def captioners(workspace: Path) -> tuple[str, str]:
     Path("photos").mkdir()
     for i in range(8):
         Image.new("RGB", (32, 32), (30 * i, 0, 0)).save(f"photos/{i}.png")
     lines = (json.dumps({"file": f"{i}.png", "caption": "all is red"}) for i in range(8))
     Path("photos/captions.jsonl").write_text("\n".join(lines) + "\n")
     photos = ["data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "data.valid_share=0.5"]
-    sizes = ["model=show_tell", "model.hidden=8", "model.embedding=8", "model.encoder.size=32"]
-    settings = ["data.vocabulary.minimum_count=1", "run=photos", "train.steps=1"]
-    assert run("train", *COMMON, *photos, *sizes, *settings) == 0
-    (record,) = read_samples("photos")
-    assert len(record["samples"]) == 2
-    for sample in record["samples"]:
-        assert sample["image"].endswith(".png") and sample["reference"] == "all is red" and "hypothesis" in sample
+    sizes = ["model.hidden=8", "model.embedding=8", "model.encoder.size=32", "model.encoder.fit=crop"]
+    settings = ["data.vocabulary.minimum_count=1", "train.steps=2", "train.validate_every=1", "validation.max_length=4"]
+    for model in (models := ("show_tell", "show_attend_tell")):
+        assert run("train", *COMMON, *photos, *sizes, *settings, f"model={model}", f"run={model}") == 0
+    return models
+
+
+def test_captions_are_shown_and_kept(captioners: tuple[str, str]) -> None:
+    for model in captioners:
+        records = read_samples(model)
+        assert [len(record["samples"]) for record in records] == [2, 2]
+        for sample in (sample for record in records for sample in record["samples"]):
+            assert sample["image"].endswith(".png") and sample["reference"] == "all is red" and "hypothesis" in sample
+            assert ("attention" in sample) == (model == "show_attend_tell")
+    looked = records[-1]["samples"][0]["attention"]
+    weights = np.array(looked["weights"])
+    assert weights.shape == (len(looked["target"]), np.prod(looked["grid"])) and looked["fit"] == "crop"
+    np.testing.assert_allclose(weights.sum(1), 1, atol=0.01)
+
+
+def test_learning_is_drawn(
+    pairs: str,
+    captioners: tuple[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GIF has a picture for each validation, of a sentence as of an image, and none if there is no attention."""
+    monkeypatch.setattr(plots, "learning_curves", lambda *_: Path("all").mkdir(exist_ok=True))  # tested elsewhere
+    capsys.readouterr()
+    assert run("inspect", "runs/show_attend_tell", "plot=all") == 0
+    assert "Figures: all/learning_curves.png, all/learning.gif" in capsys.readouterr().out
+    assert run("inspect", f"runs/{pairs}", "runs/show_tell", "plot=all") == 0
+    assert "Figures: all/learning_curves.png, all/learning-pairs.gif\n" in capsys.readouterr().out
+    for name, file in (("show_attend_tell", "learning.gif"), (pairs, "learning-pairs.gif")):
+        with Image.open(Path("all") / file) as gif:
+            frames = [np.asarray(frame.convert("L")) for frame in ImageSequence.Iterator(gif)]
+        assert len(frames) == len(read_samples(name)) and not np.array_equal(frames[0], frames[-1])
+    for name, count in (("show_tell", 0), ("show_attend_tell", 2)):
+        section = cli_report._samples(name, Path("runs") / name)
+        assert section is not None and len(section["pictures"]) == count
+        assert all(url.startswith("data:image/") for url in section["pictures"].values())
 
 
 def test_eval_gives_the_most_probable_symbols(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:

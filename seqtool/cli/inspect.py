@@ -19,12 +19,13 @@ from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
 from seqtool.errors import InputError, counted, place, printable
+from seqtool.evaluation.captions import picture
 from seqtool.metrics.scores import SCORES, score
 from seqtool.runtime.files import check_directory
 from seqtool.runtime.tables import table
 from seqtool.settings import declarations, leaves, typed
 from seqtool.training import checkpoint, gradient_flow
-from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
+from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS, read_samples
 from seqtool.training.runs import check_exists
 from seqtool.training.validation import format_scores
 from seqtool.view import plots
@@ -89,6 +90,11 @@ def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:
     except plots.NothingToDrawError:
         if not figures:
             raise
+    for name, run in runs.items():
+        samples = {record["step"]: sample for record in read_samples(run) for sample in record["samples"][:1]}
+        if shown := {step: sample for step, sample in samples.items() if "attention" in sample}:
+            figures.append(folder / (f"learning-{name}.gif" if len(runs) > 1 else "learning.gif"))
+            plots.learning(shown, picture, figures[-1])
     print(f"Figures: {', '.join(map(str, figures))}")
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from seqtool.cli.arguments import ConfigFiles
 
 FUNCTIONS = {  # the module and the function of each command whose name differs from theirs
+    "embed": ("translate", "embed"),
     "eval": ("evaluate", "evaluate"),
     "report": ("report", "write_report"),
 }
@@ -33,7 +34,7 @@ MEMORY_SETTINGS = {  # what to lower if a command runs out of memory; by default
     "prepare": "data.processes",
     "train": "train.batch_size, the model's sizes (model.*) or data.processes",
     "generate": "n or max_length",
-    "score": "the length of the lines, or choose another device",
+    **dict.fromkeys(("score", "embed"), "the length of the lines, or choose another device"),
     **dict.fromkeys(("inspect", "export", "check"), "the memory that other programs use"),
     "demo": "the length of the texts, or choose another device",
 }

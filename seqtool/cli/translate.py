@@ -1,13 +1,15 @@
-"""`seqtool translate`: translate lines of text."""
+"""`seqtool translate`: translate lines of text. `seqtool embed`: give a vector for each line."""
 
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 from omegaconf import DictConfig
 
 from seqtool.data.text.vocabulary import report_unknown
@@ -16,8 +18,10 @@ from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translator
 from seqtool.predict.writing import OutputSettings, TranslationWriter
 from seqtool.runtime import distributed
-from seqtool.runtime.files import check_outputs, read_lines
-from seqtool.settings import declarations
+from seqtool.runtime.files import check_outputs, finite_json, read_lines, write_whole
+from seqtool.settings import declarations, names, typed
+from seqtool.settings.classes import modules
+from seqtool.view import plots
 
 
 @dataclass
@@ -106,3 +110,33 @@ def _translate_lines(settings: TranslateSettings, translator: Translator, writer
             bar.update(last_line - bar.n)
     report_unknown(unknown, f"of the input, in {lines_with_unknown:,} of {writer.count:,} lines")
     report_unknown(unknown_in_prefixes, "of the prefixes; they are kept unchanged")
+
+
+def embed(config: DictConfig) -> None:
+    """Write the vectors of lines. Standard output has the neighbours if they are requested, otherwise the vectors if
+    neither output= nor plot= is.
+    """
+    settings = typed(declarations.Embed, config)
+    declarations.check_values(settings)
+    read = "the input", settings.input or sys.stdin.fileno()
+    check_outputs({"output": settings.output, "plot": settings.plot}, [read])
+    if settings.output is not None and not settings.output.endswith(".npy"):
+        raise InputError(f"output={settings.output} must be the name of an .npy file.")
+    machine = {name: config[name] for name in declarations.declared(declarations.InferenceMachine)}
+    translator = Translator.load(names(settings.checkpoint), trust=modules(settings.trust), **machine)
+    texts = [line for lines in windows(settings.input, 1000) for line in lines]
+    vectors = translator.embed(texts, settings.vector)
+    if settings.output is not None:
+        np.save(content := BytesIO(), vectors)
+        write_whole(Path(settings.output), content.getvalue())
+    if settings.plot is not None:
+        plots.principal_components(vectors, texts, Path(settings.plot))
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+    for row, text in enumerate(texts):
+        if settings.neighbours:
+            cosines = unit @ unit[row]
+            order = [index for index in np.argsort(-cosines, kind="stable") if index != row]
+            lines = (f" {cosines[index]:6.3f}  {texts[index]}" for index in order[: settings.neighbours])
+            print(text, *lines, sep="\n")
+        elif settings.output is None and settings.plot is None:
+            print(finite_json({"text": text, "vector": [float(str(number)) for number in vectors[row]]}))

@@ -291,11 +291,8 @@ class CaptionEvaluator(Evaluator):
         report_records = [] if self.settings.report is None else list(records.items())[:PICTURE_CANDIDATES]
         for image, record in report_records:
             output.captions[image] = _caption(record)
-            if Path(record["file"]).is_file():
-                with suppress(InputError):  # an unreadable picture is not shown
-                    # "squash" is the default of `caption`
-                    pixels = fit(read_image(record["file"]), size=PICTURE_SIZE, mode="squash")
-                    output.pictures[image] = data_url(pixels)
+            if (pixels := picture(record["file"])) is not None:
+                output.pictures[image] = data_url(pixels)
         return output
 
     def _scorer_options(self, references: Mapping[str, Sequence[str]]) -> dict[str, Any]:
@@ -480,6 +477,13 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
         "orders": {name: [card_by_index[index] for index in order] for name, order in orders.items()},
         "scores": [labels[column]],
     }
+
+
+def picture(file: str, mode: str = "squash") -> NDArray[np.uint8] | None:
+    """An image as a square, made by `mode` (default: that of `caption`); None if it cannot be read."""
+    with suppress(InputError):
+        return fit(read_image(file), size=PICTURE_SIZE, mode=mode) if Path(file).is_file() else None
+    return None
 
 
 def data_url(pixels: NDArray[np.uint8]) -> str:

@@ -10,6 +10,15 @@ The names of the tensors:
 CELL and LAYER are names of modules, such as encoder.back.0 and decoder.layers.1. The axes are `source` (positions in
 the order of the text, EOS included), `target` (tokens read, the first of which is BOS), `unit`, `head`, `key` (the
 position that self-attention looks at), `location` (of an image) and `symbol` (of the vocabulary).
+
+`embed` gives a vector of a whole sentence, from the encoder of a translation model:
+
+    last   recurrent encoders: h of the highest layer after its last step; of two directions, →h_S and ←h_1 joined. A
+           source that is read backwards ends with its first word and <eos>, which stays last. A Transformer: the output
+           of its encoder at <eos>.
+    mean   the mean of the annotation vectors h_j, the outputs of the encoder at all words and at <eos>
+    c      what the decoder starts from, its first state s_0: the tensors of all layers joined, h and (of LSTMs) c, the
+           lowest layer first; with context=every_step, whose s_0 is zero, the fixed context. A Transformer has none.
 """
 
 from collections import defaultdict
@@ -18,13 +27,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from seqtool.models.cells import Cell, Encoder, State, cells_of
+from seqtool.errors import InputError
+from seqtool.models.cells import Cell, Encoder, Layers, State, cells_of
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.parts import plain_copy
-from seqtool.models.transformer import CrossAttention, SelfAttention, attend_with_weights
+from seqtool.models.recurrent_decoder import FixedContext
+from seqtool.models.transformer import CrossAttention, SelfAttention, Transformer, attend_with_weights
 
 Calls = dict[str, list[Tensor]]  # by name, a tensor for each call: 1×unit, or 1×head×query×key
 
@@ -68,6 +79,31 @@ def trace(model: EncoderDecoder[Any], source: Any, tokens: Int[Tensor, "T"]) -> 
         else:
             traced[name] = Traced(_align([row[:, -1] for row in rows]), ("target", "head", "key"))
     return traced
+
+
+def embed(model: Any, source: Any, vector: str) -> Float[Tensor, "B D"]:
+    """Return the vector `last`, `mean` or `c` of each sentence. Raises InputError if the model, which is built of plain
+    parts, has no such vector.
+    """
+    h, encodings = None, []
+    if vector == "c":
+        memory, state = model.encode(source)
+        if isinstance(model, FixedContext) and model.context == "every_step":
+            return memory.values[:, 0]
+        if isinstance(state, Layers):
+            return torch.cat([tensor for layer in state.layers for tensor in layer], -1)
+    elif isinstance(model, Transformer):
+        h, _ = model.annotate(source)
+    elif isinstance(getattr(model, "encoder", None), Encoder):
+        with model.encoder.register_forward_hook(lambda *call: encodings.append(call[-1])):
+            model.encode(source)
+        if vector == "last":
+            return torch.cat([layers[-1][0] for layers in (encodings[0].forward, encodings[0].backward) if layers], -1)
+        h = encodings[0].annotations
+    if h is None or vector not in ("last", "mean"):
+        raise InputError(f"{type(model).__name__} has no vector={vector}: choose another of last, mean and c.")
+    real = source.mask[:, :, None]
+    return (h * real).sum(1) / real.sum(1) if vector == "mean" else h[torch.arange(len(h)), source.lengths - 1]
 
 
 def _record(model: nn.Module, calls: Calls, stack: ExitStack) -> None:

@@ -88,7 +88,7 @@ class Attribution:
         model: EncoderDecoder[Any],
         source: Tensor | None,
         text: EncodedText,
-        method: str,
+        method: str = "integrated",
         contrast: Contrast = None,
         steps: int = STEPS,
         **of_source: Any,

@@ -253,7 +253,7 @@ class Captioner(Predictor):
         pixels, text = self._encode_pair(image, caption)
         with self.on_device():
             labels = {"target": [BEGIN, *text.pieces]}
-            return Trace.of(self.plain_model, self._input(pixels), text.ids, labels, self.grid)
+            return Trace.of(self.plain_model, self._input(pixels[None]), text.ids, labels, self.grid)
 
     def attribute(
         self,
@@ -270,21 +270,26 @@ class Captioner(Predictor):
         pixels, text = self._encode_pair(image, caption)
         model = self.plain_model
         with self.on_device():
-            a = model.annotations(self._input(pixels))[0].detach()
+            a = model.annotations(self._input(pixels[None]))[0].detach()
             return Attribution.of(model, a, text, method, contrast, steps, grid=self.grid, pixels=pixels)
 
     def _encode_pair(self, image: Picture | Caption, caption: Text) -> tuple[NDArray[np.uint8], EncodedText]:
         """Load an image, and encode a caption that the model is to read; without a caption, the best one."""
         if isinstance(image, Caption):
             return np.asarray(image.pixels), self.encode_text(image)
-        pixels = self._load([image], [0])[0]
-        if isinstance(pixels, InputError):
-            raise pixels
+        (pixels,) = self._read([image], [0])
         return pixels, self.encode_text(self.describe([pixels])[0][0] if caption is None else caption)
 
+    def _read(self, images: Sequence[Picture], numbers: Sequence[int]) -> NDArray[np.uint8]:
+        """The pixels that the model sees of these images, N×size×size×3. Raises InputError if one cannot be read."""
+        results = [*self._load(images, numbers).values()]
+        for error in (result for result in results if isinstance(result, InputError)):
+            raise error
+        return np.array(results)
+
     def _input(self, pixels: NDArray[np.uint8]) -> Pixels:
-        """The pixels of one image as a model's input."""
-        return Pixels(torch.from_numpy(pixels).permute(2, 0, 1)[None].contiguous()).to(self.device)
+        """The pixels of images as a model's input."""
+        return Pixels(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()).to(self.device)
 
     def check_likelihood(self) -> None:
         """Raise InputError unless this is one model whose attention can choose locations."""
@@ -306,11 +311,7 @@ class Captioner(Predictor):
 
         def batch_likelihoods(numbers: Sequence[int]) -> list[tuple[int, dict[str, float]]]:
             """Return the length in tokens, EOS included, and the likelihood of every caption of these images."""
-            pictures = []
-            for image in self._load(images, numbers).values():
-                if isinstance(image, InputError):
-                    raise image
-                pictures.append(image)
+            pixels = self._read(images, numbers)
             rows = [row for row, n in enumerate(numbers) for _ in captions[n]]
             targets = [self.target_vocabulary.encode(text) for n in numbers for text in captions[n]]
 
@@ -320,8 +321,7 @@ class Captioner(Predictor):
                 return torch.from_numpy(generator.random((samples, len(targets[i]) + 1))).float()
 
             with self.on_device(), computing(self.device, self.settings.precision, lower="batch_size or samples"):
-                pixels = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
-                a = model.annotations(Pixels(pixels).to(self.device))
+                a = model.annotations(self._input(pixels))
                 likelihoods = list(caption_likelihoods(model, a, rows, targets, uniform_noise if model.hard else None))
             bar.update(min(len(numbers) * processes, len(images) - bar.n))
             return list(zip((len(target) + 1 for target in targets), likelihoods, strict=True))

@@ -89,10 +89,10 @@ def _read_prompt() -> Iterator[list[str]]:
         import readline  # noqa: F401
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8")  # whatever the locale
-    print("Type a sentence to translate, or Ctrl-D to finish.", file=sys.stderr)
+    print("Type a sentence, or Ctrl-D to finish.", file=sys.stderr)
     for number in count(1):
         try:
-            with printing_to_stderr():  # the prompt and the echo: standard output is only for translations
+            with printing_to_stderr():  # the prompt and the echo: standard output is only for results
                 entry = input(PROMPT)
             yield entry.split("\n")  # pasted text may have several lines
         except UnicodeDecodeError as error:

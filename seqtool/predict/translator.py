@@ -7,7 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from seqtool.data.text.alignment import (
@@ -22,11 +24,12 @@ from seqtool.data.text.alignment import (
 )
 from seqtool.data.text.properties import Rule
 from seqtool.data.text.vocabulary import Vocabulary
-from seqtool.decoding.batching import encoded_sentences, force_all, source_length
+from seqtool.decoding.batching import computing, encoded_sentences, force_all, map_in_batches, source_length
 from seqtool.decoding.beam_search import Lattice
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, EOS, UNK
+from seqtool.models.tracing import embed
 from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, Text, check_texts, encode
 from seqtool.predict.trace import BEGIN, Trace
@@ -297,23 +300,37 @@ class Translator(Predictor):
         text.split = self.split
         return encoded, text
 
-    def find_unit(
-        self,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        rule: str | Rule,
-        *,
-        decides: Rule | None = None,
-        random_units: int = 100,
-    ) -> Unit:
+    def embed(self, sentences: Sequence[str], vector: str = "last") -> NDArray[np.float32]:
+        """Return a vector of each sentence, N×D.
+
+        vector: `last` is h of the encoder's highest layer after its last step, of both directions one after the other,
+            or a Transformer's output at <eos>; `mean` is the mean of the encoder's outputs, <eos> included; `c` is the
+            first state of a recurrent decoder, all layers and tensors one after the other, or the fixed context if the
+            decoder only receives that at every step
+
+        Raises InputError if the model has no such vector, and for an ensemble.
+        """
+        encoded = encode(check_texts(sentences, caller="embed takes", item="sentence"), self.source_vocabulary)
+        for sentence in encoded:
+            self.check_length(sentence)
+        sources = encoded_sentences([sentence.ids for sentence in encoded])
+
+        def embed_batch(rows: Sequence[int]) -> list[NDArray[np.float32]]:
+            with computing(self.device, self.settings.precision, lower="the length of the sentences"):
+                return [*embed(self.plain_model, sources.batch(rows).to(self.device), vector).float().cpu().numpy()]
+
+        with self.on_device():
+            return np.array(map_in_batches(embed_batch, sources.order, self.settings.sources_per_batch), np.float32)
+
+    def find_unit(self, sources: Sequence[str], targets: Sequence[str], rule: str | Rule, **options: Any) -> Unit:
         """Find the unit of the recurrent decoder that tells a property of the targets best, while it reads them as
-        translations of the sources; other arguments as in `units.find_unit`.
+        translations of the sources. The options are `decides` and `random_units` of `units.find_unit`.
         """
         encoded_sources, encoded_targets = self._encode_pairs(sources, targets, caller="find_unit takes")
         source = encoded_sentences([encoded.ids for encoded in encoded_sources]).batch(range(len(encoded_sources)))
         with self.on_device(), torch.inference_mode():
             reading = Reading.of(self.plain_model, source, encoded_targets)
-            return find_unit(reading, rule, decides=decides, random_units=random_units)
+            return find_unit(reading, rule, **options)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Return log p(target | source) of each pair in nats, EOS included."""

@@ -393,6 +393,19 @@ class Score(AlignedOutput):
 
 
 @dataclass
+class Embed(InferenceMachine):
+    """The settings of configs/embed.yaml."""
+
+    checkpoint: Annotated[Files, POSITIONAL]
+    trust: Classes
+    input: File | None
+    output: NewFile | None
+    vector: Annotated[str, choice("last", "mean", "c")]
+    plot: NewFile | None
+    neighbours: Annotated[int, at_least(0)]
+
+
+@dataclass
 class Caption(Output):
     format: Annotated[str, choice("text", "jsonl", "coco")]
     images: Files
@@ -510,6 +523,7 @@ COMMANDS: Mapping[str, Schemas] = {
     "caption": {"": (Checkpoints, Caption, DecodeCaptions, Machine)},
     "generate": {"": (Checkpoints, GenerateFiles, Generate, Machine)},
     "score": {"": (Checkpoints, Score, InferenceMachine)},
+    "embed": {"": (Embed,)},
     "eval": {"": EVAL, **DATA},
     "inspect": {"": (Inspect,)},
     "report": {"": (*EVAL, Report), **DATA},

@@ -56,6 +56,7 @@ class Translation(Task):
     ) -> "Validator":
         """Make a validator that does not decode empty sources: their translations are empty."""
         from seqtool.decoding.batching import encoded_sentences, source_length  # imports torch
+        from seqtool.models.tokens import END
         from seqtool.training.validation import Validator
 
         split = cache.split("valid")
@@ -71,8 +72,10 @@ class Translation(Task):
 
         source_texts = split.texts("source") if train.show else []
 
-        def example(i: int) -> dict[str, str]:
-            return {"source": source_texts[nonempty_indices[i]], "reference": references[nonempty_indices[i]]}
+        def example(i: int) -> dict[str, Any]:
+            source, ids = source_texts[nonempty_indices[i]], source_ids[nonempty_indices[i]]
+            tokens = [*cache.source_vocabulary.pieces(source)[: len(ids)], END]
+            return {"source": source, "reference": references[nonempty_indices[i]], "attention": {"source": tokens}}
 
         sources = encoded_sentences([source_ids[i] for i in nonempty_indices])
         vocabulary = cache.target_vocabulary

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
@@ -19,7 +20,7 @@ from tqdm import tqdm
 
 from seqtool.errors import naming, printable
 from seqtool.runtime import distributed
-from seqtool.runtime.files import finite_json, write_whole
+from seqtool.runtime.files import finite_json, read_json_lines, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import typed
 from seqtool.training.resuming import resume_command, trust_option
@@ -115,9 +116,8 @@ class MetricsLog:
 
     def show(self, samples: Sequence[Sample], progress: Progress) -> None:
         """Print samples and append them to samples.jsonl."""
-        width = max((len(name) for sample in samples for name in sample), default=0)
         for sample in samples:
-            lines = (f"  {name:<{width}}  {printable(text)}" for name, text in sample.items())
+            lines = (f"  {name:<10}  {printable(text)}" for name, text in sample.items() if name != "attention")
             tqdm.write("\n".join([*lines, ""]))
         append_record(self.run / SAMPLES, {"step": progress.step, "samples": samples})
 
@@ -179,6 +179,20 @@ def summary(run: Path, config: DictConfig, progress: Progress, best: Mapping[str
         yield f"Figures: {', '.join(figures)}"
     path = shlex.quote(str(run))
     yield f"Run: {run} ({usage.format(checkpoint=path)}{trust}; seqtool eval checkpoint={path}{trust})"
+
+
+def read_samples(run: Path) -> list[dict[str, Any]]:
+    """The samples of a run, one record for each validation whose samples were kept; empty if it kept none."""
+    return read_json_lines(run / SAMPLES, _are_samples, "holds no samples") if (run / SAMPLES).is_file() else []
+
+
+def _are_samples(record: Mapping[str, Any]) -> bool:
+    """Whether a record of samples.jsonl has the expected form."""
+    texts = [text for sample in record["samples"] for name, text in sample.items() if name != "attention"]
+    looks = [sample["attention"] for sample in record["samples"] if "attention" in sample]
+    shapes = [(len(seen["target"]), len(seen.get("source", ())) or math.prod(seen["grid"])) for seen in looks]
+    is_valid = isinstance(record["step"], int) and shapes == [np.shape(seen["weights"]) for seen in looks]
+    return is_valid and all(isinstance(text, str) for text in texts)
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:

@@ -194,8 +194,9 @@ class Trainer:
             progress.add_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
             self.log.restart()
         self.log.validated(scores, progress, better=better, outputs=self.validator.degenerate_shares())
+        samples = self.validator.samples(self.model, settings.show) if settings.show else []
         if settings.show and distributed.is_first():
-            self.log.show(self.validator.samples(self.model, settings.show), progress)
+            self.log.show(samples, progress)
         self._save("validated")
         self.log.draw()
         self.log.since = time.monotonic()  # speed does not include validation and saving

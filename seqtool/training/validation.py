@@ -13,18 +13,21 @@ import torch
 from seqtool.data.batches import Streams
 from seqtool.data.cache import Split
 from seqtool.data.text.vocabulary import Vocabulary
-from seqtool.decoding.batching import DecodeSettings, Sources, chunks, decode
+from seqtool.decoding.batching import DecodeSettings, Sources, chunks, decode, force_all
+from seqtool.decoding.common import Hypothesis
 from seqtool.decoding.sampling import sample
 from seqtool.errors import out_of_memory
 from seqtool.metrics.scores import higher_is_better, is_score, metric, score
 from seqtool.metrics.words import repeats
 from seqtool.models.contract import EncoderDecoder
+from seqtool.models.tokens import END
 from seqtool.runtime import distributed
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.devices import Machine
 from seqtool.runtime.precision import autocast
 from seqtool.settings import declarations, names
 from seqtool.training.losses import TrainingLoss
+from seqtool.view.report import rounded_weights
 
 BATCH_SIZE = 128  # the number of sentences or images decoded at once
 SAMPLE_TOKENS = 200  # the length of a language model's sample
@@ -91,7 +94,11 @@ def format_scores(scores: Mapping[str, Any]) -> list[str]:
     return [score(name).text(scores[name]) for name in (*other_names, "loss")]
 
 
-Sample = dict[str, str]  # the input's name or text, the reference, and the model's output
+Sample = dict[str, Any]
+"""The input's name or text, the reference, and the model's output. `attention` has the attention of models that attend:
+`weights`, target × source, the tokens of the `target` and of the `source`, or the `grid` of an image's locations and
+how the image was made to `fit` (`model.encoder.fit`).
+"""
 
 
 @dataclass
@@ -102,7 +109,7 @@ class Validator:
     sources: the split's inputs, to decode.
     score: scores the outputs, in the order of the sources.
     vocabulary: the target vocabulary.
-    example: returns the input and the reference of the i-th source.
+    example: returns the input and the reference of the i-th source and, of a sentence, the tokens under `attention`.
     """
 
     split: Split
@@ -116,8 +123,8 @@ class Validator:
 
     def __post_init__(self) -> None:
         self._decoding = self.settings.decoding(self.machine.precision)
+        self._hypotheses: list[Hypothesis] = []
         self._outputs: list[str] = []
-        self._ended: list[bool] = []
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
         advice = f", {BATCH_SIZE} at a time: lower validation.beam or validation.max_length."
@@ -126,13 +133,27 @@ class Validator:
             limit = self._decoding.max_length
             settings = replace(self._decoding, max_length=min(limit, model.max_positions or limit))
             hypotheses = decode(model, self.sources, settings, device=self.machine.device, keep_attention=False)
-            self._outputs = [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
-            self._ended = [n_best[0].ended for n_best in hypotheses]
+            self._hypotheses = [n_best[0] for n_best in hypotheses]
+            self._outputs = [self.vocabulary.decode(hypothesis.tokens) for hypothesis in self._hypotheses]
         return {"loss": nats, **self.score(self._outputs)}
 
-    def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
-        """The first `count` examples with the outputs of the last validation."""
-        return [{**self.example(i), "hypothesis": text} for i, text in enumerate(self._outputs[:count])]
+    def samples(self, model: Any, count: int) -> list[Sample]:
+        """The first `count` examples with the outputs of the last validation, and where the model looked. Several
+        processes share the work.
+        """
+        samples: list[Sample] = [{**self.example(i), "hypothesis": x} for i, x in enumerate(self._outputs[:count])]
+        sides = [example.pop("attention", None) for example in samples]
+        if model.attends:
+            targets = [output.tokens for output in self._hypotheses[:count]]
+            model.eval()
+            forced: list[Any] = force_all(model, self.sources, targets, self._decoding, device=self.machine.device)
+            model.train()
+            for example, side, output, looked in zip(samples, sides, self._hypotheses, forced, strict=False):
+                target = [*map(self.vocabulary.piece, output.tokens), *[END] * output.ended]
+                source = side or {"grid": [*model.backbone.locations], "fit": model.built_with["encoder"].fit}
+                weights = looked.attention[: len(target), : len(source.get("source", ())) or None].float().numpy()
+                example["attention"] = {**source, "target": target, "weights": rounded_weights(weights)}
+        return samples
 
     def degenerate_shares(self) -> dict[str, float]:
         """The shares of the last validation's outputs that are degenerate.
@@ -146,7 +167,7 @@ class Validator:
         if not count:
             return {}
         shares = {
-            "unended": self._ended.count(False) / count,
+            "unended": sum(not hypothesis.ended for hypothesis in self._hypotheses) / count,
             "repeating": sum(repeats(text) for text in self._outputs) / count,
         }
         if count >= 4:
@@ -196,18 +217,11 @@ class StreamValidator:
         uniform_noise = torch.from_numpy(np.random.default_rng(0).random((1, count, SAMPLE_TOKENS))).float()
         model.eval()
         with torch.inference_mode(), autocast(self.machine.device, self.machine.precision):
-            samples = sample(
-                model.step,
-                *model.encode(None),
-                uniform_noise=uniform_noise,
-                maximum=[SAMPLE_TOKENS],
-                minimum=SAMPLE_TOKENS + 1,  # a text has no EOS
-                temperature=1.0,
-                top_k=0,
-                top_p=1.0,
-                keep_attention=False,
-                unknown=False,
-            )[0]
+            options: Any = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "keep_attention": False, "unknown": False}
+            # the minimum length is never reached: a text has no EOS
+            lengths: Any = {"maximum": [SAMPLE_TOKENS], "minimum": SAMPLE_TOKENS + 1}
+            memory, state = model.encode(None)
+            (samples,) = sample(model.step, memory, state, uniform_noise=uniform_noise, **lengths, **options)
         model.train()
         return [{"text": self.vocabulary.decode(hypothesis.tokens)} for hypothesis in samples]
 

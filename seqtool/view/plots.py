@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from html import escape
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 DPI = 150
 MAX_LABEL_LETTERS = 30  # longer words are cut in labels
+# where the label of a point may be, the best place first: its offset in points, and which side of it is there
+PLACES = (5, 0, "left", "center"), (-5, 0, "right", "center"), (0, 5, "center", "bottom"), (0, -5, "center", "top")
 SYMBOL_FONTS = ("cm", "STIXSize", "STIXNon", "Last Resort")  # matplotlib's own fonts of symbols and boxes
 COLOURS = ("#0072b2", "#c24e00", "#00794f", "#a34a80", "#8a6100", "#55595f")  # those of web/style.css, in order
 MARKERS = ("o", "s", "^", "D", "v")  # one fewer than colours, so that more combinations differ
@@ -51,6 +53,7 @@ TEXT_PAGE = """<!DOCTYPE html>
 <style>:root {{ color-scheme: light dark }} pre {{ white-space: pre-wrap; overflow-wrap: anywhere }}</style>
 <h1>{title}</h1><p>Blue is positive, and red is negative.</p><pre>{text}</pre></html>
 """
+GIF_DPI, GIF_TOKENS, GIF_MILLISECONDS = 80, 27, 800  # tokens that are drawn of each side; the time of a frame
 LEARNING_RATE = "learning rate"
 NORM = "‖gradient‖"
 SINGULAR = "singular values"
@@ -255,19 +258,21 @@ def attention_over_image(
     path: str | Path | None,
     *,
     chosen: Sequence[int] | None,
+    axes: Any = None,
 ) -> "Figure":
     """Draw the image, then once more for each word, bright where attention is high, like Figure 2 of Xu et al. 2015.
 
     image: side × side × 3
-    attention: words × rows × columns
+    attention: words × rows × columns; words without attention leave empty places
     chosen: for each word, the location that hard attention chose, in reading order; it is marked by a frame
+    axes: the caller's figure to draw into
     """
     from PIL.Image import Resampling, fromarray
 
     side = image.shape[0]
     panel_columns = min(PANELS_PER_ROW, len(words) + 1)
     panel_rows = math.ceil((len(words) + 1) / panel_columns)
-    with drawing(path, PANEL_INCHES * panel_columns, (PANEL_INCHES + 0.28) * panel_rows) as figure:
+    with drawing(path, PANEL_INCHES * panel_columns, (PANEL_INCHES + 0.28) * panel_rows, axes) as figure:
         from matplotlib.patches import Rectangle
 
         panels = figure.subplots(panel_rows, panel_columns, squeeze=False).ravel()
@@ -277,8 +282,8 @@ def attention_over_image(
         rows, columns = attention.shape[1:]
         grey = image.mean(-1, keepdims=True).repeat(3, -1) / 255
         extent = (0, side, side, 0)
-        for t, (panel, word) in enumerate(zip(panels[1:], words, strict=False)):
-            weights = attention[t] / max(float(attention[t].max()), 1e-12)
+        for t, (panel, word, alpha) in enumerate(zip(panels[1:], words, attention, strict=False)):
+            weights = alpha / max(float(alpha.max()), 1e-12)
             panel.imshow(0.35 * grey + 0.1, extent=extent)
             smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
             panel.imshow(image, extent=extent, alpha=np.asarray(smooth).clip(0, 1))
@@ -289,6 +294,37 @@ def attention_over_image(
                 corner = (column * width, row * height)
                 panel.add_patch(Rectangle(corner, width, height, fill=False, ec=COLOURS[1], lw=1.5, clip_on=False))
         figure.tight_layout(pad=0.3)
+    return figure
+
+
+def principal_components(vectors: NDArray[np.floating], labels: Sequence[str], path: str | Path | None) -> "Figure":
+    """Draw the first two principal components of vectors, N×D, like Figure 2 of Sutskever et al. 2014.
+
+    The label of a point is beside it where it covers neither a point nor another label; a label for which there is no
+    such place is left out. Raises InputError for fewer than three vectors.
+    """
+    if len(vectors) < 3:
+        raise InputError(f"plot= needs at least three lines, not {len(vectors)}.")
+    u, s, _ = np.linalg.svd(vectors - vectors.mean(0, dtype=float), full_matrices=False)
+    points, shares = (u * s)[:, :2], s**2 / max((s**2).sum(), 1e-12)
+    with drawing(path, 9, 7) as figure:
+        from matplotlib.transforms import Bbox
+
+        axes = figure.subplots()
+        axes.plot(*points.T, ".", color=COLOURS[0])
+        axes.margins(0.4, 0.1)
+        style_axes(axes, xlabel=f"component 1: {shares[0]:.0%} of variance", ylabel=f"component 2: {shares[1]:.0%}")
+        figure.draw_without_rendering()  # fixes the scales
+        taken = [Bbox([centre - 6, centre + 6]) for centre in axes.transData.transform(points)]
+        look: Any = {"textcoords": "offset points", "fontsize": 8, "parse_math": False}
+        for label, point in zip(labels, points, strict=True):
+            look["fontfamily"] = families(label)
+            for x, y, side, height in PLACES:
+                text = axes.annotate(word_label(label, 60), point, (x, y), ha=side, va=height, **look)
+                if not (box := text.get_window_extent()).count_overlaps(taken):
+                    taken.append(box)
+                    break
+                text.remove()
     return figure
 
 
@@ -418,6 +454,33 @@ def _stack(layer: str) -> str:
     return re.sub(r"\.\d+$", "", layer)
 
 
+def learning(samples: Mapping[int, Mapping[str, Any]], picture: Callable[[str, str], Any], path: Path) -> None:
+    """Write a GIF of the attention in one example at each validation.
+
+    samples: what the model wrote and where it looked, by step (`training.validation.Sample`)
+    picture: returns the pixels of the image with this name, fitted in this way; None if it cannot be read
+    """
+    from PIL import Image
+
+    frames = []
+    with drawing(None, 9, 7) as figure:
+        for step, sample in samples.items():
+            seen = sample["attention"]
+            alpha, target = np.array(seen["weights"])[:GIF_TOKENS, :], seen["target"][:GIF_TOKENS]
+            figure.clear()
+            figure.suptitle(f"step {step:,}")
+            if "source" in seen:
+                source, axes = seen["source"][:GIF_TOKENS], figure.add_axes((0.18, 0.03, 0.8, 0.75))
+                alignment(alpha[:, :GIF_TOKENS], source, target, None, axes=axes)
+            elif (pixels := picture(sample["image"], seen["fit"])) is not None:
+                words = target + [""] * (GIF_TOKENS - len(target))  # so that each panel stays in its place
+                attention_over_image(pixels, words, alpha.reshape(-1, *seen["grid"]), None, chosen=None, axes=figure)
+            figure.savefig(stream := BytesIO(), format="png", dpi=GIF_DPI, bbox_inches=None)
+            frames.append(Image.open(stream).convert("RGB"))
+    with replacement_path(path) as temporary:
+        frames[0].save(temporary, "gif", save_all=True, append_images=frames[1:], duration=GIF_MILLISECONDS, loop=0)
+
+
 def gradient_flow(
     measurements: Mapping[str, Mapping[str, Any]], path: Path, *, runs: Sequence[str] | None = None
 ) -> None:
@@ -501,9 +564,10 @@ def draw_legend(axes: "Axes", *, above: float | None = None) -> None:
         text.set(parse_math=False, fontfamily=families(text.get_text()))
 
 
-def word_label(word: str) -> str:
-    """The label of a word, cut to at most MAX_LABEL_LETTERS."""
-    return drawable(word if len(word) <= MAX_LABEL_LETTERS else word[: MAX_LABEL_LETTERS - 1] + "…")
+def word_label(word: str, letters: int = MAX_LABEL_LETTERS) -> str:
+    """The label of a word or a text without signs for spaces, cut to at most this many letters."""
+    word = word.replace(SPACE, "")
+    return drawable(word if len(word) <= letters else word[: letters - 1] + "…")
 
 
 def drawable(text: str) -> str:

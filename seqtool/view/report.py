@@ -93,9 +93,12 @@ def intervals(
     return {**labels, "bins": list(bins), "series": lines}
 
 
-def samples(title: str, steps: Sequence[Mapping[str, Any]]) -> Section | None:
-    """A section of the samples of a run's validations, each {step, samples}; None if there are none."""
-    return {"kind": "samples", "title": title, "steps": list(steps)} if steps else None
+def samples(title: str, steps: Sequence[Mapping[str, Any]], pictures: Mapping[str, str]) -> Section | None:
+    """A section of the samples of a run's validations, each {step, samples}; None if there are none.
+
+    pictures: data URLs of the images that samples name, by name
+    """
+    return {"kind": "samples", "title": title, "steps": list(steps), "pictures": dict(pictures)} if steps else None
 
 
 def inside(trace: Mapping[str, Any], attributions: Sequence[Mapping[str, Any]], picture: str | None) -> list[Section]:

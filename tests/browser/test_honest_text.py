@@ -75,7 +75,7 @@ def test_direction_marks_are_escaped_in_a_report(visit: Visit, tmp_path: Path) -
         report.curves(
             "Curves", [report.panel(SPOOF, SPOOF, SPOOF, {SPOOF: ([1], [2.0]), "b": ([1], [1.0])}, log=False)]
         ),
-        report.samples("Samples", [{"step": 1, "samples": [{SPOOF: SPOOF}]}]),
+        report.samples("Samples", [{"step": 1, "samples": [{SPOOF: SPOOF}]}], {}),
         {**pictures, "pictures": [card], "orders": {SPOOF: [0]}},
         sentences,
     ]

@@ -74,7 +74,7 @@ def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         report.table("Scores", ("score", "value"), [("BLEU", "37.1")], note="A note."),
         report.curves("Curves", [report.panel("loss", "updates", "nats", losses, log=False)]),
         report.intervals("Lengths", "words", "BLEU", ["≤8", "9+"], {"a": [None, Estimate(30.0, 29.0, 31.0)]}),
-        report.samples("Samples", [*first_samples, {"step": 9, "samples": [{"source": "x", "hypothesis": "z"}]}]),
+        report.samples("Samples", [*first_samples, {"step": 9, "samples": [{"source": "x", "hypothesis": "z"}]}], {}),
         sentences,
         {"kind": "pictures", "title": "Pictures", "scores": [{"label": "cider_d", "digits": 3}], **picture_settings},
     ]
@@ -232,10 +232,45 @@ def test_reports_of_captioners_and_texts(visit: Visit, shown_runs: Path, monkeyp
 def test_samples_are_shown_by_step(visit: Visit, report_file: Path) -> None:
     page = open_report(visit, report_file)
     assert page.locator(".samples dd").nth(1).text_content() == "z"
-    page.get_by_label("Step").focus()
+    page.get_by_label("Validation").focus()
     page.keyboard.press("ArrowLeft")
     assert page.locator(".samples dd").nth(1).text_content() == "y"
     assert "after 5 steps" in page.locator(".samples").text_content()
+
+
+def test_samples_show_how_attention_develops(visit: Visit, tmp_path: Path) -> None:
+    """The slider changes text and attention; the chosen form and the word that is held stay."""
+
+    def samples(weight: float, word: str) -> list[dict[str, Any]]:
+        target, weights = [f"▁{word}", "<end>"], [[weight, 1 - weight], [0.5, 0.5]]
+        sentence = {"source": ["▁a", "<end>"], "target": target, "weights": weights}
+        picture = {"grid": [1, 2], "fit": "squash", "target": target, "weights": weights}
+        return [
+            {"source": "a", "hypothesis": word, "attention": sentence},
+            {"image": "a.png", "hypothesis": word, "attention": picture},
+        ]
+
+    steps = [{"step": 5, "samples": samples(1.0, "y")}, {"step": 9, "samples": samples(0.0, "z")}]
+    section = report.samples("Samples", steps, {"a.png": PICTURE_URL})
+    report.write(tmp_path / "report.html", report.page("Run", "", [section]))
+    page = open_report(visit, tmp_path / "report.html")
+    slider, cells, veil = page.get_by_label("Validation"), page.locator(".heat .cell"), page.locator(".veil rect")
+    assert [cells.nth(i).get_attribute("fill-opacity") for i in range(2)] == ["0.000", "1.000"]
+    page.locator(".looking .token").first.click()
+    assert float(veil.nth(0).get_attribute("fill-opacity")) > 0 == float(veil.nth(1).get_attribute("fill-opacity"))
+    slider.focus()
+    page.keyboard.press("Home")
+    assert slider.get_attribute("aria-valuetext") == "after 5 steps (validation 1 of 2)"
+    assert page.locator("output").text_content() == "after 5 steps (validation 1 of 2)"
+    assert [cells.nth(i).get_attribute("fill-opacity") for i in range(2)] == ["1.000", "0.000"]
+    assert float(veil.nth(1).get_attribute("fill-opacity")) > 0 == float(veil.nth(0).get_attribute("fill-opacity"))
+    assert page.locator(".looking .token.on").text_content().strip() == "y"
+    page.get_by_role("button", name="Lines").click()
+    slider.focus()
+    page.keyboard.press("End")
+    assert page.locator(".links").count() == 1 and page.locator(".heat").count() == 0
+    assert page.locator(".looking .token.on").text_content().strip() == "z"
+    visit.assert_accessible()
 
 
 def test_attention_is_shown_word_by_word(visit: Visit, report_file: Path) -> None:

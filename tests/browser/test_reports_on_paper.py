@@ -67,7 +67,7 @@ def test_labels_of_a_heat_map_are_whole(visit: Visit, tmp_path: Path) -> None:
 def test_numbers_and_counts_are_read_as_a_person_writes_them(visit: Visit, tmp_path: Path) -> None:
     """A small negative number is 0.000, one step is a step, and TER names its direction."""
     terms = {"scores": [{"label": "TER", "digits": 3, "lower": True}]}
-    samples = report.samples("Samples", [{"step": 1, "samples": [{"text": "a"}]}])
+    samples = report.samples("Samples", [{"step": 1, "samples": [{"text": "a"}]}], {})
     sections = [sentences(["one", "two"], [-0.0001, -0.1], **terms), samples]
     report.write(tmp_path / "report.html", report.page("A report", "of two sentences", sections))
     page = open_report(visit, tmp_path / "report.html")

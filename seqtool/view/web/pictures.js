@@ -27,13 +27,14 @@ export function gaze(side, grid) {
  * words × locations, or null; `grid`: the numbers of rows and columns of locations; `chosen`: the location that hard
  * attention chose for each word, or null; `scrub`: whether a slider moves through the words. The attention of the word
  * under the pointer is shown; a click on a word holds it until another click or Escape. `onword(index)` is called on a
- * click, and `onlook(weights, location)` whenever another word is shown.
+ * click, `onhold(index)` when a word is held (-1: none), and `onlook(weights, location)` when another word is shown.
  */
-export function looking({ picture, name, words, attention, grid, chosen = null, onword = null, onlook = null, scrub = false }) {
+export function looking({ picture, name, words, attention, grid, chosen = null, onword = null, onhold = null, onlook = null, scrub = false }) {
   const image = s("image", { href: picture, width: SIDE, height: SIDE, preserveAspectRatio: "none" });
   let held = -1;
   function hold(place) {
     held = place;
+    onhold?.(place);
     look(place);
   }
   const press = (place) => {

@@ -3,7 +3,7 @@
 import { alignment } from "./alignment.js";
 import { intervals, lines, plain } from "./charts.js";
 import { differing } from "./difference.js";
-import { choice, counted, fill, fixed, h, inert } from "./elements.js";
+import { choice, counted, fill, fixed, h, inert, unique } from "./elements.js";
 import { METHODS, attribution, states } from "./inside.js";
 import { looking, places } from "./pictures.js";
 import { table } from "./table.js";
@@ -28,17 +28,32 @@ const SECTIONS = {
   attributions,
 };
 
-/** The samples of a run's validations, with a slider that chooses the validation. */
-function samples({ steps }) {
+/** The samples of a run's validations, with a slider that chooses the validation. It keeps the chosen form and words. */
+function samples({ steps, pictures }) {
   const place = h("div", {});
-  const slider = h("input", { type: "range", min: 0, max: steps.length - 1, value: steps.length - 1, "aria-label": "Step", oninput: () => show(Number(slider.value)) });
-  const status = h("p", { class: "status", "aria-live": "polite" });
+  const chosen = { form: "map", words: [] };
+  const id = unique("validation");
+  const slider = h("input", { id, type: "range", min: 0, max: steps.length - 1, value: steps.length - 1, oninput: () => show(Number(slider.value)) });
+  const status = h("output", { class: "status", for: id });
   function show(i) {
     status.textContent = `after ${counted(steps[i].step, "step")} (validation ${i + 1} of ${steps.length})`;
-    fill(place, steps[i].samples.map((sample) => SECTIONS.facts({ rows: Object.entries(sample) })));
+    slider.setAttribute("aria-valuetext", status.textContent);
+    fill(place, steps[i].samples.map((sample, k) => shownSample(sample, pictures, chosen, k)));
   }
   show(steps.length - 1);
-  return h("div", { class: "samples" }, h("div", { class: "controls" }, slider, status), place);
+  return h("div", { class: "samples" }, h("div", { class: "controls" }, h("label", { for: id }, "Validation"), slider, status), place);
+}
+
+/** A sample and where the model looked. `chosen`: the form of alignments, and the word held in each sample `k`. */
+function shownSample({ attention, ...texts }, pictures, chosen, k) {
+  const facts = SECTIONS.facts({ rows: Object.entries(texts) });
+  if (!attention) return facts;
+  const { source, target, weights, grid } = attention;
+  if (source) return h("div", {}, facts, alignment({ source, target, weights, form: chosen.form, onform: (form) => { chosen.form = form; } }).element);
+  const held = (word) => { chosen.words[k] = word; };
+  const view = looking({ picture: pictures[texts.image], name: texts.image, words: target, attention: weights, grid, scrub: true, onhold: held });
+  view.hold(chosen.words[k] ?? -1);
+  return h("div", {}, facts, view.element);
 }
 
 /** The table of sentences and their scores. A row opens to show the details of its sentence. */
