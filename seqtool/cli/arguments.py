@@ -6,6 +6,7 @@ are declared to hold names or text are quoted before Hydra sees them.
 """
 
 import argparse
+import inspect
 import os
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
@@ -15,15 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from seqtool.cli import COMMANDS
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
-from seqtool.settings import declarations, escape, escape_all, leaves, plain, sentence, unknown
+from seqtool.settings import MISSING, declarations, escape, escape_all, leaves, plain, sentence, unknown
 from seqtool.settings.classes import PACKAGE, locate_target
 from seqtool.settings.declarations import Setting, other_name
+from seqtool.tasks.task import NON_SETTING_ARGUMENTS
 from seqtool.training.runs import RUNS
 
 CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups whose choices name a class
@@ -31,6 +34,7 @@ CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups who
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 # An element of a list, quoted or not, up to the next comma or the end
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
+DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.\w+)+")  # of a class of the user's own
 REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # ${key}; not ${oc.env:HOME}
 
 PRESET_HEADER = "# @package _global_"
@@ -161,6 +165,7 @@ def read(arguments: Sequence[str], command: str, configs: Path) -> tuple[argpars
     options, overrides, paths = split(arguments, command)
     files = config_files(arguments, command, configs)
     check_files(overrides, files)
+    store_classes(overrides, files)
     return options, hydra_overrides(overrides, paths, files), files
 
 
@@ -263,6 +268,32 @@ def _check_file(file: Path, group: str, files: ConfigFiles) -> None:
         if header[1] == "_global_" and key in groups and not isinstance(value, Mapping):
             advice = f", or choose one by `defaults: [override /{key}: NAME]`" if key in files.groups else ""
             raise InputError(f"{file}: '{key}' is a group of settings, written {key}: {{name: value}}{advice}.")
+
+
+def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
+    """Let Hydra find the user's own models and corpora that are chosen by their dotted names, as in model=mine.Bag.
+
+    Their settings are the arguments of the constructor, with its defaults; those of image encoders and of preparing data
+    are added. Raises InputError if there is no such class.
+    """
+    for match in filter(None, map(OVERRIDE.fullmatch, settings)):
+        group = match["key"]
+        for name in (match["value"] or "").split(",") if group in ("model", "data") else ():
+            if not DOTTED_NAME.fullmatch(name) or files.find(f"{group}/{name}").is_file():
+                continue
+            target = locate_target({"_target_": name}, trusted=True)
+            arguments = {key: argument.default for key, argument in inspect.signature(target).parameters.items()}
+            included = ["/encoder@encoder"] if arguments.pop("encoder", None) else []
+            if group == "data":
+                has_source = "source" in getattr(target, "sides", ())
+                included = ["/preparation@_here_" if has_source else "/caption_preparation@_here_"]
+            values = {
+                key: MISSING if default is inspect.Parameter.empty else default
+                for key, default in arguments.items()
+                if key not in NON_SETTING_ARGUMENTS
+            }
+            node = {"defaults": [*included, "_self_"], "_target_": name, **values}
+            ConfigStore.instance().store(name, node, group)
 
 
 def declaration(name: str, files: ConfigFiles) -> Setting:
