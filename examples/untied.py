@@ -57,7 +57,7 @@ class Corridor(TextCorpus):
     source_language = "moves"
     target_language = "room"
 
-    def __init__(self, *, train: int = 2000, test: int = 300) -> None:
+    def __init__(self, *, train: int = 6000, test: int = 300) -> None:
         self._sizes = {"train": train, "valid": test, "test": test, "longer": test}
 
     def splits(self) -> tuple[str, ...]:

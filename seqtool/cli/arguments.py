@@ -16,17 +16,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from seqtool.cli import COMMANDS
+from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 from seqtool.settings import MISSING, declarations, escape, escape_all, leaves, plain, sentence, unknown
-from seqtool.settings.classes import PACKAGE, locate_target
+from seqtool.settings.classes import NON_SETTING_ARGUMENTS, PACKAGE, locate_target
 from seqtool.settings.declarations import Setting, other_name
-from seqtool.tasks.task import NON_SETTING_ARGUMENTS
 from seqtool.training.runs import RUNS
 
 CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups whose choices name a class
@@ -34,10 +33,10 @@ CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups who
 OVERRIDE = re.compile(r"(?P<sign>\+{1,2}|~|)(?P<key>[^=]+?)(?:=(?P<value>.*))?", re.DOTALL)
 # An element of a list, quoted or not, up to the next comma or the end
 ELEMENT = re.compile(r"""\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^,]*?)\s*(?:,|\Z)""", re.DOTALL)
-DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.\w+)+")  # of a class of the user's own
 REFERENCE = re.compile(r"\$\{(\w+(?:\.\w+)*)\}")  # ${key}; not ${oc.env:HOME}
 
 PRESET_HEADER = "# @package _global_"
+YAML_TYPES = (bool, int, float, str, list, dict, type(None))
 
 Group = dict[str, Any]
 
@@ -165,7 +164,6 @@ def read(arguments: Sequence[str], command: str, configs: Path) -> tuple[argpars
     options, overrides, paths = split(arguments, command)
     files = config_files(arguments, command, configs)
     check_files(overrides, files)
-    store_classes(overrides, files)
     return options, hydra_overrides(overrides, paths, files), files
 
 
@@ -225,6 +223,33 @@ def config_files(arguments: Sequence[str], command: str, configs: Path) -> Confi
     return ConfigFiles(command, [configs, user_configs.absolute()])
 
 
+def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
+    """Let `data=` and `model=` choose the user's classes by dotted names, without YAML files: Hydra reads the arguments
+    of their constructors, and for data the settings of the cache, as if they were the settings of a file.
+    """
+    for match in filter(None, map(OVERRIDE.fullmatch, settings)):
+        group, choices = match["key"], (match["value"] or "").strip("[]").split(",")
+        for choice in choices if group in files.groups and group in ("data", "model") else ():
+            if "." not in choice or files.find(f"{group}/{choice}").is_file():
+                continue
+            from hydra.core.config_store import ConfigStore  # takes long, and help does without it
+
+            target = locate_target({"_target_": choice}, trusted=True, base=Corpus if group == "data" else object)
+            content: Group = {"_target_": choice}
+            for name, parameter in inspect.signature(target).parameters.items():
+                default = MISSING if parameter.default is parameter.empty else parameter.default
+                is_keyword = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+                # the constructor itself has the defaults that no YAML file can hold
+                if is_keyword and name not in NON_SETTING_ARGUMENTS and isinstance(default, YAML_TYPES):
+                    content[name] = default
+            if group == "data":
+                shared = "preparation" if "source" in target.sides else "caption_preparation"
+                content["defaults"] = ["text" if target.verbatim else f"/{shared}@_here_", "_self_"]
+            elif content.pop("encoder", None) is not None:  # of images
+                content["defaults"] = ["/encoder@encoder", "_self_"]
+            ConfigStore.instance().store(choice, content, group=group)
+
+
 def check_files(settings: Sequence[str], files: ConfigFiles) -> None:
     """Raise InputError if a setting chooses one of the user's own files that Hydra would ignore or misread."""
     values = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
@@ -270,32 +295,6 @@ def _check_file(file: Path, group: str, files: ConfigFiles) -> None:
             raise InputError(f"{file}: '{key}' is a group of settings, written {key}: {{name: value}}{advice}.")
 
 
-def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
-    """Let Hydra find the user's own models and corpora that are chosen by their dotted names, as in model=mine.Bag.
-
-    Their settings are the arguments of the constructor, with its defaults; those of image encoders and of preparing data
-    are added. Raises InputError if there is no such class.
-    """
-    for match in filter(None, map(OVERRIDE.fullmatch, settings)):
-        group = match["key"]
-        for name in (match["value"] or "").split(",") if group in ("model", "data") else ():
-            if not DOTTED_NAME.fullmatch(name) or files.find(f"{group}/{name}").is_file():
-                continue
-            target = locate_target({"_target_": name}, trusted=True)
-            arguments = {key: argument.default for key, argument in inspect.signature(target).parameters.items()}
-            included = ["/encoder@encoder"] if arguments.pop("encoder", None) else []
-            if group == "data":
-                has_source = "source" in getattr(target, "sides", ())
-                included = ["/preparation@_here_" if has_source else "/caption_preparation@_here_"]
-            values = {
-                key: MISSING if default is inspect.Parameter.empty else default
-                for key, default in arguments.items()
-                if key not in NON_SETTING_ARGUMENTS
-            }
-            node = {"defaults": [*included, "_self_"], "_target_": name, **values}
-            ConfigStore.instance().store(name, node, group)
-
-
 def declaration(name: str, files: ConfigFiles) -> Setting:
     """The declaration of a command's setting, which may be an argument of a class that the user's own files name."""
     settings = declarations.command_settings(files.command)
@@ -314,6 +313,7 @@ def declaration(name: str, files: ConfigFiles) -> Setting:
 
 def hydra_overrides(settings: Sequence[str], paths: Sequence[str], files: ConfigFiles) -> list[str]:
     """The settings and bare paths as overrides in Hydra's grammar."""
+    store_classes(settings, files)
     overrides = [quote_setting(setting, files) for setting in settings]
     if paths:
         overrides.append(f"{positional(files.command)}=[{','.join(map(quote, paths))}]")

@@ -30,6 +30,7 @@ False: only classes of this package.
 """
 
 PACKAGE = "seqtool"
+NON_SETTING_ARGUMENTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # arguments of models
 
 
 def build(settings: Config, *, trusted: Trust, base: type = object, **parts: Any) -> Any:

@@ -20,7 +20,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, names
-from seqtool.settings.classes import check_settings, locate_target
+from seqtool.settings.classes import NON_SETTING_ARGUMENTS, check_settings, locate_target
 from seqtool.training import runs
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings, Validator
-
-NON_SETTING_ARGUMENTS = ("source_vocabulary", "target_vocabulary", "pretrained", "parts")  # arguments of models
 
 
 class Task(ABC):
