@@ -12,7 +12,7 @@ which are the model's state.
 The class is used by its dotted name, from the folder of this file or with the folder on PYTHONPATH:
 
     seqtool train run=convolutional data=text model=convolutional.GatedConvolutions
-    seqtool generate checkpoint=runs/convolutional trust=convolutional prompt="I have a "
+    seqtool generate checkpoint=runs/convolutional trust=convolutional prompt="I have "
 
 Source: Dauphin, Fan, Auli and Grangier (2017), "Language modeling with gated convolutional networks". Their weight
 normalisation and adaptive softmax are left out.
@@ -25,18 +25,20 @@ import contextlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import seqtool
+from seqtool.data.corpora import toy
 from seqtool.models.contract import DropoutRate, EncoderDecoder, LayerCount, Output, Prefilled, Size, Step
 from seqtool.models.parts import PLAIN, Parts
 
-RUNS = {  # the settings of the two models, which have about as many parameters
-    "gated convolutions": "model=convolutional.GatedConvolutions",
-    "LSTM": "model=language_model model.embedding=96 model.hidden=128 model.layers=1 model.dropout=0",
+MODELS = {  # the settings of the two models, which have about as many parameters
+    "convolutional": "model=convolutional.GatedConvolutions",
+    "LSTM": "model=language_model model.embedding=64 model.hidden=128 model.layers=1 model.dropout=0",
 }
 
 
@@ -57,9 +59,9 @@ class GatedConvolutions(EncoderDecoder[Windows]):
         self,
         *,
         target_vocabulary: int,
-        size: Size = 96,
+        size: Size = 64,
         layers: LayerCount = 4,
-        width: Size = 4,
+        width: Size = 3,
         dropout: DropoutRate = 0.0,
         parts: Parts = PLAIN,
     ) -> None:
@@ -104,31 +106,43 @@ class GatedConvolutions(EncoderDecoder[Windows]):
         return 1 + sum(convolution.kernel_size[0] - 1 for convolution in self.convolutions)
 
 
-def train(name: str, settings: str, steps: int) -> seqtool.Run:
-    common = f"data=text train.batch_size=32 train.bptt=64 train.minutes=null optim.lr=0.004 train.steps={steps}"
-    here = "data.processes=1 device=cpu threads=1"
-    return seqtool.train(*settings.split(), *common.split(), *here.split(), run=name.replace(" ", "-"))
+class Row(NamedTuple):
+    """A model's number of parameters, the symbols that it sees, its bits per character and speed, and a text by it."""
+
+    name: str
+    parameters: int
+    sees: str
+    bits: float
+    speed: float
+    text: str
+
+
+def train(name: str, steps: int, sentences: int) -> Row:
+    """Train a model on sentences of the built-in grammar."""
+    pairs = toy.generate(seed=1, train=sentences, valid=0, test=0)["train"]
+    Path("text.txt").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
+    data = "data=text data.train=text.txt data.processes=1 device=cpu threads=1"
+    training = f"train.batch_size=32 train.bptt=48 train.minutes=null train.steps={steps} optim.lr=0.004"
+    run = seqtool.train(*f"{data} {MODELS[name]} {training}".split(), run=name)
+    generator: Any = run.load(trust="convolutional", device="cpu", max_length=60, seed=1)
+    bits = [record["valid_bits"] for record in run.metrics if "valid_bits" in record][-1]
+    speed = [record["tokens_per_second"] for record in run.metrics if "tokens_per_second" in record][-1]
+    model = generator.plain_model
+    parameters, sees = sum(map(Tensor.numel, model.parameters())), f"{getattr(model, 'sees', 'all')}"
+    return Row(name, parameters, sees, bits, speed, *generator.generate(["I have "]))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train a convolutional and a recurrent language model.")
     parser.add_argument("--steps", type=int, default=600, help="updates of each model (default: %(default)s)")
+    parser.add_argument("--sentences", type=int, default=6000, help="sentences of text (default: %(default)s)")
+    parser.add_argument("--directory", help="where the runs are written; by default one that is removed")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
-        rows = []
-        for name, settings in RUNS.items():
-            run = train(name, settings, options.steps)
-            generator = run.load(trust="convolutional", device="cpu", max_length=60, seed=1)
-            last = [record for record in run.metrics if "valid_bits" in record][-1]
-            speed = [record["tokens_per_second"] for record in run.metrics if "tokens_per_second" in record][-1]
-            model = generator.models[0]
-            parameters, sees = sum(map(torch.Tensor.numel, model.parameters())), getattr(model, "sees", "all")
-            rows.append((name, parameters, sees, last["valid_bits"], speed, *generator.generate(["I have a "])))
-    print(f"{'model':18}  parameters  symbols seen  bits/character  symbols/s in training")
-    for name, parameters, sees, bits, speed, _ in rows:
-        print(f"{name:18}  {parameters:10,}  {sees:>12}  {bits:14.3f}  {speed:21,.0f}")
-    for name, *_, text in rows:
-        print(f"{name}: I have a {text!r}")
+    with tempfile.TemporaryDirectory() as temporary, contextlib.chdir(options.directory or temporary):
+        rows = [train(name, options.steps, options.sentences) for name in MODELS]
+    print("\nmodel          parameters  symbols seen  bits/character  symbols/s in training  a continued text")
+    for name, parameters, sees, bits, speed, text in rows:
+        print(f"{name:13}  {parameters:10,}  {sees:>12}  {bits:14.3f}  {speed:21,.0f}  {'I have ' + text!r}")
 
 
 if __name__ == "__main__":

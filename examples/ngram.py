@@ -26,11 +26,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import seqtool
-from seqtool.data.corpora.plain_text import PlainText
-from seqtool.data.preparation import make_corpus
+from seqtool.data.corpora import toy
+from seqtool.data.corpora.plain_text import BUILT_IN
 
 BEGIN = ""  # the token before the text, as often as a context needs it
 UNKNOWN = "\0"  # stands for every token that was not counted
@@ -64,9 +65,7 @@ class NGramModel:
         self.orders: list[Order] = []  # longest context first
         for _ in range(n):
             self.orders.append(Order.of(ngrams))
-            different = [
-                (*context, token) for context, counts in self.orders[-1].tokens.items() for token in counts
-            ]
+            different = [(*context, token) for context, counts in self.orders[-1].tokens.items() for token in counts]
             ngrams = [ngram[1:] for ngram in different]  # each of them once: N₁₊(• h w)
 
     def probability(self, token: str, context: Sequence[str]) -> float:
@@ -109,17 +108,23 @@ def compare(train: str, test: str, orders: Sequence[int]) -> list[Row]:
     return rows
 
 
-def texts(checkpoint: str) -> tuple[str, str]:
-    """The texts on which a language model was trained and validated."""
-    config = seqtool.load(checkpoint, device="cpu").config
-    corpus = make_corpus(config["data"], PlainText, trusted=False)
-    return "".join(corpus.lines("train")), "".join(corpus.lines("valid"))
+def texts(file: Path | None) -> tuple[str, str]:
+    """Split a text as `seqtool train data=text` does: the last tenth is not trained on. None: the built-in text."""
+    if file is None:
+        pairs = toy.generate(**BUILT_IN, valid=0, test=0)["train"]
+        text = "".join(f"{pair.source}\n" for pair in pairs)
+    else:
+        text = file.read_text(encoding="utf-8")
+    end = int(len(text) * (1 - 0.1))
+    return text[:end], text[end:]
 
 
 def recurrent(checkpoint: str, test: str) -> Row:
     """Score a text by a trained language model, from its start."""
     (scored,) = seqtool.load(checkpoint, device="cpu").forced(None, [test])
-    return Row(f"{checkpoint} (LSTM)", -scored.log_probability, len(scored.log_probabilities), len(scored.target.unknown))
+    return Row(
+        f"{checkpoint} (LSTM)", -scored.log_probability, len(scored.log_probabilities), len(scored.target.unknown)
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -127,8 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--checkpoint", default="builtin/text", help="a language model (default: %(default)s)")
     parser.add_argument("--train", type=int, default=None, help="characters to count; all by default")
     parser.add_argument("--test", type=int, default=20_000, help="characters to score (default: %(default)s)")
+    parser.add_argument("--text", type=Path, help="the text on which it was trained; by default the built-in one")
     options = parser.parse_args(arguments)
-    train, test = texts(options.checkpoint)
+    train, test = texts(options.text)
     train, test = train[: options.train], test[: options.test]
     rows = [*compare(train, test, range(1, 6)), recurrent(options.checkpoint, test)]
     words = len(test.split())
@@ -139,9 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         line = f"{name:22}  {tokens:6,}  {unknown:7}  {per_token:16.2f}  {per_character:20.3f}  {per_word:15.5g}"
         print(f"{line}  {nats / math.log(2) / len(test):14.3f}")
     print(
-        "\nA perplexity of k: on average, as uncertain as among k equally likely tokens. Per token, only models with the\n"
-        "same tokens can be compared; per character or word, or in bits, all can. The uniform model knows only which\n"
-        "tokens there are; the 1-gram, how frequent each is; an n-gram sees n − 1 tokens back; the LSTM, any distance."
+        "\nA perplexity of k: on average, as uncertain as among k equally likely tokens. Per token, only models with\n"
+        "the same tokens can be compared; per character or word, or in bits, all can. The uniform model knows only\n"
+        "which tokens there are; the 1-gram, how frequent each is; an n-gram sees n − 1 tokens back; the LSTM, all."
     )
 
 
