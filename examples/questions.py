@@ -39,13 +39,13 @@ from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.corpora.draw import StableRandom
 from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, Item, Scene, invent_scene, render
 from seqtool.data.corpora.scenes import DETERMINERS, PLURALS, is_related
-from seqtool.models.backbone import Backbone, CellNorm, EncoderSettings, ImageCaptioner, Images
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
 from seqtool.models.cells import Layers, Recurrence
 from seqtool.models.contract import Memory, Output, Prefilled, Size, Step
 from seqtool.models.inputs import Pixels
 from seqtool.models.parts import PLAIN, CrossEntropy, Parts
-from seqtool.models.pretrained import Cut
 from seqtool.models.tokens import EOS, PAD
+from seqtool.training.checkpoint import find
 
 KINDS = ("colour", "shape", "number", "place")
 PLACES = {"left": "left of", "right": "right of", "above": "above", "below": "below"}
@@ -148,14 +148,8 @@ class Answerer(ImageCaptioner[Layers]):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__(target_vocabulary, size, encoder, pretrained=pretrained, parts=parts)
-        layers = [
-            *(nn.Conv2d(3, 32, 8, stride=4, padding=2), CellNorm(32), nn.ReLU()),
-            *(nn.Conv2d(32, 64, 3, stride=2, padding=1), CellNorm(64), nn.ReLU()),
-            *(nn.Conv2d(64, size, 3, padding=1), CellNorm(size), nn.ReLU()),
-        ]
-        cut = Cut(nn.Sequential(*layers), lambda network, x: network(x), mean=(0.5,) * 3, std=(0.25,) * 3)
-        self.backbone = Backbone(cut, encoder)
         self.picture = picture
+        self.cell = parts.linear(self.backbone.dimension, size)
         self.place_embedding = nn.Embedding(self.backbone.locations[0] * self.backbone.locations[1], size)
         self.reader = Recurrence("gru", size, size, parts)
         self.first_key, self.first_query = parts.linear(size, size), parts.linear(size, size)
@@ -166,11 +160,7 @@ class Answerer(ImageCaptioner[Layers]):
         self.output = parts.linear(3 * size, target_vocabulary)
 
     def encode(self, source: Images) -> tuple[Memory, Layers]:
-        if self.picture:
-            a = self.annotations(source)
-        else:
-            a = self.place_embedding.weight.new_zeros(len(source.values), *self.place_embedding.weight.shape)
-        a = a + self.place_embedding.weight
+        a = F.relu(self.cell(self.annotations(source)) * self.picture + self.place_embedding.weight)
         mask = torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
         return Memory(a, a[..., :0], mask), Layers((self.reader.cell.start(a),))
 
@@ -211,12 +201,14 @@ class Answerer(ImageCaptioner[Layers]):
 
 def train(name: str, steps: int, *, picture: bool) -> Any:
     """Train a model, and return its predictor."""
+    weights = find("builtin/soft").path / "model.safetensors"
     data = "data=questions.Questions data.vocabulary.minimum_count=1 data.processes=1 device=cpu threads=1"
-    model = f"model=questions.Answerer model.picture={str(picture).lower()} model.encoder.augment=false"
-    rates = "optim.lr=0.003 model.encoder.lr=0.003 schedule.warmup=50"
+    model = f"model=questions.Answerer model.picture={str(picture).lower()}"
+    encoder = f"model.encoder.weights={weights} model.encoder.fine_tune_from=null model.encoder.augment=false"
+    rates = "optim.lr=0.003 schedule.warmup=50"
     limits = f"train.steps={steps} train.minutes=null train.validate_every={steps} train.best_by=loss"
     validation = "validation.sentences=1 validation.max_length=1"
-    settings = " ".join((data, model, rates, limits, validation)).split()
+    settings = " ".join((data, model, encoder, rates, limits, validation)).split()
     return seqtool.train(*settings, run=name).load(trust="questions", device="cpu")
 
 

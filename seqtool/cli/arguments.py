@@ -24,7 +24,7 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 from seqtool.settings import MISSING, declarations, escape, escape_all, leaves, plain, sentence, unknown
-from seqtool.settings.classes import NON_SETTING_ARGUMENTS, PACKAGE, locate_target
+from seqtool.settings.classes import NON_SETTING_ARGUMENTS, PACKAGE, import_class, locate_target
 from seqtool.settings.declarations import Setting, other_name
 from seqtool.training.runs import RUNS
 
@@ -234,7 +234,7 @@ def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
                 continue
             from hydra.core.config_store import ConfigStore  # takes long, and help does without it
 
-            target = locate_target({"_target_": choice}, trusted=True, base=Corpus if group == "data" else object)
+            target: Any = import_class(choice, Corpus if group == "data" else object, setting=group)
             content: Group = {"_target_": choice}
             for name, parameter in inspect.signature(target).parameters.items():
                 default = MISSING if parameter.default is parameter.empty else parameter.default
