@@ -39,7 +39,7 @@ from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
 
 ROOMS = ("first", "second", "third", "fourth")
 MOVES = {"left": -1, "stay": 0, "right": 1}
-LENGTHS = {"train": (1, 6), "valid": (1, 6), "test": (1, 6), "longer": (7, 9)}  # moves, by split
+LENGTHS = {"train": (1, 8), "valid": (1, 8), "test": (1, 8), "longer": (9, 12)}  # moves, by split
 
 
 def room(moves: Sequence[str]) -> str:
@@ -57,7 +57,7 @@ class Corridor(TextCorpus):
     source_language = "moves"
     target_language = "room"
 
-    def __init__(self, *, train: int = 4000, test: int = 300) -> None:
+    def __init__(self, *, train: int = 12_000, test: int = 300) -> None:
         self._sizes = {"train": train, "valid": test, "test": test, "longer": test}
 
     def splits(self) -> tuple[str, ...]:
@@ -90,9 +90,9 @@ class Steps(RecurrentDecoder[Layers]):
         *,
         source_vocabulary: int,
         target_vocabulary: int,
-        size: Size = 32,
+        size: Size = 64,
         tied: bool = True,
-        longest: Size = 10,
+        longest: Size = 13,
         cell: str | type[Cell] = "rnn",
         parts: Parts = PLAIN,
     ) -> None:
@@ -132,7 +132,7 @@ class Row(NamedTuple):
 def train(name: str, *, tied: bool, steps: int) -> Row:
     """Train a model, and score it on lengths that it has seen and on longer walks."""
     data = "data=untied.Corridor data.vocabulary.kind=word data.processes=1 device=cpu threads=1"
-    training = f"train.batch_size=64 train.minutes=null optim.lr=0.005 train.steps={steps} validation.max_length=2"
+    training = f"train.batch_size=64 train.minutes=null optim.lr=0.003 train.steps={steps} validation.max_length=2"
     settings = [*data.split(), *training.split(), "model=untied.Steps", f"model.tied={str(tied).lower()}"]
     run = seqtool.train(*settings, run=name)
     translator: Any = run.load(trust="untied", device="cpu", beam=1)
