@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from test_bad_input import rewrite
 
 import seqtool
@@ -266,3 +267,17 @@ def test_untrusted_names_in_a_checkpoint_do_not_run(
         assert run(*shlex.split(line), "trust=cosine") == 2
         assert capsys.readouterr().err == f"seqtool: {message}\n"
     assert not Path("canary").exists()
+
+
+def test_a_captioner_without_a_file_has_the_settings_of_its_encoder(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that is chosen by its dotted name has its constructor's arguments, of which some have no default."""
+    capsys.readouterr()
+    chosen = ["model=seqtool.models.show_tell.ShowTell", "data=scenes", "model.encoder.size=32"]
+    assert run("train", "--cfg=job", "--package=model", *chosen) == 0
+    settings = yaml.safe_load(capsys.readouterr().out)
+    assert settings["encoder"]["size"] == 32 and settings["encoder"]["backbone"] == "small"
+    assert settings["hidden"] == "???" and "target_vocabulary" not in settings
+    assert run("train", "run=x", *chosen) == 2
+    assert capsys.readouterr().err.startswith("seqtool: train needs model.cell=… and model.context=… and")

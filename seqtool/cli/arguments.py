@@ -247,6 +247,8 @@ def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
             if group == "data":
                 shared = "preparation" if "source" in target.sides else "caption_preparation"
                 content["defaults"] = ["text" if target.verbatim else f"/{shared}@_here_", "_self_"]
+            elif content.pop("encoder", None) is not None:  # of images
+                content["defaults"] = ["/encoder@encoder", "_self_"]
             ConfigStore.instance().store(choice, content, group=group)
 
 
