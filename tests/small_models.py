@@ -145,7 +145,7 @@ SHOW_ATTEND_TELL: dict[str, Any] = {
 CAPTIONERS: dict[str, Callable[[], ImageCaptioner[Any]]] = {
     **{
         f"show_tell-{context}": lambda context=context: ShowTell(**SHOW_TELL | {"context": context})
-        for context in ("first_step", "initial_state", "every_step")
+        for context in ("first_step", "with_start", "initial_state", "every_step")
     },
     "show_tell-both-max": lambda: ShowTell(**SHOW_TELL | {"context": "both", "summary": "max"}),
     "show_tell-gru": lambda: ShowTell(**SHOW_TELL | {"cell": "gru", "layers": 1, "context": "initial_state"}),
