@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
@@ -172,6 +173,23 @@ def copy_with_fast_parts(model: Any, device: str = "cpu") -> Any:
     fast = type(model)(**model.built_with | {"parts": parts_for(torch.device(device))})
     fast.to(model.target_embedding.weight).load_state_dict(model.state_dict())
     return fast.train(model.training)
+
+
+def small_vision_transformer(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make torchvision/vit_b_16 small, with 4×4 patches of 32×32 pixels. Return one with a frozen one's weights."""
+
+    import torchvision
+
+    def get_model(name: str, weights: str | None = None) -> Any:
+        sizes = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
+        model = torchvision.models.VisionTransformer(**sizes)
+        torch.nn.init.normal_(model.heads.head.weight)  # torchvision's own initial weights of the head are zero
+        return model
+
+    monkeypatch.setattr(torchvision.models, "get_model", get_model)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return get_model("vit_b_16")
 
 
 def random_sentences(count: int, *, seed: int, longest: int = 9) -> list[list[int]]:

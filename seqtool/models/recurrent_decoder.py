@@ -141,8 +141,8 @@ class FixedContext(StackDecoder):
 
     @property
     def beside_words(self) -> bool:
-        """Whether the lowest layer reads c next to words."""
-        return self.context in ("every_step", "both")
+        """Whether the lowest layer reads c next to words; with `with_start`, of `ShowTell`, next to <bos> only."""
+        return self.context in ("every_step", "both", "with_start")
 
     def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> tuple[Memory, Layers]:
         """Return a memory that holds c, and the first state: `state` or, if it is None, one made from c, or zeros."""

@@ -59,10 +59,6 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
             state = Layers(self.decoder.step(v, state.layers, self.dropout)[1])
         return memory, state
 
-    @property
-    def beside_words(self) -> bool:
-        return super().beside_words or self.context == "with_start"
-
     def embed(self, tokens: Tensor) -> Tensor:
         """Return embedded words; with context=with_start, the last column is 1 for <bos> and 0 for other words."""
         y = super().embed(tokens)
