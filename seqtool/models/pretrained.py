@@ -83,7 +83,7 @@ def _cut_torchvision(name: str, layer: str | None, download: bool) -> Cut:
         if is_vector:
             return map_[:, 0]
         if is_transformer and map_.dim() == 3:  # B×(1+S)×D, of which the first is the class token
-            return map_[:, 1:].transpose(1, 2).unflatten(2, (model.image_size // model.patch_size, -1))
+            return map_[:, 1:].transpose(1, 2).reshape(len(x), map_.shape[2], model.image_size // model.patch_size, -1)
         return map_
 
     return Cut(network, read, tuple(preprocessing.mean), tuple(preprocessing.std))
