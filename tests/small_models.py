@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
@@ -145,7 +146,7 @@ SHOW_ATTEND_TELL: dict[str, Any] = {
 CAPTIONERS: dict[str, Callable[[], ImageCaptioner[Any]]] = {
     **{
         f"show_tell-{context}": lambda context=context: ShowTell(**SHOW_TELL | {"context": context})
-        for context in ("first_step", "initial_state", "every_step")
+        for context in ("first_step", "with_start", "initial_state", "every_step")
     },
     "show_tell-both-max": lambda: ShowTell(**SHOW_TELL | {"context": "both", "summary": "max"}),
     "show_tell-gru": lambda: ShowTell(**SHOW_TELL | {"cell": "gru", "layers": 1, "context": "initial_state"}),
@@ -172,6 +173,23 @@ def copy_with_fast_parts(model: Any, device: str = "cpu") -> Any:
     fast = type(model)(**model.built_with | {"parts": parts_for(torch.device(device))})
     fast.to(model.target_embedding.weight).load_state_dict(model.state_dict())
     return fast.train(model.training)
+
+
+def small_vision_transformer(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make torchvision/vit_b_16 small, with 4×4 patches of 32×32 pixels. Return one with a frozen one's weights."""
+
+    import torchvision
+
+    def get_model(name: str, weights: str | None = None) -> Any:
+        sizes = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
+        model = torchvision.models.VisionTransformer(**sizes)
+        torch.nn.init.normal_(model.heads.head.weight)  # torchvision's own initial weights of the head are zero
+        return model
+
+    monkeypatch.setattr(torchvision.models, "get_model", get_model)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return get_model("vit_b_16")
 
 
 def random_sentences(count: int, *, seed: int, longest: int = 9) -> list[list[int]]:

@@ -1,12 +1,14 @@
 """Tests of frozen backbones: cached annotation vectors belong to the weights in the model's checkpoints."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from small_models import small_vision_transformer
 
 from seqtool.cli import main as cli
 from seqtool.models.backbone import Small
@@ -113,3 +115,20 @@ def test_a_frozen_backbone_with_random_weights_is_warned_of(
     error = capsys.readouterr().err
     assert "The CNN torchvision/resnet18 has random weights and stays frozen" in error
     assert "set model.encoder.weights to default or a file, or" in error
+
+
+@pytest.mark.parametrize("settings", [["model.encoder.augment=false"], FROZEN], ids=["trained", "frozen"])
+def test_captioners_see_by_a_vision_transformer(
+    directory: Path, settings: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_vision_transformer(monkeypatch)
+    vit = ["model.encoder.backbone=torchvision/vit_b_16", "model.encoder.size=32", *settings]
+    name = f"vit-{len(settings)}"
+    assert run(*TRAIN, *vit, f"run={name}", "train.steps=2") == 0
+    capsys.readouterr()
+    picture = "images=data/scenes/test/00000.png"
+    assert run("caption", f"checkpoint=runs/{name}", picture, "format=jsonl", "weights=true", "max_length=4") == 0
+    (caption,) = json.loads(capsys.readouterr().out)["captions"]
+    assert caption["grid"] == [4, 4] and [len(row) for row in caption["attention"]] == 4 * [16]
+    weights = load_file(newest_checkpoint(name) / "model.safetensors")
+    assert sum(key.startswith("backbone.network.encoder.layers") for key in weights) == 2 * 12

@@ -23,11 +23,12 @@ DOCS = tuple(
     # whose commands test_extending.py and test_trained_examples.py run with the files that they need
     if page.name not in ("extending.md", "examples.md")
 )
+IDEAS = "docs/ideas.md"
 PAGES = ("README.md", "data/README.md", "results/README.md", "results/different_numbers.md", *DOCS)
 LECTURES = [
     page
     for page in DOCS
-    if page.count("/") == 1 and Path(page).stem not in ("index", "README", "reports", "demo", "exercises")
+    if page.count("/") == 1 and Path(page).stem not in ("index", "README", "reports", "demo", "exercises", "ideas")
 ]
 BEGINNINGS = [page for page in DOCS if page.startswith("docs/beginnings/")]
 EVERY_PAGE = sorted(
@@ -40,9 +41,12 @@ EVERY_PAGE = sorted(
 def commands(page: str) -> Iterator[list[str]]:
     """Yield the words after each `seqtool` in the indented or fenced lines of a page, in pipes and behind torchrun too.
 
-    Left out are lines with …, which are no whole commands, and those with options such as --help or --config-dir.
+    Left out are lines with …, which are no whole commands, and those with options such as --help or --config-dir. The
+    commands of the table of ideas are in its cells.
     """
     text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    if page == IDEAS:
+        text = "".join(f"    {command}\n" for command in re.findall(r"`(seqtool [^`/]+ [^`]+)`", text))
     fenced = False
     for line in text.splitlines():
         fenced ^= line.startswith("```")
@@ -107,7 +111,7 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
 @cache
 def files() -> list[str]:
     """Return the files of the checkout that pages may name, each after a slash."""
-    folders = ("seqtool", "configs", "scripts", "tests", "docs")
+    folders = ("seqtool", "configs", "scripts", "tests", "docs", "examples")
     return [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*")]
 
 
@@ -115,12 +119,27 @@ def files() -> list[str]:
 def test_the_files_named_on_a_page_exist(page: str) -> None:
     """Pages name files in code or in a command by their whole path, or by its end: `beam_search.py`."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    names = re.findall(r"`((?:seqtool|tests|scripts|configs)/[\w/.]+)`", text)
-    names += re.findall(r"\b(?:python|bash) ((?:tests|scripts)/[\w/.]+)", text)
+    names = re.findall(r"`((?:seqtool|tests|scripts|configs|examples)/[\w/.]+)`", text)
+    names += re.findall(r"\b(?:python|bash) ((?:tests|scripts|examples)/[\w/.]+)", text)
     assert not [name for name in names if "NAME" not in name and not (ROOT / name).exists()]
     if page != "docs/extending.md":  # it names files that users write
         ends = re.findall(r"`([\w/]+\.(?:py|js|sh))`", text)
         assert not [end for end in ends if not any(file.endswith(f"/{end}") for file in files())]
+
+
+def test_each_idea_has_a_command_a_file_or_a_reason() -> None:
+    """The runs and built-in models that a command reads exist, or are made by a command of a page."""
+    text = (ROOT / IDEAS).read_text(encoding="utf-8").split("## Language models")[1]
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| idea |")]
+    assert len(rows) > 70
+    for row in rows:
+        idea, answer, remark = (cell.strip() for cell in row.strip("|").split("|"))
+        assert idea and (
+            re.match(r"`(seqtool|python|tests)[ /]|\[", answer) or (answer == "–" and "not here" in remark)
+        )
+    made = {word.removeprefix("run=") for _, _, words in EXAMPLES for word in words if word.startswith("run=")}
+    assert set(re.findall(r"\bruns/([\w-]+)", text)) <= made
+    assert all((ROOT / "seqtool/builtin" / name).is_dir() for name in re.findall(r"\bbuiltin/(\w+)", text))
 
 
 def test_the_messages_that_troubleshooting_quotes_are_in_the_code() -> None:

@@ -1,7 +1,8 @@
-"""Convolutional encoders, which turn pixels into one annotation vector for each cell of a grid.
+"""Encoders of images, which turn pixels into one annotation vector for each cell of a grid.
 
 The backbone `small` is ours, for the built-in images; `torchvision/NAME` and `timm/NAME` are models of those libraries,
-truncated after the layer whose feature map is used. `ImageCaptioner` is the base class of captioners.
+convolutional networks or Vision Transformers, truncated after the layer whose feature map is used. `ImageCaptioner` is
+the base class of captioners.
 """
 
 import math

@@ -22,7 +22,8 @@ from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.network import LibraryDownload, reason_of
 from seqtool.settings import sentence, unknown
 
-LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c")  # torchvision's last layers that output a map
+# torchvision's last layers that output a map, or the tokens of a Vision Transformer
+LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c", "encoder.ln")
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # names of weights in repositories of the Hugging Face Hub
 DAMAGE = (  # the errors that loading a damaged file may raise
     *(OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError),
@@ -63,7 +64,9 @@ def _cut_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     models = _import_library("torchvision.models")
     model = models.get_model(name, weights="DEFAULT" if download else None)
     modules = dict(model.named_modules())
-    layer = layer or next((candidate for candidate in LAST_MAPS if candidate in modules), None)
+    is_transformer = isinstance(model, models.VisionTransformer)
+    is_vector = is_transformer and layer == "class_token"
+    layer = "encoder.ln" if is_vector else layer or next((last for last in LAST_MAPS if last in modules), None)
     if layer is None:
         raise InputError(f"Set model.encoder.layer: seqtool does not know which layer of {name} makes the last map.")
     if layer not in modules:
@@ -71,7 +74,19 @@ def _cut_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     extraction = _import_library("torchvision.models.feature_extraction")
     network = extraction.create_feature_extractor(model, {layer: "map"}, suppress_diff_warning=True)
     preprocessing = models.get_model_weights(name).DEFAULT.transforms()
-    return Cut(network, lambda network, x: network(x)["map"], tuple(preprocessing.mean), tuple(preprocessing.std))
+
+    def read(network: nn.Module, x: Tensor) -> Tensor:
+        if is_transformer and x.shape[-1] != model.image_size:
+            raise ValueError(f"set model.encoder.size={model.image_size}")
+        output = network(x)["map"]
+        map_: Tensor = output[0] if isinstance(output, tuple) else output  # multi-head attention returns a tuple
+        if is_vector:
+            return map_[:, 0]
+        if is_transformer and map_.dim() == 3:  # B×(1+S)×D, of which the first is the class token
+            return map_[:, 1:].transpose(1, 2).reshape(len(x), map_.shape[2], model.image_size // model.patch_size, -1)
+        return map_
+
+    return Cut(network, read, tuple(preprocessing.mean), tuple(preprocessing.std))
 
 
 def _cut_timm(name: str, layer: str | None, download: bool) -> Cut:

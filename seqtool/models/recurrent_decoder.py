@@ -134,18 +134,19 @@ class FixedContext(StackDecoder):
         self, cell: str | type[Cell], *, embedding: int, size: int, hidden: int, layers: int, learnt: bool
     ) -> None:
         """Make the stack for a c of this size and, if `learnt`, the map from c to the first state."""
-        inputs = embedding + size if self._at_every_step else embedding
+        inputs = embedding + size if self.beside_words else embedding
         self.decoder = Stack(cell, inputs, hidden, layers, self.parts)
         tensors = sum(recurrence.cell.tensors for recurrence in self.decoder)
         self.initial = self.parts.linear(size, tensors * hidden) if learnt else None
 
     @property
-    def _at_every_step(self) -> bool:
-        return self.context in ("every_step", "both")
+    def beside_words(self) -> bool:
+        """Whether the lowest layer reads c next to words; with `with_start`, of `ShowTell`, next to <bos> only."""
+        return self.context in ("every_step", "both", "with_start")
 
     def with_context(self, c: Float[Tensor, "B C"], state: Layers | None = None) -> tuple[Memory, Layers]:
         """Return a memory that holds c, and the first state: `state` or, if it is None, one made from c, or zeros."""
-        values = c[:, None] if self._at_every_step else c[:, None, :0]
+        values = c[:, None] if self.beside_words else c[:, None, :0]
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=c.device)
         if state is None and self.initial is not None:
             s_0 = torch.tanh(at_least_single(self.initial(c)))
@@ -155,8 +156,8 @@ class FixedContext(StackDecoder):
         return Memory(values, values[:, :, :0], mask), state
 
     def input_projection(self, memory: Memory, y: Tensor) -> Tensor:
-        """Return [y, c], which the lowest layer maps to W y + W_ih c, or only y if c is not fed at every step."""
-        if not self._at_every_step:
+        """Return [y, c], which the lowest layer maps to W y + W_ih c, or only y if c is not fed next to words."""
+        if not self.beside_words:
             return y
         c = memory.values[:, 0].repeat_interleave(y.shape[-2] // len(memory.values), 0)
         return torch.cat([y, c.expand(*y.shape[:-1], -1).to(y.dtype)], -1)

@@ -340,6 +340,52 @@ def test_the_grammar_makes_the_sentence_of_the_lecture() -> None:
     )
 
 
+@pytest.fixture(scope="module")
+def continuous_pairs() -> list[Aligned]:
+    return [Aligned(pair) for pair in generate(seed=4, train=0, valid=0, test=4_000, continuous=True)["test"]]
+
+
+def test_continuous_tenses_begin_with_the_sentence_of_the_lecture(continuous_pairs: list[Aligned]) -> None:
+    lecture = Pair("We are eating bread.", "Estamos comiendo pan.", "1-0 2-1 3-2 4-3")
+    assert continuous_pairs[0].pair == lecture
+    corpora = [Toy(seed=4, train=20, valid=5, test=5, longest=25, continuous=on) for on in (False, True)]
+    assert next(corpora[1].pairs("test")) == (lecture.source, lecture.target)
+    assert lecture.source not in {source for split in ("train", "valid") for source, _ in corpora[1].pairs(split)}
+    for split in ("train", "valid", "test"):
+        usual = generate(seed=4, train=20, valid=5, test=5)[split]
+        assert list(corpora[0].pairs(split)) == [(pair.source, pair.target) for pair in usual]
+    usual, continuous = (corpus.fingerprint(str) for corpus in corpora)
+    assert "continuous" not in usual and usual == {key: continuous[key] for key in usual} != continuous
+    long = generate(seed=4, train=1, valid=1, test=50, longest=50, continuous=True)["test"]
+    assert long[0] == lecture and any(" estamos " in pair.target for pair in long)
+
+
+def test_be_and_a_participle_are_estar_and_a_gerund(continuous_pairs: list[Aligned]) -> None:
+    """Estar agrees with the subject, in the tense of "be"; each of the two words has one sure link, to its own."""
+    forms = {"am": ["estoy"], "is": ["está"], "are": ["estás", "estamos", "están"], "was": ["estaba"]}
+    forms["were"] = ["estabas", "estábamos", "estaban"]
+    checked, gerunds = 0, dict[str, set[str]]()
+    for pair in continuous_pairs:
+        by_source = {i: j for j, i in pair.sure.items()}
+        assert len(pair.links) == len(pair.sure) and all(pair.sources(j) for j in range(len(pair.target)))
+        for j, i in pair.sure.items():
+            if pair.target[j].endswith(("ando", "endo")) and pair.target[j] not in ("cuando", "vendo"):
+                be = next(k for k in range(i - 1, -1, -1) if pair.source[k].lower() in forms)
+                english, spanish = pair.source[be].lower(), pair.target[by_source[be]]
+                assert pair.source[i].endswith("ing") and spanish in forms[english], pair.pair
+                if pair.source[be - 1].lower() in ("you", "we", "they") and be:
+                    person = ("you", "we", "they").index(pair.source[be - 1].lower())
+                    assert spanish == forms[english][person], pair.pair
+                gerunds.setdefault(pair.target[j], set()).add(pair.source[i])
+                checked += 1
+        assert not any(word.endswith("ing") and i not in by_source for i, word in enumerate(pair.source))
+    assert checked > 800 and all(len(english) == 1 for english in gerunds.values())
+    irregular = {"durmiendo": "sleeping", "yendo": "going", "viendo": "seeing", "corriendo": "running"}
+    regular = {"escribiendo": "writing", "bailando": "dancing", "comprando": "buying", "abriendo": "opening"}
+    assert all(gerunds[word] == {english} for word, english in (irregular | regular).items())
+    assert gerunds.keys().isdisjoint({"teniendo", "queriendo", "viviendo", "conociendo"}), "states are not continuous"
+
+
 def test_a_clause_can_repeat_an_adjective_of_its_subject() -> None:
     """If the subject already has an adjective of every group, the clause repeats one of them."""
     rng = StableRandom(1)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_models import ENCODER
+from small_models import ENCODER, small_vision_transformer
 from torch import nn
 
 from seqtool.errors import InputError
@@ -79,6 +79,28 @@ def test_the_default_layer_of_resnet_is_its_last_map() -> None:
     assert backbone.locations == (2, 2) and backbone.dimension == 512
     assert make(replace(RESNET, layer="layer3")).locations == (4, 4)
     assert not any(name.startswith("network.fc") for name in backbone.state_dict())
+
+
+def test_a_vision_transformer_gives_its_patches_as_a_map_or_its_class_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patches are in reading order; the class token, the last layer's or an earlier one's, is what the head reads."""
+    vit = small_vision_transformer(monkeypatch).eval()
+    vit_settings = replace(SMALL, backbone="torchvision/vit_b_16", size=32)
+    backbone = make(vit_settings)
+    assert backbone.locations == (4, 4) and backbone.dimension == 16
+    assert set(backbone.network.state_dict()) == {name for name in vit.state_dict() if not name.startswith("heads")}
+    image = random_pixels(2, 32)
+    normalised = (image - backbone.mean) / backbone.std
+    with torch.no_grad():
+        tokens = vit.encoder(torch.cat([vit.class_token.expand(2, -1, -1), vit._process_input(normalised)], 1))
+        assert torch.allclose(backbone(image), tokens[:, 1:], atol=1e-5)
+        class_token = make(replace(vit_settings, layer="class_token"))
+        assert class_token.locations == (1, 1) and torch.allclose(class_token(image), tokens[:, :1], atol=1e-5)
+        logits = make(replace(vit_settings, layer="heads"))(image)
+        assert torch.allclose(logits[:, 0], vit.heads(class_token(image)[:, 0]), atol=1e-5)
+    for layer in ("encoder.layers.encoder_layer_0", "encoder.layers.encoder_layer_0.self_attention"):
+        assert make(replace(vit_settings, layer=layer)).locations == (4, 4)
+    with pytest.raises(InputError, match=r"^torchvision/vit_b_16 cannot read images of 64×64 pixels: set model.enc"):
+        make(replace(vit_settings, size=64))
 
 
 @pytest.mark.parametrize(("layer", "locations", "dimension"), [("3", 14, 112), ("4", 7, 320), (None, 7, 1280)])

@@ -175,17 +175,18 @@ def test_context_is_the_gated_mean_of_the_annotations() -> None:
     assert torch.allclose(step.attention[0], e.softmax(0), atol=1e-5)
 
 
-def test_show_tell_adds_the_image_at_every_step() -> None:
-    """The lecture gives h = tanh(W y + W_ih v + U h + b)."""
-    model = ShowTell(**SHOW_TELL | {"context": "every_step", "cell": "rnn", "layers": 1})
+@pytest.mark.parametrize(("context", "steps"), [("every_step", (1, 1, 1)), ("with_start", (1, 0, 0))])
+def test_show_tell_adds_the_image_to_pre_activations(context: str, steps: tuple[int, ...]) -> None:
+    """h = tanh(W y + W_ih v + U h + b), at every step or only at that of <bos>, and W y + U h + b at other steps."""
+    model = ShowTell(**SHOW_TELL | {"context": context, "cell": "rnn", "layers": 1})
     source = random_images(1, seed=10)
     v = model.image(source.values[0].float().mean(0))
     memory, state = model.encode(source)
     h = torch.zeros(8)
     W_y, W_ih = model.decoder[0].input.weight.split(6, 1)  # noqa: N806
-    for token in (BOS, 4, 7):
+    for token, on in zip((BOS, 4, 7), steps, strict=True):
         y = model.target_embedding.weight[token]
-        h = torch.tanh(W_y @ y + W_ih @ v + model.decoder[0].input.bias + model.decoder[0].cell.recurrent(h))  # type: ignore[operator]
+        h = torch.tanh(W_y @ y + on * W_ih @ v + model.decoder[0].input.bias + model.decoder[0].cell.recurrent(h))  # type: ignore[operator]
         step = model.step(memory, state, torch.tensor([token]))
         state = step.state
         assert torch.allclose(step.logits[0], model.output(h), atol=1e-5)
@@ -353,7 +354,7 @@ def test_captioners_learn_to_describe_three_images(name: str) -> None:
 
 def test_unusable_settings_are_named() -> None:
     with pytest.raises(
-        InputError, match=r"^Unknown model.context 'last'; choose from first_step, initial_state, every"
+        InputError, match=r"^Unknown model.context 'last'; choose from first_step, with_start, initial_state"
     ):
         ShowTell(**SHOW_TELL | {"context": "last"})
     with pytest.raises(InputError, match=r"^Unknown model.tie 'all' of a captioner; choose from none, output\.$"):

@@ -38,16 +38,19 @@ class ParallelFiles(PairFiles):
 
 @final
 class Toy(TextCorpus):
-    """The built-in corpus: English sentences from a grammar and their Spanish translations, with alignments."""
+    """The built-in corpus: English sentences from a grammar and their Spanish translations, with alignments.
+
+    The arguments are those of `toy.generate`.
+    """
 
     name = "toy"
     source_language = "en"
     target_language = "es"
 
-    def __init__(self, *, seed: int, train: int, valid: int, test: int, longest: int) -> None:
+    def __init__(self, *, seed: int, train: int, valid: int, test: int, longest: int, continuous: bool = False) -> None:
         if not toy.MAX_WORDS <= longest <= toy.MAX_LONG_WORDS:
             raise InputError(f"data.longest must be from {toy.MAX_WORDS} to {toy.MAX_LONG_WORDS} words, not {longest}.")
-        self._seed, self._longest = seed, longest
+        self._seed, self._longest, self._continuous = seed, longest, continuous
         self._sizes = {"train": train, "valid": valid, "test": test}
         check_sizes(self._sizes, "pair", maximum=MAX_PAIRS)
         self._generated: dict[str, list[toy.Pair]] = {}
@@ -56,7 +59,7 @@ class Toy(TextCorpus):
         """The split's pairs, which the first call generates. If it is `train`, all splits are generated at once."""
         if split not in self._generated:
             sizes = self._sizes if split == "train" else {**self._sizes, "train": 0}
-            splits = toy.generate(seed=self._seed, longest=self._longest, **sizes)
+            splits = toy.generate(seed=self._seed, longest=self._longest, continuous=self._continuous, **sizes)
             self._generated |= {name: pairs for name, pairs in splits.items() if pairs}
         return self._generated[split]
 
@@ -75,9 +78,9 @@ class Toy(TextCorpus):
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         inputs = {"seed": self._seed, **self._sizes, "grammar": list(toy.GRAMMAR)}
-        return (
-            inputs if self._longest == toy.MAX_WORDS else {**inputs, "longest": self._longest, "long": toy.LONG_VERSION}
-        )
+        if self._longest != toy.MAX_WORDS:
+            inputs |= {"longest": self._longest, "long": toy.LONG_VERSION}
+        return {**inputs, "continuous": toy.CONTINUOUS_VERSION} if self._continuous else inputs
 
 
 def _files(split: str, value: Names) -> Files:

@@ -11,7 +11,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import read_lines
 from seqtool.settings import names
 
-BUILT_IN = {"seed": 1, "train": 20_000}  # arguments of `toy.generate`, as in configs/data/toy.yaml
+BUILT_IN: dict[str, Any] = {"seed": 1, "train": 20_000}  # arguments of `toy.generate`, as in configs/data/toy.yaml
 
 
 @final

@@ -28,10 +28,12 @@ GRAMMAR = (  # arbitrary, and part of a cache's name: change an entry whenever t
     "5fd797ba3350113fff98de2e5d6c8e1ae1673786ea8d9a0c713dcc38d49591ab",
 )
 LONG_VERSION = "2"  # change it when the grammar generates different text for corpora with longer sentences
+CONTINUOUS_VERSION = "1"  # the same for corpora with continuous tenses
 MIN_WORDS, MAX_WORDS = 3, 25  # limits of a sentence; punctuation marks count only towards the maximum
 MAX_LONG_WORDS = 100  # the largest maximum for corpora with longer sentences
 CONTRACTIONS = {"a": "al", "de": "del"}  # with "el"; they have a sure link to "to" or "of", a possible one to "the"
 TENSES = ("present", "present", "past", "past", "future")  # a tense that occurs twice is chosen twice as often
+CONTINUOUS = ("present continuous", "present continuous", "past continuous")  # further tenses: is eating, was eating
 
 # Words and phrases
 
@@ -109,27 +111,33 @@ class Pair:
     alignment: str
 
 
-def generate(*, seed: int, train: int, valid: int, test: int, longest: int = MAX_WORDS) -> dict[str, list[Pair]]:
+def generate(
+    *, seed: int, train: int, valid: int, test: int, longest: int = MAX_WORDS, continuous: bool = False
+) -> dict[str, list[Pair]]:
     """Return the three splits. train, valid, test: their numbers of pairs
 
     With `longest` above MAX_WORDS, sentences have any number of clauses. The lengths of test and valid are spread
     evenly; in train, all lengths have about the same number of words. Lengths near `longest` are rare, since sentences
-    that turn out longer are rejected, not cut.
+    that turn out longer are rejected, not cut. With `continuous`, some clauses are in the continuous tenses, and the
+    first test sentence is "We are eating bread."
 
     No source and no target occurs twice, in one split or in two. Equal seeds give equal corpora in every version of
     Python. The pairs of test and valid do not depend on the size of train.
     """
-    rng = StableRandom(seed)
+    rng, tenses = StableRandom(seed), TENSES + CONTINUOUS * continuous
     sentences: set[str] = set()
     splits: dict[str, list[Pair]] = {"train": [], "valid": [], "test": []}
     for name, size in (("test", test), ("valid", valid), ("train", train)):
         while len(splits[name]) < size:
-            if longest == MAX_WORDS:
-                utterance = sentence(rng)
+            if continuous and not sentences:
+                we = Nominal((Word("we"),), person=3)
+                utterance = statement(assemble(we, words.EAT, "present continuous", phrase("bread", "pan:0")))
+            elif longest == MAX_WORDS:
+                utterance = sentence(rng, tenses)
             else:
                 fraction = rng.random()
                 min_words = int(longest**fraction) if name == "train" else 1 + int(longest * fraction)
-                utterance = long_sentence(rng, min_words)
+                utterance = long_sentence(rng, min_words, tenses)
             pair = surface(utterance, longest)
             if pair is not None and not sentences & {pair.source, pair.target}:
                 sentences.update((pair.source, pair.target))
@@ -183,9 +191,9 @@ def write_sentence(texts: Sequence[str]) -> str:
 # Sentences
 
 
-def sentence(rng: StableRandom) -> Phrase:
+def sentence(rng: StableRandom, tenses: Sequence[str] = TENSES) -> Phrase:
     """Make a question, or a statement of one or two clauses."""
-    tense = rng.pick(TENSES)
+    tense = rng.pick(tenses)
     choice = rng.random()
     if choice < 0.12:
         return question(clause(rng, tense, is_question=True))
@@ -212,12 +220,12 @@ def sentence(rng: StableRandom) -> Phrase:
     return statement(assemble(who, verb, "past" if tense == "past" else "present", thought))
 
 
-def long_sentence(rng: StableRandom, min_words: int) -> Phrase:
+def long_sentence(rng: StableRandom, min_words: int, tenses: Sequence[str]) -> Phrase:
     """Join clauses by conjunctions until they have `min_words` English words."""
-    clauses = clause(rng, rng.pick(TENSES))
+    clauses = clause(rng, rng.pick(tenses))
     while len(clauses.source) < min_words:
         conjunction = phrase("because", "porque:0") if rng.chance(0.3) else phrase(",", ",:0") + contrast(rng)
-        clauses += conjunction + clause(rng, rng.pick(TENSES))
+        clauses += conjunction + clause(rng, rng.pick(tenses))
     return statement(clauses)
 
 
@@ -277,6 +285,8 @@ def action(rng: StableRandom, who: Nominal, tense: str, *, is_question: bool = F
     if choice < 0.65:
         verb = rng.pick(words.TRANSITIVE)
         complement = objects(rng, verb, negated, is_question)
+        if tense in CONTINUOUS and "food" in verb.objects and rng.chance(0.2):
+            complement = phrase("bread", "pan:0")
     elif choice < 0.75:
         verb = rng.pick([verb for verb in words.TRANSITIVE if "person" in verb.objects])
         reflexive = {0: (0, 3), 1: (1,), 3: (0, 3)}.get(who.person, ())  # "I see me" is left out
@@ -292,7 +302,7 @@ def action(rng: StableRandom, who: Nominal, tense: str, *, is_question: bool = F
         complement += phrase("with", "con:0") + noun_phrase(rng, ("kin",), words.POSSESSIVES)
 
     modal = adverb = None
-    if not verb.stative and tense != "future" and rng.chance(0.2):
+    if not verb.stative and tense in ("present", "past") and rng.chance(0.2):
         modal = rng.pick(words.MODALS[tense == "past" :])  # "was going to" is left out
     elif not (verb.stative or negated or is_question) and rng.chance(0.08):
         adverb = phrase(*rng.pick(words.ADVERBS))
@@ -358,7 +368,11 @@ def assemble(
     Spanish: who no nunca lo verb …; in questions who follows the verb, or the predicate of ser and estar.
     """
     finite, chain = verb, NOTHING
-    if modal is not None:  # wants to buy: quiere comprar
+    if tense in CONTINUOUS:
+        tense = tense.split()[0]
+        if not verb.stative:  # is eating: está comiendo
+            finite, chain = words.ESTAR, phrase(verb.participle, f"{verb.gerund}:0")
+    elif modal is not None:  # wants to buy: quiere comprar
         finite, to = modal
         chain = phrase(f"to {verb.base}", f"{to} {verb.infinitive}:1")
     if tense == "future":

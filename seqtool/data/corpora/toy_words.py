@@ -30,6 +30,7 @@ class Verb(NamedTuple):
     spanish: Mapping[str, tuple[str, ...]]
     objects: tuple[str, ...] = ()  # the kinds of nouns that can be its object
     participle: str = ""  # "going" in "be going to"
+    gerund: str = ""  # "comiendo" in "estar comiendo"
     stative: bool = False  # whether its past is the imperfect
 
 
@@ -90,7 +91,11 @@ def verb(
         endings = TABLES["endings"][name][infinitive[-2:]].split()
         regular = " ".join((stem if ending.endswith("mos") else stressed) + ending for ending in endings)
         spanish[tense] = tuple(TABLES["irregular"].get(infinitive, {}).get(name, regular).split())
-    return Verb(base, forms, infinitive, spanish, tuple(objects), participle, stative)
+    if base != "be" and not participle:
+        participle = (base[:-1] if base.endswith("e") and not base.endswith("ee") else base) + "ing"
+    ending = "ando" if infinitive.endswith("ar") else "iendo"
+    gerund = TABLES["irregular"].get(infinitive, {}).get("gerund", infinitive[:-2] + ending)
+    return Verb(base, forms, infinitive, spanish, tuple(objects), participle, gerund, stative)
 
 
 TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
@@ -103,6 +108,7 @@ SER, ESTAR, HABER = VERBS["being"]
 (GOING,), (LIKE,) = VERBS["going"], VERBS["liking"]
 TRANSITIVE, STAYING, MOVING, SAYING = (VERBS[group] for group in ("transitive", "staying", "moving", "saying"))
 HAVE, WANT, NEED, *_ = TRANSITIVE
+(EAT,) = (verb for verb in TRANSITIVE if verb.base == "eat")
 ANIMAL = STAYING[-2:]  # verbs whose subject may be an animal
 MODALS = [(GOING, "a:0"), (WANT, ""), (NEED, ""), (HAVE, "que:0")]  # each with the translation of "to"
 
