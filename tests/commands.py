@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,22 @@ def main() -> None:
     die_at, lines = sys.argv[1:]
     if int(die_at) and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         _die_at(int(die_at))
-    atexit.register(_check_threads)  # registered first, so called last
-    for dtype, *line in json.loads(lines):
+    atexit.register(check_threads)  # registered first, so called last
+    if status := run_lines(json.loads(lines)):
+        atexit.unregister(check_threads)
+        sys.exit(status)
+
+
+def run_lines(lines: Sequence[Sequence[str]]) -> int:
+    """Run command lines up to the first that fails, and return the exit status of the last."""
+    for dtype, *line in lines:
         torch.set_default_dtype(getattr(torch, dtype))
-        status = cli.run(line, cli.config_directory())
-        if status:
-            atexit.unregister(_check_threads)
-            sys.exit(status)
+        if status := cli.run(line, cli.config_directory()):
+            return status
+    return 0
 
 
-def _check_threads() -> None:
+def check_threads() -> None:
     thread_names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     if group_threads := [name for name in thread_names if "gloo" in name]:
         print(f"Threads outlived the group: {group_threads}", file=sys.__stderr__, flush=True)

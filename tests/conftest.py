@@ -4,6 +4,7 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # with more, test workers and the processes they start would compete for cores
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import shapes
 import torch
+import yaml
 from jaxtyping import install_import_hook
 
 # The shapes in the signatures of these modules are checked, because they are imported after the hook is installed.
@@ -28,7 +30,10 @@ from seqtool.training.recording import MetricsLog  # noqa: E402
 torch.set_num_threads(1)
 ORIGINAL_DRAW = MetricsLog.draw
 ROOT = Path(__file__).resolve().parent.parent
-SLOW_FILES = ("test_gpu", "test_distributed", "test_translating", "test_captioning", "test_training", "test_resuming")
+SLOW_FILES = (
+    *("test_demo_page", "test_distributed", "test_training", "test_gpu", "test_bad_input", "test_translating"),
+    *("test_captioning", "test_resuming", "test_demo"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,6 +56,33 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     else:
         with pretended_gpu.simulate_gpu():
             yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parse_yaml_once() -> Iterator[None]:
+    """Parse equal YAML texts once, since every command line reads about twenty files with settings."""
+    parsed: dict[tuple[str, Any], bytes] = {}
+
+    def load_once(stream: Any, Loader: Any) -> Any:  # noqa: N803 the name is yaml's
+        text = stream.read() if hasattr(stream, "read") else stream
+        if (text, Loader) not in parsed:
+            if hasattr(stream, "seek"):
+                stream.seek(0)  # messages name the file
+            parsed[text, Loader] = pickle.dumps(load(stream, Loader))
+        return pickle.loads(parsed[text, Loader])
+
+    load = yaml.load
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "load", load_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def skip_fsync() -> Iterator[None]:
+    """Do not wait for the disk, which takes milliseconds for each of many small files; tests of fsync replace it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

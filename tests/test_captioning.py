@@ -7,18 +7,18 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import Command
 from safetensors.torch import load_file
 
 import seqtool
@@ -192,12 +192,8 @@ def test_finished_captions_are_kept_after_a_signal(
     """Finished lines are kept in a .partial file; a partial JSON list is removed. The output is unchanged."""
     (tmp_path / "out").write_text("before")
     settings = [f"images={','.join(['data/photos'] * 5)}", f"output={tmp_path / 'out'}", f"format={form}"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "seqtool", "caption", "checkpoint=runs/soft", *settings, f"plot={tmp_path / 'p'}"],
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(seqtool.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
-        text=True,
-    ) as process:
+    arguments = ["caption", "checkpoint=runs/soft", *settings, f"plot={tmp_path / 'p'}", "threads=1"]
+    with Command(arguments, stderr=PIPE, text=True) as process:
         assert process.stderr is not None
         deadline = time.monotonic() + 30
         while not (tmp_path / "p/caption-0001-000.png").exists() and time.monotonic() < deadline:

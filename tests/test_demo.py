@@ -12,20 +12,20 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, NamedTuple
 
 import pytest
 import uvicorn
 from demo_models import run, run_in_new_thread
 from PIL import Image
+from processes import Command
 from safetensors.torch import load_file
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -63,9 +63,9 @@ class Server:
     """`seqtool demo` in a separate process."""
 
     def __init__(self, directory: Path, *settings: str) -> None:
-        command = [sys.executable, "-m", "seqtool", "demo", "device=cpu", "threads=1", "port=0", *settings]
+        command = ["demo", "device=cpu", "threads=1", "port=0", *settings]
         self.errors = (directory / "errors.txt").open("w+")
-        self.process = subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.process = Command(command, cwd=directory, stdout=PIPE, stderr=self.errors.fileno(), text=True)
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
         address = re.match(r"Open http://(\S+):(\d+)/(?:\?token=(\S+))?", self.line)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import Group
 from safetensors.torch import load_file
 
 from seqtool.errors import InputError
@@ -20,14 +21,14 @@ from seqtool.runtime.devices import choose_device
 
 COMMANDS = Path(__file__).with_name("commands.py")
 COMMON = [
-    *("device=cpu", "threads=1", "data.processes=1", "train.minutes=null", "train.log_every=5", "train.batch_size=7"),
+    *("device=cpu", "threads=1", "data.processes=1", "train.minutes=null", "train.log_every=4", "train.batch_size=7"),
     *("validation.max_length=12", "model.embedding=12"),
 ]
-TEXT = ["data.train=200", "data.valid=40", "data.test=40", "data.vocabulary.size=150"]
+TEXT = ["data.train=100", "data.valid=20", "data.test=40", "data.vocabulary.size=120"]
 BAHDANAU = ["model.encoder_hidden=8", "model.decoder_hidden=12", "model.alignment=8", "model.maxout=8"]
 PHOTOS = ["data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "data.vocabulary.minimum_count=1"]
 ATTEND = ["model=show_attend_tell", "model.hidden=12", "model.alignment=8", "model.encoder.size=32"]
-STEPS = ["train.steps=22", "train.validate_every=11", "model.dropout=0"]
+STEPS = ["train.steps=10", "train.validate_every=5", "model.dropout=0"]
 SGD = ["train", "run=sgd", *COMMON, *TEXT, *BAHDANAU, *STEPS, "optim=sgd", "optim.lr=0.5", "train.accumulate=2"]
 TRANSFORMER = [
     *(
@@ -47,38 +48,42 @@ STREAMS = [
     "validation.max_length=100",
 ]
 SOFT = [
-    *("train", "run=soft", *COMMON, *PHOTOS, *ATTEND, *STEPS, "model.encoder.fine_tune_from=8"),
+    *("train", "run=soft", *COMMON, *PHOTOS, *ATTEND, *STEPS, "model.encoder.fine_tune_from=4"),
     *("train.batch_by=tokens", "train.batch_size=40", "model.encoder.augment=false"),
 ]
 HARD = [
-    *("train", "run=hard", *COMMON, *PHOTOS, *ATTEND, "model.attention=hard", "train.steps=20"),
-    *("train.validate_every=10", "train.resume=auto", "train.batch_size=5"),
+    *("train", "run=hard", *COMMON, *PHOTOS, *ATTEND, "model.attention=hard", "train.steps=12"),
+    *("train.validate_every=6", "train.resume=auto", "train.batch_size=5"),
 ]
 
 
-def run_commands(
-    directory: Path, *lines: Sequence[str], processes: int, die_at: int = 0, **options: Any
-) -> subprocess.CompletedProcess[str]:
-    """Run command lines in a directory, in a single process or in several that torchrun starts.
+def run_commands(directory: Path, *lines: Sequence[str], processes: int, **options: Any) -> str:
+    """Run command lines in a directory, in a single process or in a group, and return their standard output.
 
     Runs whose weights are compared are trained in fp64, since Adam turns even rounding errors of gradients into full
     steps.
     """
     typed_lines = [["float64" if "optim=sgd" in line or line in (ADAM, SOFT) else "float32", *line] for line in lines]
-    runner = [sys.executable]
-    if processes > 1:
-        runner += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "--max-restarts=1"]
+    ended = Group(directory).run(*typed_lines, processes=processes, **options)
+    assert ended.statuses == [0] * processes, ended.errors
+    return ended.output
+
+
+def run_with_torchrun(directory: Path, line: Sequence[str], die_at: int) -> str:
+    """Run a command line in two processes of torchrun, the second of which is killed once, at a step. Returns their
+    standard error.
+    """
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
     process = subprocess.run(
-        [*runner, str(COMMANDS), str(die_at), json.dumps(typed_lines)],
+        [*torchrun, str(COMMANDS), str(die_at), json.dumps([["float32", *line]])],
         cwd=directory,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
-        **options,
     )
     assert process.returncode == 0, process.stderr
-    return process
+    return process.stderr
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +159,7 @@ def records(directory: Path, run: str) -> list[dict[str, Any]]:
 def test_weights_equal_those_of_one_process(
     directories: dict[int, Path], run: str, tolerance: float, processes: int
 ) -> None:
-    for step in (11, 22):
+    for step in (5, 10):
         expected, actual = (weights(directories[n], run, step) for n in (1, processes))
         for name, value in expected.items():
             torch.testing.assert_close(actual[name], value, rtol=tolerance, atol=tolerance * float(value.abs().max()))
@@ -164,16 +169,16 @@ def test_a_single_stream_is_resumed_by_one_or_two_processes(tmp_path: Path) -> N
     """A run saved by two processes is resumed by one, and the reverse."""
     make_photos(tmp_path / "photos")
     arguments = [*STREAMS, "train.batch_size=1", "train.resume=auto"]
-    for step, processes in ((10, 2), (20, 1), (30, 2)):
-        run_commands(tmp_path, [*arguments, f"train.steps={step}", "train.validate_every=10"], processes=processes)
-    file = tmp_path / "runs/streams/checkpoints/step-0000030/training.safetensors"
+    for step, processes in ((5, 2), (10, 1), (15, 2)):
+        run_commands(tmp_path, [*arguments, f"train.steps={step}"], processes=processes)
+    file = tmp_path / "runs/streams/checkpoints/step-0000015/training.safetensors"
     assert load_file(file)["carried.000"].shape == (1, 12)
 
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_states_of_streams_equal_those_of_one_process(directories: dict[int, Path], processes: int) -> None:
     """The states carried to the next window are compared in the order of the seven streams."""
-    file = "runs/streams/checkpoints/step-0000022/training.safetensors"
+    file = "runs/streams/checkpoints/step-0000010/training.safetensors"
     expected, actual = (load_file(directories[n] / file) for n in (1, processes))
     carried = sorted(name for name in expected if name.startswith("carried."))
     assert len(carried) == 4 and all(expected[name].shape == (7, 12) for name in carried)
@@ -185,7 +190,7 @@ def test_states_of_streams_equal_those_of_one_process(directories: dict[int, Pat
 @pytest.mark.parametrize("run", ["sgd", "streams", "adam", "soft"])
 def test_metrics_equal_those_of_one_process(directories: dict[int, Path], run: str, processes: int) -> None:
     expected, actual = (records(directories[n], run) for n in (1, processes))
-    assert len(expected) == len(actual) == 6
+    assert len(expected) == len(actual) == 4
     for record, expected_record in zip(actual, expected, strict=True):
         assert record == pytest.approx(expected_record, rel=1e-4)
 
@@ -210,8 +215,8 @@ def test_lines_from_a_pipe_are_translated_once_and_in_order(directories: dict[in
     arguments = ["translate", "checkpoint=runs/adam", "device=cpu", "threads=1", "batch_size=1", "max_length=12"]
     arguments += ["sample=true", "temperature=3"]
     text = (directories[1] / "photos" / "lines.txt").read_text()
-    process = run_commands(directories[1], arguments, processes=2, input=text)
-    assert process.stdout == (directories[1] / "translations.txt").read_text()
+    output = run_commands(directories[1], arguments, processes=2, text=text)
+    assert output == (directories[1] / "translations.txt").read_text()
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,14 +236,16 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
 def test_a_run_with_a_killed_worker_ends_the_same(tmp_path: Path) -> None:
     """Each process has its own random numbers, for dropout and hard attention, and its own baseline."""
     checkpoints = {}
-    for name, die_at in (("uninterrupted", 0), ("killed", 13)):
+    for name in ("uninterrupted", "killed"):
         directory = tmp_path / name
         directory.mkdir()
         make_photos(directory / "photos")
-        process = run_commands(directory, HARD, processes=2, die_at=die_at)
-        checkpoints[name] = directory / "runs/hard/checkpoints/step-0000020"
-        assert ("exitcode: -9" in process.stderr) == bool(die_at)
-        assert ("Lost the connection to another process (" in process.stderr) == bool(die_at)
+        if name == "uninterrupted":
+            run_commands(directory, HARD, processes=2)
+        else:
+            errors = run_with_torchrun(directory, HARD, die_at=8)
+            assert "exitcode: -9" in errors and "Lost the connection to another process (" in errors
+        checkpoints[name] = directory / "runs/hard/checkpoints/step-0000012"
     for file in ("model.safetensors", "training.safetensors"):
         uninterrupted, killed = (load_file(checkpoints[name] / file) for name in ("uninterrupted", "killed"))
         assert uninterrupted.keys() == killed.keys()

@@ -1,15 +1,15 @@
 """Tests of groups of processes: errors, waiting, stopping, and launchers other than torchrun."""
 
-import multiprocessing
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
+from processes import Group
 
 from seqtool.cli import main as cli
 from seqtool.errors import InputError
@@ -29,60 +29,10 @@ distributed.STEP_TIMEOUT = timedelta(seconds=3)
 """
 
 
-class Group:
-    """Processes with the environment and the store that torchrun would give them, started without its delay."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.restarts = -1
-
-    def run(self, *arguments: str, processes: int = 2, before: str = "") -> tuple[list[int | None], str]:
-        """Start all processes, or start them again. Return their exit statuses and what they printed."""
-        self.restarts += 1
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["seqtool.cli.train", "torch.distributed.nn"])
-        environment = {
-            "WORLD_SIZE": str(processes),
-            "LOCAL_WORLD_SIZE": str(processes),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self.store.port),
-            "TORCHELASTIC_RUN_ID": "here",
-            "TORCHELASTIC_RESTART_COUNT": str(self.restarts),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",
-        }
-        errors = self.directory / f"errors-{self.restarts}.txt"
-        group = [
-            context.Process(
-                target=run_command,
-                args=(self.directory, errors, environment | {"RANK": rank, "LOCAL_RANK": rank}, before, arguments),
-            )
-            for rank in map(str, range(processes))
-        ]
-        for process in group:
-            process.start()
-        for process in group:
-            process.join(60)
-        return [process.exitcode for process in group], errors.read_text()
-
-
-def run_command(
-    directory: Path, errors: Path, environment: dict[str, str], before: str, arguments: tuple[str, ...]
-) -> None:
-    """Run a command as one process of the group, and exit with its status."""
-    os.chdir(directory)
-    os.environ |= environment
-    with errors.open("a") as file:
-        os.dup2(file.fileno(), 2)
-    sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1)
-    exec(before, {"rank": int(environment["RANK"])})
-    try:
-        status = cli.run(arguments, config_directory())
-    except BaseException as error:
-        status = 1
-        print(repr(error), file=sys.stderr)
-    sys.stderr.flush()
-    os._exit(status)
+def run_group(group: Group, *arguments: str, **options: Any) -> tuple[list[int | None], str]:
+    """Run a command in all processes of a group. Return their exit statuses and what they printed."""
+    ended = group.run(["float32", *arguments], **options)
+    return ended.statuses, ended.output + ended.errors
 
 
 def messages_in(errors: str) -> list[str]:
@@ -122,7 +72,7 @@ def stopped(self, progress, rate):
         os.kill(os.getpid(), signal.SIGUSR1)
 MetricsLog.updated = stopped
 """
-    statuses, errors = Group(tmp_path).run(*TRAIN, "train.steps=4", before=stopping)
+    statuses, errors = run_group(Group(tmp_path), *TRAIN, "train.steps=4", before=stopping)
     assert statuses == [0, 0] and "Resume with: seqtool train run=a train.resume=true" in errors
 
 
@@ -144,11 +94,11 @@ MetricsLog.updated = stopped
 def test_bad_input_is_reported_once(tmp_path: Path, settings: list[str], message: str) -> None:
     """A single process prints the message, and the processes that are started in their place do not print it again."""
     group = Group(tmp_path)
-    statuses, errors = group.run(*TRAIN, *settings)
+    statuses, errors = run_group(group, *TRAIN, *settings)
     assert (statuses, messages_in(errors)) == ([2, 2], [message])
-    statuses, errors = group.run(*TRAIN, *settings)
+    statuses, errors = run_group(group, *TRAIN, *settings)
     assert (statuses, messages_in(errors)) == ([2, 2], [])
-    statuses, errors = group.run(*TRAIN, "seed=-1")
+    statuses, errors = run_group(group, *TRAIN, "seed=-1")
     assert (statuses, messages_in(errors)) == ([2, 2], ["seqtool: seed must be at least 0, not -1."])
 
 
@@ -175,7 +125,7 @@ def test_the_first_process_prepares_while_the_others_wait(tmp_path: Path) -> Non
     (tmp_path / "slow.py").write_text(SLOW_DATA)
     before = f"{SHORT_TIMEOUT}import sys\nsys.path.insert(0, '.')"
     settings = ["data._target_=slow.Slow", "model.tie=all"]  # the second is refused once the data are ready
-    statuses, errors = Group(tmp_path).run(*TRAIN, *settings, processes=3, before=before)
+    statuses, errors = run_group(Group(tmp_path), *TRAIN, *settings, processes=3, before=before)
     assert statuses == [2, 2, 2]
     assert [line.partition(":")[2] for line in messages_in(errors)] == [
         " model.tie=all needs one vocabulary for both sides: set data.vocabulary.joint=true."
@@ -208,7 +158,7 @@ def failing(tensor):
     return total(tensor)
 distributed.total = failing
 """
-    statuses, errors = Group(tmp_path).run(*TRAIN, before=before, processes=3)
+    statuses, errors = run_group(Group(tmp_path), *TRAIN, before=before, processes=3)
     assert statuses == [2, 1, 2]
     assert len(messages_in(errors)) == 1 and re.fullmatch(f"seqtool: {pattern}", messages_in(errors)[0]), errors
 

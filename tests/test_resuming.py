@@ -1,13 +1,9 @@
 """Tests of resuming runs with vocabularies of every kind, and of saving them by time and when they are stopped."""
 
-import fcntl
 import json
 import os
 import pty
 import signal
-import subprocess
-import sys
-import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -17,9 +13,9 @@ import pytest
 import torch
 from fuzz import repair
 from PIL import Image
+from processes import Command
 from safetensors.torch import load_file
 
-import seqtool
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
@@ -222,11 +218,10 @@ def test_a_run_may_resume_with_another_score() -> None:
     assert progress.stale == 0 and progress.yardstick == scores
 
 
-def start_training(workspace: Path, *settings: str, **options: Any) -> subprocess.Popen[bytes]:
+def start_training(workspace: Path, *settings: str, **options: Any) -> Command:
     """Start `seqtool train` in another process, and return when it has validated once."""
-    command = [sys.executable, "-m", "seqtool", "train", *VOCABULARIES["word"], *COMMON, "run=r", *settings]
-    environment = {**os.environ, "PYTHONPATH": str(Path(seqtool.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, cwd=workspace, env=environment, **options)
+    arguments = ["train", *VOCABULARIES["word"], *COMMON, "run=r", *settings]
+    process = Command(arguments, cwd=workspace, **options)
     while process.poll() is None and not list(workspace.glob("runs/r/checkpoints/step-*")):
         time.sleep(0.05)
     return process
@@ -236,7 +231,7 @@ def test_a_run_is_saved_when_its_terminal_is_closed(workspace: Path) -> None:
     """Writing to a terminal that has been closed is an error."""
     outer, inner = pty.openpty()
     settings = ["train.validate_every=5", "train.log_every=1"]
-    process = start_training(workspace, *settings, stdin=inner, stdout=inner, stderr=inner, preexec_fn=take_terminal)
+    process = start_training(workspace, *settings, stdin=inner, stdout=inner, stderr=inner, leads_session=True)
     os.close(inner)
     os.close(outer)
     assert process.wait(timeout=60) == 130
@@ -244,11 +239,6 @@ def test_a_run_is_saved_when_its_terminal_is_closed(workspace: Path) -> None:
     assert newest.path.name in (f"step-{newest.progress['step']:07d}", f"step-{newest.progress['step']:07d}-stopped")
     logged = [json.loads(line)["step"] for line in (workspace / "runs/r/metrics.jsonl").read_text().splitlines()]
     assert max(logged) == newest.progress["step"]
-
-
-def take_terminal() -> None:
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_under_nohup_a_run_outlives_its_terminal(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

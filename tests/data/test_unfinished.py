@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ import pytest
 from PIL import Image
 
 from seqtool.cli import main as cli
+from seqtool.data import preparation
 from seqtool.runtime.files import config_directory
 
-PAIRS, CHUNK = 20_500, 10_000  # training pairs; pairs that are encoded together
+PAIRS, CHUNK = 2_050, 1_000  # training pairs; pairs that are encoded together
 IMAGES, BATCH = 150, 64  # training images; images that go through the CNN together
 DIGESTS_FILE = "digests.json"
 TEXT_COMMAND = [
@@ -36,6 +37,14 @@ PHOTOS_COMMAND = [
 
 def run(*arguments: str) -> int:
     return cli.run(list(arguments), config_directory())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_chunks() -> Iterator[None]:
+    """Encode fewer pairs together, so that a small corpus has several chunks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "CHUNK", CHUNK)
+        yield
 
 
 @pytest.fixture
@@ -155,7 +164,7 @@ def test_an_interrupted_preparation_is_resumed(
     write_text()
     write_photos()
     with monkeypatch.context() as patch:
-        act_while_encoding(patch, make_raising(error), lines=CHUNK + 5_000)
+        act_while_encoding(patch, make_raising(error), lines=CHUNK + 500)
         act_while_decoding(patch, make_raising(error), images=BATCH + 40)
         run_until_error(*TEXT_COMMAND)
         run_until_error(*PHOTOS_COMMAND)
@@ -178,10 +187,12 @@ from pathlib import Path
 import pytest
 from test_unfinished import BATCH, CHUNK, PHOTOS_COMMAND, TEXT_COMMAND, act_while_decoding, act_while_encoding
 from seqtool.cli.main import main
+from seqtool.data import preparation
 
+preparation.CHUNK = CHUNK
 kind, patch = sys.argv[1], pytest.MonkeyPatch()
 act = lambda: os.kill(os.getpid(), signal.SIGTERM)
-act_while_encoding(patch, act, lines=CHUNK + 5_000)
+act_while_encoding(patch, act, lines=CHUNK + 500)
 act_while_decoding(patch, act, images=BATCH + 40)
 sys.argv = ["seqtool", *(TEXT_COMMAND if kind == "text" else PHOTOS_COMMAND)]
 main()
@@ -216,7 +227,7 @@ def test_text_that_changes_while_it_is_read_is_refused(
 ) -> None:
     write_text()
     with monkeypatch.context() as patch:
-        act_while_encoding(patch, lambda: write_text(word="d"), lines=15_000)
+        act_while_encoding(patch, lambda: write_text(word="d"), lines=1_500)
         assert run(*TEXT_COMMAND) == 2
     message = "seqtool: train.tsv.gz changed while it was read: prepare again."
     assert capsys.readouterr().err.splitlines()[-1] == message
@@ -236,7 +247,7 @@ def test_text_replaced_by_a_file_of_equal_size_and_time_is_refused(
         os.utime("other", ns=(status.st_atime_ns, status.st_mtime_ns))
         Path("other").rename(train)
 
-    act_while_encoding(monkeypatch, replace, lines=15_000)
+    act_while_encoding(monkeypatch, replace, lines=1_500)
     assert run(*TEXT_COMMAND) == 2
     assert "train.tsv.gz changed while it was read: prepare again." in capsys.readouterr().err
     assert cache_entries() == []
