@@ -20,7 +20,7 @@ from seqtool.data.images.image_store import ImageStore, is_store
 from seqtool.data.text import vocabulary
 from seqtool.errors import InputError, counted, place, printable
 from seqtool.metrics.scores import SCORES, score
-from seqtool.runtime.files import check_directory
+from seqtool.runtime.files import check_directory, read_lines
 from seqtool.runtime.tables import table
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, leaves, typed
@@ -34,9 +34,9 @@ from seqtool.view import plots
 log = logging.getLogger("seqtool")
 
 EXAMPLES: dict[str, Sequence[set[str]]] = {  # the settings that give an example of each task
-    "translation": ({"text"}, {"pair"}),
+    "translation": ({"text"}, {"pair"}, {"heads"}),
     "captioning": ({"image"}, {"image", "text"}),
-    "language_modelling": ({"text"},),
+    "language_modelling": ({"text"}, {"heads"}),
 }
 
 
@@ -54,7 +54,7 @@ def inspect(config: DictConfig) -> None:
         raise InputError("inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.")
     path = Path(paths[0])
     entries = sorted(path.iterdir()) if path.is_dir() else []
-    if (settings.text, settings.pair, settings.image) != (None, None, None):
+    if (settings.text, settings.pair, settings.image, settings.heads) != (None,) * 4:
         look_inside(settings, path)
     elif settings.output is not None:
         raise InputError("output= needs what the model is to read: text=, pair= or image=.")
@@ -75,23 +75,39 @@ def inspect(config: DictConfig) -> None:
 def look_inside(settings: declarations.Inspect, path: Path) -> None:
     """Print the names, axes and shapes of the arrays that a model computes for one example, and write the arrays."""
     opened = checkpoint.find(path, trust=modules(settings.trust))
-    given = {name for name in ("text", "pair", "image") if getattr(settings, name) is not None}
+    given = {name for name in ("text", "pair", "image", "heads") if getattr(settings, name) is not None}
     possible = EXAMPLES[opened.model_task]
     if given not in possible:
         choices = " or ".join(" and ".join(f"{name}=" for name in sorted(names)) for names in possible)
         raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}.")
-    pair = [] if settings.pair is None else [part.strip() for part in settings.pair.split("|||")]
-    if settings.pair is not None and len(pair) != 2:
-        raise InputError(f"pair= must be a sentence and its translation separated by |||, not '{settings.pair}'.")
+    pair = [] if settings.pair is None else _pair(settings.pair, "pair=")
     if settings.output is not None and not settings.output.endswith(".npz"):
         raise InputError(f"output={settings.output} must be the name of an .npz file.")
     predictor: Any = tasks.task_of_checkpoint(opened).load([opened])
+    if settings.heads is not None:
+        lines = enumerate(read_lines(Path(settings.heads)), 1)
+        is_pair = opened.model_task == "translation"
+        texts = [_pair(line, f"{settings.heads}, line {number:,}") if is_pair else [line] for number, line in lines]
+        heads = predictor.head_ranking(*zip(*texts, strict=True))
+        rows = [[head.attention, str(head.layer), str(head.head), f"{head.rise:.4f}"] for head in heads]
+        print("\n".join(table(["attention", "layer", "head", "nats a token"], rows)))
+        return
     trace = predictor.trace(*filter(None, (settings.image, *pair, settings.text)))
     rows = [[name, " × ".join(trace.axes[name]), " × ".join(map(str, trace[name].shape))] for name in trace]
     print("\n".join(table(["array", "axes", "shape"], rows)))
     if settings.output is not None:
         trace.save(settings.output)
         print(f"Arrays: {settings.output}")
+    if settings.plot is not None and (figures := trace.plot_heads(settings.plot, suffix=settings.figures)):
+        print(f"Figures: {', '.join(map(str, figures))}")
+
+
+def _pair(text: str, place: str) -> list[str]:
+    """The sentence and the translation in a text that separates them by |||."""
+    parts = [part.strip() for part in text.split("|||")]
+    if len(parts) != 2:
+        raise InputError(f"{place} must be a sentence and its translation separated by |||, not '{text}'.")
+    return parts
 
 
 def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:

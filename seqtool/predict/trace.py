@@ -15,6 +15,7 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.tokens import BOS
 from seqtool.models.tracing import trace
 from seqtool.runtime.files import write_whole
+from seqtool.view import plots
 
 BEGIN = "<begin>"  # how BOS is shown
 
@@ -63,6 +64,32 @@ class Trace(Mapping[str, NDArray[np.float32]]):
 
     def __len__(self) -> int:
         return len(self.arrays)
+
+    def heads(self) -> dict[str, list[str]]:
+        """The names of the arrays of multi-head attention, from the first layer on, by the kind of attention."""
+        kinds: dict[str, list[str]] = {}
+        for name, axes in self.axes.items():
+            if "head" in axes:
+                kind = {"source": "encoder", "target": "decoder"}[axes[0]] + "-self-attention"
+                kinds.setdefault(kind if axes[-1] == "key" else "cross-attention", []).append(name)
+        return kinds
+
+    def plot_heads(self, folder: str | Path, *, number: int = 1, suffix: str = "png") -> list[Path]:
+        """Draw each kind of attention in a figure, such as cross-attention-0001.png, with a map for each head.
+
+        number: the number in the names of the files
+        suffix: png, svg or pdf
+
+        Returns the files: none if the model has no heads.
+        """
+        files = []
+        for kind, names in self.heads().items():
+            rows, _, columns = self.axes[names[0]]
+            weights = np.stack([self[name].swapaxes(0, 1) for name in names])
+            labels = self.labels.get(rows if columns == "key" else columns, [""] * weights.shape[-1])
+            files.append(Path(folder) / f"{kind}-{number:04d}.{suffix}")
+            plots.heads(weights, labels, self.labels[rows], files[-1])
+        return files
 
     def save(self, path: str | Path) -> None:
         """Write an .npz file with each array and, as JSON in `about`, the axes, the labels and the grid.

@@ -467,6 +467,7 @@ class Inspect:
     text: Text | None
     pair: Text | None
     image: File | None
+    heads: File | None
     output: NewFile | None
 
 
