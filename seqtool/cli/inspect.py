@@ -23,7 +23,7 @@ from seqtool.metrics.scores import SCORES, score
 from seqtool.runtime.files import check_directory, read_lines
 from seqtool.runtime.tables import table
 from seqtool.runtime.task_table import TASKS
-from seqtool.settings import declarations, leaves, typed
+from seqtool.settings import declarations, leaves, names, typed
 from seqtool.settings.classes import modules
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS
@@ -33,6 +33,8 @@ from seqtool.view import plots
 
 log = logging.getLogger("seqtool")
 
+# The last columns of the table of runs, by the names of the last measurements in metrics.jsonl.
+MEASURED = {"tokens_per_second": "trained/s", "decoded_tokens_per_second": "decoded/s", "peak_memory": "MB"}
 EXAMPLES: dict[str, Sequence[set[str]]] = {  # the settings that give an example of each task
     "translation": ({"text"}, {"pair"}, {"heads"}),
     "captioning": ({"image"}, {"image", "text"}),
@@ -80,16 +82,18 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
     if given not in possible:
         choices = " or ".join(" and ".join(f"{name}=" for name in sorted(names)) for names in possible)
         raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}.")
-    pair = [] if settings.pair is None else _pair(settings.pair, "pair=")
+    pair = [] if settings.pair is None else [part.strip() for part in settings.pair.split("|||")]
+    if settings.pair is not None and len(pair) != 2:
+        raise InputError(f"pair= must be a sentence and its translation separated by |||, not '{settings.pair}'.")
     if settings.output is not None and not settings.output.endswith(".npz"):
         raise InputError(f"output={settings.output} must be the name of an .npz file.")
     predictor: Any = tasks.task_of_checkpoint(opened).load([opened])
     if settings.heads is not None:
-        lines = enumerate(read_lines(Path(settings.heads)), 1)
-        is_pair = opened.model_task == "translation"
-        texts = [_pair(line, f"{settings.heads}, line {number:,}") if is_pair else [line] for number, line in lines]
-        heads = predictor.head_ranking(*zip(*texts, strict=True))
-        rows = [[head.attention, str(head.layer), str(head.head), f"{head.rise:.4f}"] for head in heads]
+        files = names(settings.heads)
+        if len(files) != len(predictor.sides):
+            raise InputError(f"heads={','.join(files)} must name a file of each side: {' and '.join(predictor.sides)}.")
+        heads = predictor.head_ranking(*(read_lines(Path(file)) for file in files))
+        rows = [[*map(str, head[:-1]), f"{head.rise:.4f}"] for head in heads]
         print("\n".join(table(["attention", "layer", "head", "nats a token"], rows)))
         return
     trace = predictor.trace(*filter(None, (settings.image, *pair, settings.text)))
@@ -100,14 +104,6 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
         print(f"Arrays: {settings.output}")
     if settings.plot is not None and (figures := trace.plot_heads(settings.plot, suffix=settings.figures)):
         print(f"Figures: {', '.join(map(str, figures))}")
-
-
-def _pair(text: str, place: str) -> list[str]:
-    """The sentence and the translation in a text that separates them by |||."""
-    parts = [part.strip() for part in text.split("|||")]
-    if len(parts) != 2:
-        raise InputError(f"{place} must be a sentence and its translation separated by |||, not '{text}'.")
-    return parts
 
 
 def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:
@@ -173,24 +169,27 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
 
     Damaged runs cause a warning and are left out.
     """
-    checkpoints = {}
+    checkpoints, measured = {}, {}
     for run in runs:
         try:
+            measured[run] = plots.read_metrics(run / METRICS) if (run / METRICS).is_file() else {}
             checkpoints[run] = checkpoint.find(run, purpose="record")
         except InputError as error:
             log.warning("%s", error)
     best_records = [run_checkpoint.progress.get("best", {}) for run_checkpoint in checkpoints.values()]
     user_scores = dict.fromkeys(name for best in best_records for name in best if "." in name)
     scores = [score(name) for name in (*SCORES, *user_scores) if any(name in best for best in best_records)]
+    shown = {name: MEASURED[name] for name in MEASURED if any(name in series for series in measured.values())}
     rows = []
     for (run, run_checkpoint), best in zip(checkpoints.items(), best_records, strict=True):
         classes = [_class_name(run_checkpoint.config.get(group, {})) for group in ("model", "data")]
         values = [f"{best[metric.name]:z.{metric.digits}f}" if metric.name in best else "-" for metric in scores]
         row = [run.name, *classes, *values, f"{run_checkpoint.progress['step']:,}", _minutes(run_checkpoint.progress)]
+        row += [f"{measured[run][name][1][-1]:,.0f}" if name in measured[run] else "-" for name in shown]
         if settings is not None:
             row.insert(1, settings[run])
         rows.append([printable(cell) for cell in row])
-    columns = ["run", "model", "data", *(metric.label for metric in scores), "best at step", "after"]
+    columns = ["run", "model", "data", *(metric.label for metric in scores), "best at step", "after", *shown.values()]
     if settings is not None:
         columns.insert(1, "settings")
     return "\n".join(table(columns, rows))

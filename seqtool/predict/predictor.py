@@ -524,8 +524,7 @@ class Predictor(ABC):
         plain, ranking = replace(self, models=[copy.deepcopy(self.plain_model)]), []
 
         def loss() -> float:
-            predictions = plain.forced(*[None, *texts][-2:])
-            log_p = [value for prediction in predictions for value in prediction.log_probabilities]
+            log_p = [value for text in plain.forced(*[None, *texts][-2:]) for value in text.log_probabilities]
             return -math.fsum(log_p) / max(1, len(log_p))
 
         whole = loss()

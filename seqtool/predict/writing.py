@@ -162,11 +162,12 @@ class TranslationWriter(Writer[Translation]):
         if self.links is not None:
             self.links.write(format_pharaoh(best.alignment or set()) + "\n")
         if self.plot is not None:
+            predictor: Any = self.predictor
             file = self.plot / f"alignment-{self.count:04d}.{self.settings.figures}"
             with plots.optional_figure(file):
                 best.plot(file, end=self.settings.end, greyscale=self.greyscale)
-                if isinstance(self.predictor.model, SourceTransformer) and self.count <= LINES_WITH_HEADS:
-                    trace = self.predictor.trace(join_pieces(best.source.pieces), best.text)
+                if isinstance(predictor.model, SourceTransformer) and self.count <= LINES_WITH_HEADS:
+                    trace = predictor.trace(join_pieces(best.source.pieces), best.text)
                     trace.plot_heads(self.plot, number=self.count, suffix=self.settings.figures)
 
     def flush(self) -> None:

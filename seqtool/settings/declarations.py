@@ -467,7 +467,7 @@ class Inspect:
     text: Text | None
     pair: Text | None
     image: File | None
-    heads: File | None
+    heads: Files | None
     output: NewFile | None
 
 

@@ -1,6 +1,7 @@
 """Validation during training: the loss by teacher forcing, and scores of the model's own output."""
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -125,7 +126,9 @@ class Validator:
             nats = self._loss(loss)
             limit = self._decoding.max_length
             settings = replace(self._decoding, max_length=min(limit, model.max_positions or limit))
+            started = time.monotonic()
             hypotheses = decode(model, self.sources, settings, device=self.machine.device, keep_attention=False)
+            self._tokens_per_second = sum(len(n_best[0].tokens) for n_best in hypotheses) / (time.monotonic() - started)
             self._outputs = [self.vocabulary.decode(n_best[0].tokens) for n_best in hypotheses]
             self._ended = [n_best[0].ended for n_best in hypotheses]
         return {"loss": nats, **self.score(self._outputs)}
@@ -134,25 +137,26 @@ class Validator:
         """The first `count` examples with the outputs of the last validation."""
         return [{**self.example(i), "hypothesis": text} for i, text in enumerate(self._outputs[:count])]
 
-    def degenerate_shares(self) -> dict[str, float]:
-        """The shares of the last validation's outputs that are degenerate.
+    def facts(self) -> dict[str, float]:
+        """The tokens that the last validation decoded per second, and the shares of its outputs that are degenerate.
 
-        unended: outputs without an end-of-sentence token.
-        repeating: outputs that repeat themselves.
-        alike: the share of outputs equal to the most common one, which itself is not counted; only for at least four
-            outputs.
+        outputs_unended: outputs without an end-of-sentence token.
+        outputs_repeating: outputs that repeat themselves.
+        outputs_alike: the share of outputs equal to the most common one, which itself is not counted; only for at least
+            four outputs.
         """
         count = len(self._outputs)
         if not count:
             return {}
-        shares = {
-            "unended": self._ended.count(False) / count,
-            "repeating": sum(repeats(text) for text in self._outputs) / count,
+        facts = {
+            "decoded_tokens_per_second": round(self._tokens_per_second, 1),
+            "outputs_unended": self._ended.count(False) / count,
+            "outputs_repeating": sum(repeats(text) for text in self._outputs) / count,
         }
         if count >= 4:
             ((_, occurrences),) = Counter(self._outputs).most_common(1)
-            shares["alike"] = (occurrences - 1) / (count - 1)
-        return shares
+            facts["outputs_alike"] = (occurrences - 1) / (count - 1)
+        return facts
 
     def _loss(self, loss: TrainingLoss) -> float:
         """The loss on the split in nats per token; processes share the batches."""
@@ -211,8 +215,8 @@ class StreamValidator:
         model.train()
         return [{"text": self.vocabulary.decode(hypothesis.tokens)} for hypothesis in samples]
 
-    def degenerate_shares(self) -> dict[str, float]:
-        """Return no shares: a language model's samples are not judged."""
+    def facts(self) -> dict[str, float]:
+        """Return no facts: a validation of a language model decodes nothing."""
         return {}
 
 

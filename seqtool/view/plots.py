@@ -43,7 +43,7 @@ CELL_INCHES = 0.24  # the size of a cell of a heat map; 40 × 40 words are reada
 MAX_INCHES = 60.0  # the maximum size of a heat map: with more words the cells and letters shrink
 BAR_INCHES = 0.12, 1.2, 3.0  # the width of a colour bar, and its minimum and maximum height
 WEIGHTS = {"cmap": "Blues", "vmin": 0, "vmax": 1}  # the colours of attention
-WEIGHTS_BAR: dict[str, Any] = {"label": "attention weight", "ticks": [0, 0.5, 1]}
+WEIGHT_BAR: dict[str, Any] = {"label": "attention weight", "ticks": [0, 0.5, 1]}
 PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over an image, and the size of each
 LEARNING_RATE = "learning rate"
 NORM = "‖gradient‖"
@@ -159,7 +159,7 @@ def alignment(
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
     look, grid = (WEIGHTS | {"cmap": "gray"}, "0.35") if greyscale else (WEIGHTS, "0.85")
     sides = {"xlabel": "source", "ylabel": "target"}
-    return _heat_map(attention, source, target, path, sides=sides, look=look, bar=WEIGHTS_BAR, grid=grid, axes=axes)
+    return _heat_map(attention, source, target, path, sides=sides, look=look, bar=WEIGHT_BAR, grid=grid, axes=axes)
 
 
 def heads(weights: NDArray[Any], columns: Sequence[str], rows: Sequence[str], path: str | Path | None) -> "Figure":
@@ -177,8 +177,7 @@ def heads(weights: NDArray[Any], columns: Sequence[str], rows: Sequence[str], pa
             axes = figure.add_axes((*corner, len(columns) / across, len(rows) / down))
             title = {"xlabel": f"layer {i + 1}, head {j + 1}"}
             _heat_map(weights[i, j], columns, rows, None, sides=title, look=WEIGHTS, bar=None, axes=axes, cell=cell)
-        beside = (1 + 1 / across, 1 - 5 / down, 0.5 / across, 5 / down)
-        figure.colorbar(axes.images[0], cax=figure.add_axes(beside), **WEIGHTS_BAR)
+        figure.colorbar(axes.images[0], cax=figure.add_axes((1.02, 1 - 5 / down, 0.5 / across, 5 / down)), **WEIGHT_BAR)
     return figure
 
 
