@@ -72,6 +72,10 @@ attention() {
 transformers() {
     train transformer experiment=toy_transformer
     draw_alignment runs/transformer transformer_attention
+    seqtool inspect runs/transformer plot="$scratch/heads" \
+        pair="I have a big cat but a small house. ||| Tengo un gato grande pero una casa pequeña."
+    cp "$scratch/heads/encoder-self-attention-0001.png" "$out/transformer_heads.png"
+    python scripts/attention_entropy.py "$out/attention_entropy.png"
 }
 
 draw_attention() { # CHECKPOINT PICTURE SETTING…: where the words of one scene's caption looked

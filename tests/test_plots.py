@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,29 @@ def test_an_alignment_grows_with_its_words(tmp_path: Path, rows: int, columns: i
     height, width = read_grey(tmp_path / "a.png").shape
     assert width > columns * plots.CELL_INCHES * plots.DPI
     assert height > rows * plots.CELL_INCHES * plots.DPI
+
+
+def test_heads_are_labelled_maps_in_a_grid(tmp_path: Path, figures: list[Figure]) -> None:
+    """Each map shows the weights of its head; maps of a layer are beside each other, and nothing overlaps."""
+    weights = np.random.default_rng(0).dirichlet(np.ones(6), size=(2, 4, 5))
+    columns, rows = ["I", "sing", "extraordinarily", "well", ".", "<end>"], ["<begin>", "猫です", "c", "d", "e"]
+    plots.heads(weights, columns, rows, tmp_path / "heads.png")
+    *maps, bar = figures[0].axes
+    assert bar.get_ylabel() == "attention weight"
+    drawn = np.array([axes.images[0].get_array() for axes in maps])
+    assert np.array_equal(drawn, weights.reshape(8, 5, 6))
+    assert [axes.get_xlabel() for axes in maps] == [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2, 3, 4)]
+    assert [label.get_text() for label in (*maps[5].get_xticklabels(), *maps[5].get_yticklabels())] == columns + rows
+    boxes = [axes.get_tightbbox() for axes in figures[0].axes]
+    assert not any(first.overlaps(second) for first, second in combinations(boxes, 2))
+    assert all(np.isclose(box.y0, boxes[0].y0) for box in boxes[:4]) and boxes[4].y1 < boxes[0].y0
+
+
+@pytest.mark.parametrize("words", [5, 90])
+def test_maps_of_heads_shrink_with_the_number_of_words(tmp_path: Path, words: int) -> None:
+    plots.heads(np.ones((1, 4, 1, words)), ["wort"] * words, ["a"], tmp_path / "heads.png")
+    width = read_grey(tmp_path / "heads.png").shape[1] / plots.DPI
+    assert min(4 * words * plots.CELL_INCHES, plots.MAX_INCHES) < width < plots.MAX_INCHES + 4
 
 
 def test_an_alignment_refuses_a_wrong_shape_and_empty_texts(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
         files = names(settings.heads)
         if len(files) != len(predictor.sides):
             raise InputError(f"heads={','.join(files)} must name a file of each side: {' and '.join(predictor.sides)}.")
-        heads = predictor.head_ranking(*(read_lines(Path(file)) for file in files))
+        heads = predictor.head_ranking(*(list(read_lines(Path(file))) for file in files))
         rows = [[*map(str, head[:-1]), f"{head.rise:.4f}"] for head in heads]
         print("\n".join(table(["attention", "layer", "head", "nats a token"], rows)))
         return
