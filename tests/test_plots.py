@@ -131,11 +131,12 @@ def test_heads_are_labelled_maps_in_a_grid(tmp_path: Path, figures: list[Figure]
     assert all(np.isclose(box.y0, boxes[0].y0) for box in boxes[:4]) and boxes[4].y1 < boxes[0].y0
 
 
-@pytest.mark.parametrize("words", [5, 90])
-def test_maps_of_heads_shrink_with_the_number_of_words(tmp_path: Path, words: int) -> None:
-    plots.heads(np.ones((1, 4, 1, words)), ["wort"] * words, ["a"], tmp_path / "heads.png")
-    width = read_grey(tmp_path / "heads.png").shape[1] / plots.DPI
-    assert min(4 * words * plots.CELL_INCHES, plots.MAX_INCHES) < width < plots.MAX_INCHES + 4
+@pytest.mark.parametrize(("words", "width"), [(10, 2 * (10 + 1.4) * plots.CELL_INCHES), (150, plots.MAX_INCHES)])
+def test_maps_of_heads_shrink_with_the_number_of_words(words: int, width: float) -> None:
+    figure = plots.heads(np.ones((1, 2, 1, words)), ["wort"] * words, ["a"], None)
+    assert figure.get_size_inches()[0] == pytest.approx(width)
+    size = figure.axes[1].get_xticklabels()[-1].get_fontsize() / 72
+    assert size == pytest.approx(0.62 * width / (2 * (words + 1.4)))
 
 
 def test_an_alignment_refuses_a_wrong_shape_and_empty_texts(tmp_path: Path) -> None:
