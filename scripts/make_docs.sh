@@ -72,6 +72,12 @@ attention() {
 transformers() {
     train transformer experiment=toy_transformer
     draw_alignment runs/transformer transformer_attention
+    train ordered experiment=toy_transformer data.train=20000 train.epochs=6 train.minutes=null train.average_last=1 \
+        validation.sentences=200
+    seqtool inspect runs/ordered plot="$scratch/heads" \
+        pair="I have a big cat but a small house. ||| Tengo un gato grande pero una casa pequeña."
+    cp "$scratch/heads/encoder-self-attention-0001.png" "$out/transformer_heads.png"
+    python scripts/attention_entropy.py "$out/attention_entropy.png"
 }
 
 draw_attention() { # CHECKPOINT PICTURE SETTING…: where the words of one scene's caption looked

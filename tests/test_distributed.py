@@ -144,12 +144,10 @@ def weights(directory: Path, run: str, step: int) -> dict[str, torch.Tensor]:
 
 
 def records(directory: Path, run: str) -> list[dict[str, Any]]:
-    """Return the metrics of a run without times."""
+    """Return the metrics of a run without times and memory."""
     lines = (directory / "runs" / run / "metrics.jsonl").read_text().splitlines()
-    return [
-        {name: value for name, value in json.loads(line).items() if name not in ("seconds", "tokens_per_second")}
-        for line in lines
-    ]
+    times = ("seconds", "tokens_per_second", "decoded_tokens_per_second", "peak_memory")
+    return [{name: value for name, value in json.loads(line).items() if name not in times} for line in lines]
 
 
 @pytest.mark.parametrize("processes", [2, 3])

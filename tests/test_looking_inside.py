@@ -87,8 +87,9 @@ def spans(page: str) -> list[tuple[str, float]]:
 def test_the_unit_of_pairs(capsys: Capture) -> None:
     """The unit is that of the Python interface; the page has the first translations, one to a line."""
     pairs = toy.generate(seed=5, train=0, valid=0, test=120)["test"]
-    Path("pairs.txt").write_text("".join(f"{pair.source} ||| {pair.target}\n" for pair in pairs))
-    assert run("inspect", "builtin/words", "input=pairs.txt", "units=position", "plot=new", "output=unit.json") == 0
+    Path("en").write_text("".join(f"{pair.source}\n" for pair in pairs))
+    Path("es").write_text("".join(f"{pair.target}\n" for pair in pairs))
+    assert run("inspect", "builtin/words", "input=en,es", "units=position", "plot=new", "output=unit.json") == 0
     output, record = capsys.readouterr().out, json.loads(Path("unit.json").read_text())
     assert output.startswith(f"{record['name']} is {'high' if record['high'] else 'low'} where position (over ")
     assert output.endswith("random units.\nPage: new/position.html\n") and record["auc"] > 0.85
@@ -112,10 +113,11 @@ def test_the_unit_of_a_text(capsys: Capture, monkeypatch: pytest.MonkeyPatch) ->
     assert [value for _, value in shown[:-1]] == pytest.approx(expected.tolist(), abs=1e-3)
 
 
+TAKES = "builtin/text holds a language model: give text= or input= and units= or heads= and input=."
 MESSAGES = {
-    "input=a.txt": "builtin/text holds a language model: give text= or input= and units=.",
-    "units=column": "builtin/text holds a language model: give text= or input= and units=.",
-    "text=a units=column input=a.txt": "builtin/text holds a language model: give text= or input= and units=.",
+    "input=a.txt": TAKES,
+    "units=column": TAKES,
+    "text=a units=column input=a.txt": TAKES,
     "text=a output=a.json": "output=a.json must be a name that ends in .npz or .html.",
     "units=column input=a.txt output=a.npz": "output=a.npz must be a name that ends in .json.",
     "units=column input=a.json output=a.json": "output=a.json is the same file as input=a.json, which is read: name "
@@ -135,9 +137,8 @@ def test_messages(settings: str, capsys: Capture) -> None:
 
 
 def test_messages_about_other_models(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("pairs.txt").write_text("I see. ||| Veo.\nI see.\n")
-    assert run("inspect", "builtin/words", "input=pairs.txt", "units=position") == 2
-    expected = "pairs.txt, line 2, must be a sentence and its translation separated by |||, not 'I see.'."
+    assert run("inspect", "builtin/words", "pair=I see.") == 2
+    expected = "pair= must be a sentence and its translation separated by |||, not 'I see.'."
     assert expected in capsys.readouterr().err
     assert run("inspect", "builtin/soft", "input=pairs.txt", "units=position") == 2
     assert "holds a captioner: give image= or image= and text=." in capsys.readouterr().err

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,30 @@ def test_an_alignment_grows_with_its_words(tmp_path: Path, rows: int, columns: i
     height, width = read_grey(tmp_path / "a.png").shape
     assert width > columns * plots.CELL_INCHES * plots.DPI
     assert height > rows * plots.CELL_INCHES * plots.DPI
+
+
+def test_heads_are_labelled_maps_in_a_grid(tmp_path: Path, figures: list[Figure]) -> None:
+    """Each map shows the weights of its head; maps of a layer are beside each other, and nothing overlaps."""
+    weights = np.random.default_rng(0).dirichlet(np.ones(6), size=(2, 4, 5))
+    columns, rows = ["I", "sing", "extraordinarily", "well", ".", "<end>"], ["<begin>", "猫です", "c", "d", "e"]
+    plots.heads(weights, columns, rows, tmp_path / "heads.png")
+    *maps, bar = figures[0].axes
+    assert bar.get_ylabel() == "attention weight"
+    drawn = np.array([axes.images[0].get_array() for axes in maps])
+    assert np.array_equal(drawn, weights.reshape(8, 5, 6))
+    assert [axes.get_xlabel() for axes in maps] == [f"layer {i}, head {j}" for i in (1, 2) for j in (1, 2, 3, 4)]
+    assert [label.get_text() for label in (*maps[5].get_xticklabels(), *maps[5].get_yticklabels())] == columns + rows
+    boxes = [axes.get_tightbbox() for axes in figures[0].axes]
+    assert not any(first.overlaps(second) for first, second in combinations(boxes, 2))
+    assert all(np.isclose(box.y0, boxes[0].y0) for box in boxes[:4]) and boxes[4].y1 < boxes[0].y0
+
+
+@pytest.mark.parametrize(("words", "width"), [(10, 2 * (10 + 1.4) * plots.CELL_INCHES), (150, plots.MAX_INCHES)])
+def test_maps_of_heads_shrink_with_the_number_of_words(words: int, width: float) -> None:
+    figure = plots.heads(np.ones((1, 2, 1, words)), ["wort"] * words, ["a"], None)
+    assert figure.get_size_inches()[0] == pytest.approx(width)
+    size = figure.axes[1].get_xticklabels()[-1].get_fontsize() / 72
+    assert size == pytest.approx(0.62 * width / (2 * (words + 1.4)))
 
 
 def test_an_alignment_refuses_a_wrong_shape_and_empty_texts(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ BAHDANAU = [
 SUTSKEVER = ["model=sutskever", "model.hidden=64", "model.layers=1"]
 DIVERGING = ["optim.lr=1e37", "train.clip_norm=null", "train.steps=100"]  # after one step no loss is finite
 LUONG = ["model=luong", "model.hidden=32", "model.alignment=8"]
-TIMES = ("seconds", "tokens_per_second")  # what differs between equal runs
+TIMES = ("seconds", "tokens_per_second", "decoded_tokens_per_second", "peak_memory")  # what differs between equal runs
 
 
 @pytest.fixture

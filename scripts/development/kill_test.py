@@ -76,7 +76,12 @@ AIM_WEIGHTS = {
     "removal": 4,
     "between": 2,
 }  # how often each phase is chosen
-TIMES = ("seconds", "tokens_per_second")  # keys of the metrics that may differ
+TIMES = (
+    "seconds",
+    "tokens_per_second",
+    "decoded_tokens_per_second",
+    "peak_memory",
+)  # keys of the metrics that may differ
 
 
 @dataclass

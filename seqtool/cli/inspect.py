@@ -13,7 +13,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seqtool.cli.looking_inside import is_asked, look_inside
+from seqtool.cli.looking_inside import asked, look_inside
 from seqtool.data.cache import Cache, is_cache
 from seqtool.data.directories import SUMMARY
 from seqtool.data.images.image_store import ImageStore, is_store
@@ -32,6 +32,9 @@ from seqtool.view import plots
 
 log = logging.getLogger("seqtool")
 
+# The last columns of the table of runs, by the names of the last measurements in metrics.jsonl.
+MEASURED = {"tokens_per_second": "trained/s", "decoded_tokens_per_second": "decoded/s", "peak_memory": "MB"}
+
 
 def inspect(config: DictConfig) -> None:
     """Describe a run, a checkpoint or a cache, or draw the curves of runs.
@@ -41,13 +44,13 @@ def inspect(config: DictConfig) -> None:
     settings = typed(declarations.Inspect, config)
     paths = [settings.checkpoint] if isinstance(settings.checkpoint, str) else settings.checkpoint or []
     keys = [override.partition("=")[0] for override in HydraConfig.get().overrides.task]
-    has_one_path, is_drawn = len(paths) == 1, bool(paths and settings.plot and not is_asked(settings))
+    has_one_path, is_drawn = len(paths) == 1, bool(paths and settings.plot and not asked(settings))
     is_repeated = len(set(keys)) < len(keys)
     if not (has_one_path or is_drawn) or not all(paths) or settings.plot == "" or is_repeated:
         raise InputError("inspect needs one path: seqtool inspect PATH, or runs: seqtool inspect RUN … plot=FOLDER.")
     path = Path(paths[0])
     entries = sorted(path.iterdir()) if path.is_dir() else []
-    if is_asked(settings):
+    if asked(settings):
         look_inside(settings, path)
     elif settings.output is not None:
         raise InputError("output= needs what the model is to read: text=, pair= or image=, or units= with input=.")
@@ -133,24 +136,27 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
 
     Damaged runs cause a warning and are left out.
     """
-    checkpoints = {}
+    checkpoints, measured = {}, {}
     for run in runs:
         try:
+            measured[run] = plots.read_metrics(run / METRICS) if (run / METRICS).is_file() else {}
             checkpoints[run] = checkpoint.find(run, purpose="record")
         except InputError as error:
             log.warning("%s", error)
     best_records = [run_checkpoint.progress.get("best", {}) for run_checkpoint in checkpoints.values()]
     user_scores = dict.fromkeys(name for best in best_records for name in best if "." in name)
     scores = [score(name) for name in (*SCORES, *user_scores) if any(name in best for best in best_records)]
+    shown = {name: MEASURED[name] for name in MEASURED if any(name in series for series in measured.values())}
     rows = []
     for (run, run_checkpoint), best in zip(checkpoints.items(), best_records, strict=True):
         classes = [_class_name(run_checkpoint.config.get(group, {})) for group in ("model", "data")]
         values = [f"{best[metric.name]:z.{metric.digits}f}" if metric.name in best else "-" for metric in scores]
         row = [run.name, *classes, *values, f"{run_checkpoint.progress['step']:,}", _minutes(run_checkpoint.progress)]
+        row += [f"{measured[run][name][1][-1]:,.0f}" if name in measured[run] else "-" for name in shown]
         if settings is not None:
             row.insert(1, settings[run])
         rows.append([printable(cell) for cell in row])
-    columns = ["run", "model", "data", *(metric.label for metric in scores), "best at step", "after"]
+    columns = ["run", "model", "data", *(metric.label for metric in scores), "best at step", "after", *shown.values()]
     if settings is not None:
         columns.insert(1, "settings")
     return "\n".join(table(columns, rows))

@@ -16,61 +16,60 @@ from seqtool.predict.attribution import METHODS
 from seqtool.runtime.files import check_directory, check_outputs, read_lines, write_whole
 from seqtool.runtime.tables import table
 from seqtool.runtime.task_table import TASKS
-from seqtool.settings import declarations
+from seqtool.settings import declarations, names
 from seqtool.settings.classes import modules
 from seqtool.training import checkpoint
 from seqtool.view import plots, report
 
-SETTINGS = ("text", "pair", "image", "input", "units")
+SETTINGS = ("text", "pair", "image", "input", "units", "heads")
 EXAMPLES: dict[str, Sequence[set[str]]] = {  # the settings that a model of each task takes together
-    "translation": ({"text"}, {"pair"}, {"input", "units"}),
+    "translation": ({"text"}, {"pair"}, {"input", "units"}, {"input", "heads"}),
     "captioning": ({"image"}, {"image", "text"}),
-    "language_modelling": ({"text"}, {"input", "units"}),
+    "language_modelling": ({"text"}, {"input", "units"}, {"input", "heads"}),
 }
-OUTPUTS = {"units": ".json", "example": ".npz or .html"}  # the names of files for `output`
 COLOURED, COLOURED_PAIRS = 5000, 50  # the characters, or the pairs, that are shown in the colours of a unit
 
 
-def is_asked(settings: declarations.Inspect) -> bool:
-    """Whether the settings ask to look inside a model."""
-    return any(getattr(settings, name) is not None for name in SETTINGS)
+def asked(settings: declarations.Inspect) -> set[str]:
+    """The settings that ask to look inside a model."""
+    return {name for name in SETTINGS if getattr(settings, name) not in (None, False)}
 
 
 def look_inside(settings: declarations.Inspect, path: Path) -> None:
     """Show what a model computes for one example, or for a file of examples."""
     opened = checkpoint.find(path, trust=modules(settings.trust))
-    given = {name for name in SETTINGS if getattr(settings, name) is not None}
+    given = asked(settings)
     possible = EXAMPLES.get(opened.model_task, [*chain(*EXAMPLES.values())])  # a user's task may read any of them
     if given not in possible:
         choices = " or ".join(" and ".join(f"{name}=" for name in sorted(names)) for names in possible)
         raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}.")
-    pair = [] if settings.pair is None else split_pair(settings.pair, "pair=")
-    suffixes = OUTPUTS["example" if settings.input is None else "units"]
+    suffixes = ".npz or .html" if settings.input is None else ".json"
     if settings.output is not None and Path(settings.output).suffix not in suffixes.split():
         raise InputError(f"output={settings.output} must be a name that ends in {suffixes}.")
     if settings.plot is not None:
         check_directory(Path(settings.plot), "plot")
+    pair = [] if settings.pair is None else [part.strip() for part in settings.pair.split("|||")]
+    if settings.pair is not None and len(pair) != 2:
+        raise InputError(f"pair= must be a sentence and its translation separated by |||, not '{settings.pair}'.")
     predictor: Any = tasks.task_of_checkpoint(opened).load([opened])
     if settings.input is None:
         show_example(settings, predictor, list(filter(None, (settings.image, *pair, settings.text))))
         return
-    file = Path(settings.input)
-    check_outputs({"output": settings.output}, [(f"input={file}", str(file))])
-    lines = list(read_lines(file, with_ends=True))
-    if "source" in predictor.sides:
-        pairs = [split_pair(line, f"{file}, line {number:,},") for number, line in enumerate(lines, 1)]
-        texts = list(map(list, zip(*pairs, strict=True)))
+    files = names(settings.input)
+    if len(files) != len(predictor.sides):
+        raise InputError(f"input={','.join(files)} must name a file of each side: {' and '.join(predictor.sides)}.")
+    check_outputs({"output": settings.output}, [(f"input={file}", file) for file in files])
+    texts = [list(read_lines(Path(file), with_ends=len(files) == 1)) for file in files]
+    if len({*map(len, texts)}) > 1:
+        raise InputError(
+            f"{files[0]} has {len(texts[0]):,} lines but {files[1]} has {len(texts[1]):,}: name parallel files."
+        )
+    if settings.heads:
+        heads = predictor.head_ranking(*texts)
+        rows = [[*map(str, head[:-1]), f"{head.rise:.4f}"] for head in heads]
+        print("\n".join(table(["attention", "layer", "head", "nats a token"], rows)))
     else:
-        texts = [["".join(lines)]]
-    tell_unit(settings, predictor, texts)
-
-
-def split_pair(pair: str, title: str) -> list[str]:
-    """A sentence and its translation. `title` says in messages where they are from."""
-    parts = [part.strip() for part in pair.split("|||")]
-    if len(parts) != 2:
-        raise InputError(f"{title} must be a sentence and its translation separated by |||, not '{pair.strip()}'.")
-    return parts
+        tell_unit(settings, predictor, texts)
 
 
 def show_example(settings: declarations.Inspect, predictor: Any, example: Sequence[str]) -> None:
@@ -91,7 +90,8 @@ def show_example(settings: declarations.Inspect, predictor: Any, example: Sequen
         report.write(Path(output), report.page(f"Inside {predictor.name}", " ||| ".join(example), sections))
         print(f"Page: {output}")
     if settings.plot is not None:
-        if not (figures := trace.plot(settings.plot, settings.figures)):
+        place = settings.plot, settings.figures
+        if not (figures := [*trace.plot(*place), *trace.plot_heads(*place)]):
             raise InputError(f"{predictor.name} has no states or heads to draw: leave plot= out.")
         print(f"Figures: {', '.join(map(str, figures))}")
 
@@ -99,15 +99,16 @@ def show_example(settings: declarations.Inspect, predictor: Any, example: Sequen
 def tell_unit(settings: declarations.Inspect, predictor: Any, texts: Sequence[list[str]]) -> None:
     """Print which unit tells a property of texts best, and write a page with their beginning, coloured by it.
 
-    texts: the texts of each side
+    texts: the lines of each side; those of a language model are one text
     """
-    unit = predictor.find_unit(*(texts if len(texts) > 1 else texts[0]), settings.units)
+    text = "".join(texts[0])
+    unit = predictor.find_unit(*(texts if len(texts) > 1 else [text]), settings.units)
     print(unit)
     if settings.output is not None:
         write_whole(Path(settings.output), (json.dumps(asdict(unit), indent=1) + "\n").encode())
     if settings.plot is not None:
         tensor, _, i = unit.name.removesuffix("]").partition("[")
-        examples = list(zip(*texts, strict=True))[:COLOURED_PAIRS] if len(texts) > 1 else [[texts[0][0][:COLOURED]]]
+        examples = list(zip(*texts, strict=True))[:COLOURED_PAIRS] if len(texts) > 1 else [(text[:COLOURED],)]
         traces = [predictor.trace(*example) for example in examples]
         pieces = [piece for trace in traces for piece in [*trace.labels["target"][1:], "\n"]]
         values = [float(value) for trace in traces for value in [*np.tanh(trace[tensor][1:, int(i)]), 0]]

@@ -27,7 +27,7 @@ SourceKeysValues = Float[Tensor, "B S EE"]
 Mask = Bool[Tensor, "B S"]  # true at real positions
 
 Norm = Annotated[str, choice("pre", "post")]
-Positions = Annotated[str, choice("sinusoids", "learnt")]
+Positions = Annotated[str, choice("sinusoids", "learnt", "none")]
 LayerAndHead = tuple[int | None, int | None]
 
 
@@ -214,11 +214,15 @@ class DecoderLayer(nn.Module):
 
 
 class InputEmbedding(nn.Module):
-    """Embedded words times √E (3.4) plus their positions (3.5): sinusoids, or `max_positions` learnt vectors."""
+    """Embedded words times √E (3.4) plus their positions (3.5): sinusoids, `max_positions` learnt vectors, or none.
+
+    Without positions, an encoder reads a set of words: permuted words give permuted annotation vectors. A decoder still
+    sees something of the order, because its mask hides later tokens.
+    """
 
     def __init__(self, settings: LayerSettings) -> None:
         super().__init__()
-        learnt = settings.positions == "learnt"
+        learnt, self.has_positions = settings.positions == "learnt", settings.positions != "none"
         self.max_positions = settings.max_positions if learnt else None
         self.position_embedding = nn.Embedding(settings.max_positions, settings.width) if learnt else None
         self.dropout = settings.parts.dropout(settings.dropout)
@@ -231,6 +235,8 @@ class InputEmbedding(nn.Module):
 
     def positions(self, end: int, like: Float[Tensor, "... E"]) -> Float[Tensor, "p E"]:
         """Return the vectors of at least the first `end` positions, in the type and on the device of `like`."""
+        if not self.has_positions:
+            return like.new_zeros(end, like.shape[-1])
         if self.position_embedding is None:
             length, width = 1 << (end - 1).bit_length(), like.shape[-1]  # a power of two, so that few tables are cached
             if torch.compiler.is_compiling():  # torch.compile traces neither lru_cache nor a change of inference_mode

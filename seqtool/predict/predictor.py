@@ -3,6 +3,7 @@
 Lists from callers in Python are checked before any work. Error messages about them do not print their contents.
 """
 
+import copy
 import math
 from abc import ABC
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -201,6 +202,15 @@ class Prediction:
     def inputs(self) -> dict[str, Any]:
         """The fields about the input of a scored text, for JSON: here its pieces that the model does not know."""
         return {"unknown": [] if self.target is None else self.target.unknown}
+
+
+class Head(NamedTuple):
+    """A head of a Transformer, and how much the loss rises in nats per token without it; layers and heads from 1 on."""
+
+    attention: str  # encoder-self-attention, decoder-self-attention or cross-attention
+    layer: int
+    head: int
+    rise: float
 
 
 def display_token(token: int, vocabulary: Vocabulary) -> str:
@@ -512,6 +522,30 @@ class Predictor(ABC):
                 f"'{text.text[:40]}…' has {len(text.ids) + 1:,} tokens with its end, but the model reads at most "
                 f"{self.max_positions:,}, the number of its learnt positions: shorten it."
             )
+
+    def head_ranking(self: Any, *texts: Sequence[str]) -> list[Head]:
+        """Rank the heads of a Transformer by how much the loss rises when the output of one is set to 0, the greatest
+        rise first (Michel et al. 2019, section 3.2).
+
+        texts: sources and their translations, or the texts of a language model
+        """
+        plain, ranking = replace(self, models=[copy.deepcopy(self.plain_model)]), []
+
+        def loss() -> float:
+            log_p = [value for text in plain.forced(*[None, *texts][-2:]) for value in text.log_probabilities]
+            return -math.fsum(log_p) / max(1, len(log_p))
+
+        whole = loss()
+        for kind, layers in self.trace(*(column[0] for column in texts)).heads().items():
+            for layer, attention in enumerate(map(plain.model.get_submodule, layers), 1):
+                for head, columns in enumerate(attention.output.weight.data.chunk(attention.heads, 1), 1):
+                    kept = columns.clone()
+                    columns.zero_()  # the columns of W^O that multiply the head's output
+                    ranking.append(Head(kind, layer, head, loss() - whole))
+                    columns.copy_(kept)
+        if not ranking:
+            raise InputError(f"{self.checkpoints[0].path} has no heads to rank: choose a Transformer.")
+        return sorted(ranking, key=lambda head: -head.rise)
 
     def forced(
         self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0

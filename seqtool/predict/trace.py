@@ -95,6 +95,32 @@ class Trace(Mapping[str, NDArray[np.float32]]):
             records.append({**record, "values": values.round(3).tolist()})
         return {"labels": self.labels, "grid": self.grid, "arrays": records}
 
+    def heads(self) -> dict[str, list[str]]:
+        """The names of the arrays of multi-head attention, from the first layer on, by the kind of attention."""
+        kinds: dict[str, list[str]] = {}
+        for name, axes in self.axes.items():
+            if "head" in axes:
+                kind = {"source": "encoder", "target": "decoder"}[axes[0]] + "-self-attention"
+                kinds.setdefault(kind if axes[-1] == "key" else "cross-attention", []).append(name)
+        return kinds
+
+    def plot_heads(self, folder: str | Path, figures: str = "png", *, number: int = 1) -> list[Path]:
+        """Draw each kind of attention in a figure, such as cross-attention-0001.png, with a map for each head.
+
+        figures: png, svg or pdf
+        number: the number in the names of the files
+
+        Returns the files: none if the model has no heads.
+        """
+        files = []
+        for kind, names in self.heads().items():
+            rows, _, columns = self.axes[names[0]]
+            weights = np.stack([self[name].swapaxes(0, 1) for name in names])
+            labels = self.labels.get(rows if columns == "key" else columns, [""] * weights.shape[-1])
+            files.append(Path(folder) / f"{kind}-{number:04d}.{figures}")
+            plots.heads(weights, labels, self.labels[rows], files[-1])
+        return files
+
     def save(self, path: str | Path) -> None:
         """Write an .npz file with each array and, as JSON in `about`, the axes, the labels and the grid.
 
@@ -123,7 +149,7 @@ class Trace(Mapping[str, NDArray[np.float32]]):
             gates = {name: rates for name in names if (rates := self.gate_rates(name)) is not None}
             if gates:
                 rows = [name.rpartition(".")[2] + kind for name in gates for kind in (": mean", " < 0.1", " > 0.9")]
-                drawings.append((f"{cell}.gates", np.vstack([*gates.values()]), rows, "gate", plots.SHARES))
+                drawings.append((f"{cell}.gates", np.vstack([*gates.values()]), rows, "gate", plots.WEIGHTS))
             for name, values, rows, side, look in drawings:
                 files.append(Path(folder) / f"{name}.{figures}")
                 sides, bar = {"xlabel": axis, "ylabel": side}, {"label": f"{'tanh ' * name.endswith('.c')}{name}"}

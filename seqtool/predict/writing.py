@@ -14,9 +14,10 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from seqtool.data.images.finding import image_id
-from seqtool.data.text.alignment import format_pharaoh
+from seqtool.data.text.alignment import format_pharaoh, join_pieces
 from seqtool.data.text.words import SPLITS, analyse_writing
 from seqtool.errors import InputError, counted, place
+from seqtool.models.transformer import SourceTransformer
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
@@ -27,6 +28,8 @@ from seqtool.view import plots
 
 if TYPE_CHECKING:
     from seqtool.predict.captioner import Caption  # not imported for translation, which needs no image libraries
+
+LINES_WITH_HEADS = 20  # the figures of all heads of a sentence take some seconds
 
 P = TypeVar("P", bound=Prediction)
 
@@ -178,9 +181,13 @@ class TranslationWriter(Writer[Translation]):
         if self.links is not None:
             self.links.write(format_pharaoh(best.alignment or set()) + "\n")
         if self.plot is not None and self.predictor.attends:
+            predictor: Any = self.predictor
             file = self.plot / f"alignment-{self.count:04d}.{self.settings.figures}"
             with plots.optional_figure(file):
                 best.plot(file, end=self.settings.end, greyscale=self.greyscale)
+                if isinstance(predictor.model, SourceTransformer) and self.count <= LINES_WITH_HEADS:
+                    trace = predictor.trace(join_pieces(best.source.pieces), best.text)
+                    trace.plot_heads(self.plot, self.settings.figures, number=self.count)
 
     def flush(self) -> None:
         """Flush the files, so that each line can be read at once."""

@@ -483,8 +483,9 @@ class Inspect:
     text: Text | None
     pair: Text | None
     image: File | None
+    input: Files | None
     units: Text | None
-    input: File | None
+    heads: bool
     output: NewFile | None
 
 

@@ -6,7 +6,9 @@ TensorBoard. At its end: why it ended, its best scores, and how to use it.
 
 import json
 import math
+import resource
 import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -108,10 +110,14 @@ class MetricsLog:
             text += f", limit in {max(0.0, self.settings.minutes - progress.seconds / 60):.1f} min"
         self._bar.set_postfix_str(text, refresh=False)
 
-    def validated(self, scores: Scores, progress: Progress, *, better: bool, outputs: Mapping[str, float]) -> None:
-        """Print the scores, and record them with the shares of degenerate outputs (`Validator.degenerate_shares`)."""
-        shares = {f"outputs_{name}": share for name, share in outputs.items()}
-        self._write(progress, {**{f"valid_{name}": value for name, value in scores.items()}, **shares, **self.sizes})
+    def validated(self, scores: Scores, progress: Progress, *, better: bool, facts: Mapping[str, float]) -> None:
+        """Print the scores, and record them with `Validator.facts` and the most memory that was used so far, in MB: by
+        tensors on the GPU or, without one, by this process.
+        """
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        memory = {"peak_memory": (torch.cuda.max_memory_allocated() or resident) // 10**6}
+        named_scores = {f"valid_{name}": value for name, value in scores.items()}
+        self._write(progress, {**named_scores, **facts, **self.sizes, **memory})
         tqdm.write(f"{progress}: {_score_line(scores)}{', the best so far' if better else ''}")
 
     def show(self, samples: Sequence[Sample], progress: Progress) -> None:

@@ -193,7 +193,7 @@ class Trainer:
             kept, plateau = max(settings.keep_last, settings.average_last), self.optimisation.plateau
             progress.add_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
             self.log.restart()
-        self.log.validated(scores, progress, better=better, outputs=self.validator.degenerate_shares())
+        self.log.validated(scores, progress, better=better, facts=self.validator.facts())
         samples = self.validator.samples(self.model, settings.show) if settings.show else []
         if settings.show and distributed.is_first():
             self.log.show(samples, progress)

@@ -1,6 +1,7 @@
 """Validation during training: the loss by teacher forcing, and scores of the model's own output."""
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -132,7 +133,9 @@ class Validator:
             nats = self._loss(loss)
             limit = self._decoding.max_length
             settings = replace(self._decoding, max_length=min(limit, model.max_positions or limit))
+            started = time.monotonic()
             hypotheses = decode(model, self.sources, settings, device=self.machine.device, keep_attention=False)
+            self._tokens_per_second = sum(len(n_best[0].tokens) for n_best in hypotheses) / (time.monotonic() - started)
             self._hypotheses = [n_best[0] for n_best in hypotheses]
             self._outputs = [self.vocabulary.decode(hypothesis.tokens) for hypothesis in self._hypotheses]
         return {"loss": nats, **self.score(self._outputs)}
@@ -155,25 +158,26 @@ class Validator:
                 example["attention"] = {**source, "target": target, "weights": rounded_weights(weights)}
         return samples
 
-    def degenerate_shares(self) -> dict[str, float]:
-        """The shares of the last validation's outputs that are degenerate.
+    def facts(self) -> dict[str, float]:
+        """The tokens that the last validation decoded per second, and the shares of its outputs that are degenerate.
 
-        unended: outputs without an end-of-sentence token.
-        repeating: outputs that repeat themselves.
-        alike: the share of outputs equal to the most common one, which itself is not counted; only for at least four
-            outputs.
+        outputs_unended: outputs without an end-of-sentence token.
+        outputs_repeating: outputs that repeat themselves.
+        outputs_alike: the share of outputs equal to the most common one, which itself is not counted; only for at least
+            four outputs.
         """
         count = len(self._outputs)
         if not count:
             return {}
-        shares = {
-            "unended": sum(not hypothesis.ended for hypothesis in self._hypotheses) / count,
-            "repeating": sum(repeats(text) for text in self._outputs) / count,
+        facts = {
+            "decoded_tokens_per_second": round(self._tokens_per_second, 1),
+            "outputs_unended": sum(not hypothesis.ended for hypothesis in self._hypotheses) / count,
+            "outputs_repeating": sum(repeats(text) for text in self._outputs) / count,
         }
         if count >= 4:
             ((_, occurrences),) = Counter(self._outputs).most_common(1)
-            shares["alike"] = (occurrences - 1) / (count - 1)
-        return shares
+            facts["outputs_alike"] = (occurrences - 1) / (count - 1)
+        return facts
 
     def _loss(self, loss: TrainingLoss) -> float:
         """The loss on the split in nats per token; processes share the batches."""
@@ -225,8 +229,8 @@ class StreamValidator:
         model.train()
         return [{"text": self.vocabulary.decode(hypothesis.tokens)} for hypothesis in samples]
 
-    def degenerate_shares(self) -> dict[str, float]:
-        """Return no shares: a language model's samples are not judged."""
+    def facts(self) -> dict[str, float]:
+        """Return no facts: a validation of a language model decodes nothing."""
         return {}
 
 

@@ -46,8 +46,9 @@ MARKERS = ("o", "s", "^", "D", "v")  # one fewer than colours, so that more comb
 CELL_INCHES = 0.24  # the size of a cell of a heat map; 40 × 40 words are readable
 MAX_INCHES = 60.0  # the maximum size of a heat map: with more words the cells and letters shrink
 BAR_INCHES = 0.12, 1.2, 3.0  # the width of a colour bar, and its minimum and maximum height
+WEIGHTS = {"cmap": "Blues", "vmin": 0, "vmax": 1}  # the colours of attention weights and shares
+WEIGHT_BAR: dict[str, Any] = {"label": "attention weight", "ticks": [0, 0.5, 1]}
 PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over an image, and the size of each
-SHARES = {"cmap": "Blues", "vmin": 0, "vmax": 1}  # the colours of attention weights and shares
 TEXT_PAGE = """<!DOCTYPE html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>:root {{ color-scheme: light dark }} pre {{ white-space: pre-wrap; overflow-wrap: anywhere }}</style>
@@ -110,8 +111,9 @@ def drawing(path: str | Path | None, width: float, height: float, axes: Any = No
                 figure.savefig = partial(figure.savefig, bbox_inches="tight", pad_inches=0.1, facecolor="white")
                 figure._repr_png_ = partial(_png, figure)
             yield figure
-            if path is None:
+            if path is None and axes is None:
                 figure.draw_without_rendering()  # makes the ticks, before the caller's settings are restored
+            if path is None:
                 return
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             with replacement_path(Path(path)) as temporary:
@@ -165,10 +167,28 @@ def alignment(
     """
     if attention.shape != (len(target), len(source)) or attention.size == 0:
         raise ValueError(f"attention is {attention.shape} for {len(target)} target and {len(source)} source words")
-    look, grid = ({**SHARES, "cmap": "gray"}, "0.35") if greyscale else (SHARES, "0.85")
-    bar = {"label": "attention weight", "ticks": [0, 0.5, 1]}
+    look, grid = (WEIGHTS | {"cmap": "gray"}, "0.35") if greyscale else (WEIGHTS, "0.85")
     sides = {"xlabel": "source", "ylabel": "target"}
-    return heat_map(attention, source, target, path, sides=sides, look=look, bar=bar, grid=grid, axes=axes)
+    return heat_map(attention, source, target, path, sides=sides, look=look, bar=WEIGHT_BAR, grid=grid, axes=axes)
+
+
+def heads(weights: NDArray[Any], columns: Sequence[str], rows: Sequence[str], path: str | Path | None) -> "Figure":
+    """Draw the attention of every head, a row of heat maps for each layer: the words at the left look at those above.
+
+    weights: layers × heads × rows × columns
+    """
+    left, top = (1 + 0.4 * max(len(word_label(word)) for word in words) for words in (rows, columns))  # room, in cells
+    width, height = left + len(columns), 2 + top + len(rows)  # of a map with its labels
+    across, down = weights.shape[1] * width, weights.shape[0] * height
+    cell = min(CELL_INCHES, MAX_INCHES / max(across, down))
+    with drawing(path, cell * across, cell * down) as figure:
+        for i, j in np.ndindex(weights.shape[:2]):
+            corner = (j * width + left) / across, 1 - (i + 1) * height / down
+            axes = figure.add_axes((*corner, len(columns) / across, len(rows) / down))
+            title = {"xlabel": f"layer {i + 1}, head {j + 1}"}
+            heat_map(weights[i, j], columns, rows, None, sides=title, look=WEIGHTS, bar=None, axes=axes, cell=cell)
+        figure.colorbar(axes.images[0], cax=figure.add_axes((1.02, 1 - 5 / down, 0.5 / across, 5 / down)), **WEIGHT_BAR)
+    return figure
 
 
 def attribution(
@@ -210,19 +230,21 @@ def heat_map(
     *,
     sides: Mapping[str, str],
     look: Mapping[str, Any],
-    bar: Mapping[str, Any],
+    bar: Mapping[str, Any] | None,
     grid: str = "0.85",
     split: int = 0,
     axes: Any = None,
+    cell: float = CELL_INCHES,
 ) -> "Figure":
     """Draw a heat map with labels at the top and at the left, and a bar that explains the colours.
 
-    sides, look, bar: settings of the axes, the colours and the bar
+    sides, look, bar: settings of the axes, the colours and the bar; None draws no bar
     grid: the colour of the lines between cells
     split: the number of columns before a thicker line; 0 draws none
     axes: the caller's axes to draw into
+    cell: the greatest size of a cell in inches
     """
-    cell = min(CELL_INCHES, MAX_INCHES / max(len(columns), len(rows)))
+    cell = min(cell, MAX_INCHES / max(len(columns), len(rows)))
     width, height = cell * len(columns), cell * len(rows)
     with drawing(path, width, height, axes) as figure:
         bar_axes: dict[str, Any] = {"ax": axes}
@@ -247,7 +269,8 @@ def heat_map(
         axes.tick_params(which="minor", length=0)
         if split:
             axes.axvline(split - 0.5, color="black", linewidth=1)
-        axes.figure.colorbar(image, **bar_axes, **bar)
+        if bar is not None:
+            axes.figure.colorbar(image, **bar_axes, **bar)
     return figure
 
 

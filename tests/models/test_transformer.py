@@ -102,7 +102,7 @@ def test_attention_layer_and_head_choose_the_returned_weights() -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("positions", ["sinusoids", "learnt"])
+@pytest.mark.parametrize("positions", ["sinusoids", "learnt", "none"])
 def test_reading_in_pieces_equals_reading_at_once(norm: str, positions: str) -> None:
     """Pieces may have any size, and each token is predicted from at least half a window."""
     model, tokens = make_language_model(6, norm=norm, positions=positions), torch.randint(VOCABULARY, (2, 23))
@@ -121,7 +121,7 @@ def test_reading_in_pieces_equals_reading_at_once(norm: str, positions: str) -> 
         assert torch.allclose(window_features[:, -1], features_at_once[:, t], atol=1e-5)
 
 
-@pytest.mark.parametrize("positions", ["sinusoids", "learnt"])
+@pytest.mark.parametrize("positions", ["sinusoids", "learnt", "none"])
 def test_stepping_and_prefilling_equal_forward(positions: str) -> None:
     """`forward`, stepping and prefilling agree over several windows, and a row does not depend on the other rows."""
     model, tokens = make_language_model(6, positions=positions), torch.randint(VOCABULARY, (3, 20))
@@ -161,6 +161,31 @@ def test_a_sequence_longer_than_its_learnt_positions_is_refused() -> None:
     source, target = make_source([[5, 6, 7]]), make_target([[5] * 6])[:, :-1]
     with pytest.raises(InputError, match=r"longer than model\.longest=5"):
         model(source, target)
+
+
+@pytest.mark.parametrize("positions", ["sinusoids", "learnt", "none"])
+def test_without_positions_the_output_of_the_encoder_is_permuted_with_its_input(positions: str) -> None:
+    """Padding stays where it is. With positions this is not so."""
+    model, order = make_translator(positions=positions), torch.tensor([3, 0, 4, 2, 1])
+    source = make_source([[5, 6, 7, 8], [9, 5]])
+    permuted = make_source([[5, 6, 7, 8], [9, 5]])
+    permuted.tokens[0] = source.tokens[0, order]
+    h, permuted_h = model.annotate(source)[0], model.annotate(permuted)[0]
+    assert torch.allclose(permuted_h[0], h[0, order], atol=1e-5) == (positions == "none")
+    assert torch.allclose(permuted_h[1], h[1], atol=1e-5)
+    target = make_target([[5, 6], [7, 8]])[:, :-1]
+    features = [model(words, target).features for words in (source, permuted)]
+    assert torch.allclose(*features, atol=1e-5) == (positions == "none")
+
+
+@pytest.mark.parametrize(("layers", "sees_order"), [(1, False), (2, True)])
+def test_the_mask_of_a_decoder_tells_a_second_layer_the_order(layers: int, sees_order: bool) -> None:
+    """Without positions, the last token sees the tokens before it as a set in the first layer. In the second they
+    differ by how many tokens they have seen themselves.
+    """
+    model = make_language_model(8, layers=layers, positions="none")
+    features = [model(None, torch.tensor([tokens])).features[0, -1] for tokens in ([5, 6, 7, 8, 9], [8, 6, 5, 7, 9])]
+    assert torch.allclose(*features, atol=1e-5) != sees_order
 
 
 def test_only_learnt_positions_limit_the_length_of_decoding() -> None:
@@ -212,7 +237,7 @@ def test_a_transformer_learns_to_reverse_sequences(norm: str) -> None:
     ("settings", "message"),
     [
         ({"norm": "middle"}, "Unknown model.norm 'middle'"),
-        ({"positions": "none"}, "Unknown model.positions 'none'"),
+        ({"positions": "no"}, "Unknown model.positions 'no'"),
         ({"heads": 3}, "multiple of twice model.heads"),
         ({"attention_layer": 3}, "model.attention_layer must be from 1 to 2"),
         ({"attention_head": 0}, "model.attention_head must be from 1 to 2"),
