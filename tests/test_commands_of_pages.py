@@ -21,11 +21,13 @@ from seqtool.runtime.files import config_directory
 from seqtool.training.runs import located
 from seqtool.view import plots
 
-ENGLISH, SPANISH = "I have a big cat.\nThe dog sleeps.\n", "Tengo un gato grande.\nEl perro duerme.\n"
+ENGLISH = "I have a big cat.\nThe dog sleeps.\nI see the red house.\n"
+SPANISH = "Tengo un gato grande.\nEl perro duerme.\nVeo la casa roja.\n"
 FILES = {  # that pages tell their readers to write
     **dict.fromkeys(("new.en", "test.en", "valid.en", "new.txt", "other.txt"), ENGLISH),
     **dict.fromkeys(("new.es", "test.es", "valid.es"), SPANISH),
-    "begins.es": "Tengo\n\n",
+    "begins.es": "Tengo\n\n\n",
+    "long.txt": 40 * ENGLISH,
     "like.en": f"{ENGLISH}The dog sees the cat.\n",
 }
 READ = ("input", "prefix", "sources", "references", "hypotheses", "baseline", "beside", "text", "images", "checkpoint")
@@ -77,8 +79,9 @@ def other_commands() -> Iterator[list[str]]:
             words = [*words, "input=new.en"]  # pages write the text before a pipe
         reads = [part for name in READ for part in (value(words, name) or "").split(",") if part]
         reads += [word for word in words[1:] if "=" not in word]
-        if not all(located(Path(path)).exists() for path in reads):
-            continue
+        has_scenes = words[0] == "eval" and value(words, "checkpoint") in ("builtin/soft", "builtin/hard")
+        if has_scenes or not all(located(Path(path)).exists() for path in reads):
+            continue  # the scenes here are fewer than those of the built-in models
         if value(words, "checkpoint") not in (None, "runs/grammar") and words[0] not in ("export", "score"):
             words = with_settings(words, "max_length=6", *["bootstrap=0"] * (words[0] == "eval"))
         if value(words, "bound") is not None:
