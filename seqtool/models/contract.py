@@ -111,6 +111,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
     """A model p(y_t | y_<t, source). `StateT` is the type of its decoder's state.
 
     penalties: the terms that the loss adds to −log p
+    has_heads: whether its attention has several heads, whose figures are worth drawing
     max_positions: the greatest length of a source or target, in tokens, BOS or EOS included; None: unlimited
     embedding_scale: the factor by which embedded words are multiplied
     source_embedding: the embedding of source words; only models that read text have it
@@ -120,6 +121,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
 
     task: ClassVar[str]
     attends: bool
+    has_heads: bool = False
     penalties = Penalties()
     max_positions: int | None = None
     embedding_scale: float = 1.0

@@ -341,6 +341,7 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
     """The base class of the translator and the captioner: a decoder over annotation vectors."""
 
     attends = True
+    has_heads = True
     decoder: TransformerDecoder
 
     def annotate(self, source: Any) -> tuple[Float[Tensor, "B S E"], Bool[Tensor, "B S"]]:

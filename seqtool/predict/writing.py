@@ -17,7 +17,6 @@ from seqtool.data.images.finding import image_id
 from seqtool.data.text.alignment import format_pharaoh, join_pieces
 from seqtool.data.text.words import SPLITS, analyse_writing
 from seqtool.errors import InputError, counted, place
-from seqtool.models.transformer import SourceTransformer
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
@@ -166,7 +165,7 @@ class TranslationWriter(Writer[Translation]):
             file = self.plot / f"alignment-{self.count:04d}.{self.settings.figures}"
             with plots.optional_figure(file):
                 best.plot(file, end=self.settings.end, greyscale=self.greyscale)
-                if isinstance(predictor.model, SourceTransformer) and self.count <= LINES_WITH_HEADS:
+                if [model.has_heads for model in predictor.models] == [True] and self.count <= LINES_WITH_HEADS:
                     trace = predictor.trace(join_pieces(best.source.pieces), best.text)
                     trace.plot_heads(self.plot, number=self.count, suffix=self.settings.figures)
 
