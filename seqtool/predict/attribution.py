@@ -113,7 +113,7 @@ class Attribution:
         if not tokens:
             raise InputError("The text is empty: there is no token to explain.")
         if isinstance(contrast, str):
-            others = {t: other for t, other in _other_words(contrast, text).items() if t < len(labels)}
+            others = {t: other for t, other in other_words(contrast, text).items() if t < len(labels)}
         else:
             others = {t: _other_token(piece, t, tokens, text) for t, piece in (contrast or {}).items()}
         read = torch.tensor([BOS, *text.ids][: len(labels)], device=model.target_embedding.weight.device)
@@ -294,7 +294,7 @@ def _attention(question: Question) -> Sides:
 METHODS = {"gradient": _gradients, "integrated": _gradients, "occlusion": _occlusion, "attention": _attention}
 
 
-def _other_words(contrast: str, text: EncodedText) -> dict[int, int]:
+def other_words(contrast: str, text: EncodedText) -> dict[int, int]:
     """The first token of OTHER that differs from WORD in a contrast WORD/OTHER, by its position for each WORD."""
     word, _, other = contrast.partition("/")
     ids, other_ids = text.vocabulary.encode(word), text.vocabulary.encode(other)
