@@ -100,7 +100,7 @@ class Attribution:
             model
         method: a name in `METHODS`
         contrast: pieces to compare tokens with, by the token's position from 0. Or dog/cat: wherever the text has the
-            word dog, its first piece that cat does not share is compared with the piece of cat
+            word dog, the first piece that would differ with cat in its place is compared with that piece
         steps: the number of points of integrated gradients
         of_source: the fields about the source
 
@@ -295,19 +295,19 @@ METHODS = {"gradient": _gradients, "integrated": _gradients, "occlusion": _occlu
 
 
 def other_words(contrast: str, text: EncodedText) -> dict[int, int]:
-    """The first token of OTHER that differs from WORD in a contrast WORD/OTHER, by its position for each WORD."""
+    """The first token that differs if OTHER stands for WORD in a contrast WORD/OTHER, by its position for each WORD."""
     word, _, other = contrast.partition("/")
     ids, other_ids = text.vocabulary.encode(word), text.vocabulary.encode(other)
     if UNK in other_ids:
         raise InputError(f"contrast={contrast}: the vocabulary has no '{other}'.")
-    shared = next((k for k, ids_k in enumerate(zip(ids, other_ids, strict=False)) if len({*ids_k}) > 1), len(ids))
-    if not ids or shared >= len(other_ids):
-        raise InputError(
-            f"contrast={contrast} must be WORD/OTHER, such as dog/cat, and WORD must not begin with OTHER."
-        )
-    ends = [t for t in range(len(ids), len(text.ids) + 1) if text.ids[t - len(ids) : t] == ids]
-    whole = [t for t in ends if text.words[text.word_indices[t - 1]].strip(PUNCTUATION) == word]
-    return {t - len(ids) + shared: other_ids[shared] for t in whole}
+    if not ids or not other_ids or ids == other_ids:
+        raise InputError(f"contrast={contrast} must be WORD/OTHER, such as dog/cat.")
+    tokens, others = [*text.ids, EOS], {}
+    for t in range(len(ids), len(tokens)):
+        if tokens[t - len(ids) : t] == ids and text.words[text.word_indices[t - 1]].strip(PUNCTUATION) == word:
+            pairs = zip(tokens[t - len(ids) :], other_ids + tokens[t:], strict=False)
+            others |= dict([next((t - len(ids) + k, b) for k, (a, b) in enumerate(pairs) if a != b)])
+    return others
 
 
 def _other_token(piece: str, t: int, tokens: Sequence[str], text: EncodedText) -> int:
