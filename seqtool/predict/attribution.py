@@ -302,12 +302,11 @@ def other_words(contrast: str, text: EncodedText) -> dict[int, int]:
         raise InputError(f"contrast={contrast}: the vocabulary has no '{other}'.")
     if not ids or not other_ids or ids == other_ids:
         raise InputError(f"contrast={contrast} must be WORD/OTHER, such as dog/cat.")
-    tokens, others = [*text.ids, EOS], {}
-    for t in range(len(ids), len(tokens)):
-        if tokens[t - len(ids) : t] == ids and text.words[text.word_indices[t - 1]].strip(PUNCTUATION) == word:
-            pairs = zip(tokens[t - len(ids) :], other_ids + tokens[t:], strict=False)
-            others |= dict([next((t - len(ids) + k, b) for k, (a, b) in enumerate(pairs) if a != b)])
-    return others
+    tokens, n = [*text.ids, EOS], len(ids)
+    starts = [t for t in range(len(text.ids) - n + 1) if tokens[t : t + n] == ids]
+    starts = [t for t in starts if text.words[text.word_indices[t + n - 1]].strip(PUNCTUATION) == word]
+    changes = (enumerate(zip(tokens[t:], other_ids + tokens[t + n :], strict=False), t) for t in starts)
+    return dict(next((k, other) for k, (token, other) in change if token != other) for change in changes)
 
 
 def _other_token(piece: str, t: int, tokens: Sequence[str], text: EncodedText) -> int:
