@@ -44,7 +44,7 @@ from seqtool.data.corpora.scene_drawing import render
 from seqtool.data.text.alignment import parse_pharaoh
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.metrics.bootstrap import bootstrap
-from seqtool.predict.attribution import METHODS, Attribution
+from seqtool.predict.attribution import METHODS, Attribution, other_words
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.translator import Translator
 
@@ -154,21 +154,27 @@ def sentence_trials(translator: Translator, size: int, first: int, steps: int) -
         heads = {
             j: nouns[j] for j in nouns if target[j] in OTHER_GENDER and any(i in nouns[j] and k > j for i, k in sure)
         }
-        counts["gender"] = dict.fromkeys(("words", *METHODS, "chance"), 0)
-        for word in sorted({target[j] for j in heads}):
-            for method in METHODS:
-                contrast = None if method == "attention" else f"{word}/{OTHER_GENDER[word]}"
-                found = explained[method]
-                if contrast is not None:
-                    found = translator.attribute(pair.source, pair.target, method, contrast, steps)
-                for t in found.contrast if contrast else (j for j in heads if target[j] == word):
-                    j, row = t, found.source[t]  # type: ignore[index]
-                    if contrast is not None and found.source_text is not None:
-                        j = found.text.word_indices[t]
-                        row = np.bincount(found.source_text.word_indices, row[:-1], places)
-                    if j in heads:
-                        counts["gender"][method] += int(row[:places].argmax()) in heads[j]
-        counts["gender"] |= {"words": len(heads), "chance": sum(len(head) / places for head in heads.values())}
+        text, end = explained["occlusion"].text, 0
+        for word in target[: max(heads, default=-1) + 1]:  # the model does not see what follows the last of these words
+            end = pair.target.index(word, end) + len(word)
+        contrast = {
+            t: translator.target_vocabulary.piece(other)
+            for word in {target[j] for j in heads}
+            for t, other in other_words(f"{word}/{OTHER_GENDER[word]}", text).items()
+            if text.word_indices[t] in heads
+        }
+        rows = {"attention": explained["attention"].source} if heads else {}
+        for method in ("gradient", "integrated", "occlusion") if heads else ():
+            found = translator.attribute(pair.source, pair.target[:end], method, contrast, steps)
+            assert found.source is not None and found.source_text is not None
+            columns = found.source_text.word_indices
+            rows[method] = np.zeros((len(target), places))
+            for t in contrast:
+                rows[method][text.word_indices[t]] = np.bincount(columns, found.source[t, :-1], places)
+        counts["gender"] = {"words": len(heads), "chance": sum(len(head) / places for head in heads.values())}
+        for method in METHODS:
+            hits = (int(rows[method][j, :places].argmax()) in heads[j] for j in heads)
+            counts["gender"][method] = sum(hits)
         yield counts | {"error": error(explained["integrated"])}
 
 

@@ -100,7 +100,7 @@ class Attribution:
             model
         method: a name in `METHODS`
         contrast: pieces to compare tokens with, by the token's position from 0. Or dog/cat: wherever the text has the
-            word dog, its first piece that cat does not share is compared with the piece of cat
+            word dog, the first piece that would differ with cat in its place is compared with that piece
         steps: the number of points of integrated gradients
         of_source: the fields about the source
 
@@ -113,7 +113,7 @@ class Attribution:
         if not tokens:
             raise InputError("The text is empty: there is no token to explain.")
         if isinstance(contrast, str):
-            others = {t: other for t, other in _other_words(contrast, text).items() if t < len(labels)}
+            others = {t: other for t, other in other_words(contrast, text).items() if t < len(labels)}
         else:
             others = {t: _other_token(piece, t, tokens, text) for t, piece in (contrast or {}).items()}
         read = torch.tensor([BOS, *text.ids][: len(labels)], device=model.target_embedding.weight.device)
@@ -294,20 +294,19 @@ def _attention(question: Question) -> Sides:
 METHODS = {"gradient": _gradients, "integrated": _gradients, "occlusion": _occlusion, "attention": _attention}
 
 
-def _other_words(contrast: str, text: EncodedText) -> dict[int, int]:
-    """The first token of OTHER that differs from WORD in a contrast WORD/OTHER, by its position for each WORD."""
+def other_words(contrast: str, text: EncodedText) -> dict[int, int]:
+    """The first token that differs if OTHER stands for WORD in a contrast WORD/OTHER, by its position for each WORD."""
     word, _, other = contrast.partition("/")
     ids, other_ids = text.vocabulary.encode(word), text.vocabulary.encode(other)
     if UNK in other_ids:
         raise InputError(f"contrast={contrast}: the vocabulary has no '{other}'.")
-    shared = next((k for k, ids_k in enumerate(zip(ids, other_ids, strict=False)) if len({*ids_k}) > 1), len(ids))
-    if not ids or shared >= len(other_ids):
-        raise InputError(
-            f"contrast={contrast} must be WORD/OTHER, such as dog/cat, and WORD must not begin with OTHER."
-        )
-    ends = [t for t in range(len(ids), len(text.ids) + 1) if text.ids[t - len(ids) : t] == ids]
-    whole = [t for t in ends if text.words[text.word_indices[t - 1]].strip(PUNCTUATION) == word]
-    return {t - len(ids) + shared: other_ids[shared] for t in whole}
+    if not ids or not other_ids or ids == other_ids:
+        raise InputError(f"contrast={contrast} must be WORD/OTHER, such as dog/cat.")
+    tokens, n = [*text.ids, EOS], len(ids)
+    starts = [t for t in range(len(text.ids) - n + 1) if tokens[t : t + n] == ids]
+    starts = [t for t in starts if text.words[text.word_indices[t + n - 1]].strip(PUNCTUATION) == word]
+    changes = (enumerate(zip(tokens[t:], other_ids + tokens[t + n :], strict=False), t) for t in starts)
+    return dict(next((k, other) for k, (token, other) in change if token != other) for change in changes)
 
 
 def _other_token(piece: str, t: int, tokens: Sequence[str], text: EncodedText) -> int:
