@@ -2,26 +2,22 @@
 
     what shape is green? star        what colour is the star? green        what is left of the star? heart
 
-Six combinations of a shape and a colour, such as a red circle, are in no picture of the training set. A model that
-sees everything at once learns from it that red things are never circles. Here shapes and colours go separate ways: a
-CNN sees only silhouettes, what differs from the background, and makes a vector s_i of each cell i of a grid; c_i is
-made of the mean colour of the silhouette there. Both are vectors of the space in which words are embedded, so that
-what names a thing also finds it. A question is read as a sum of its words w_1 … w_t (m), and as the word that is asked
-about (a). It is a mixture γ of three kinds, and answers are words near what is read from the picture:
+Six combinations of a shape and a colour, such as a red circle, are in no picture of the training set. From it, a model
+that sees everything at once learns that red things are never circles. Here shapes and colours go separate ways: from
+silhouettes, which are what differs from the background, a CNN makes a vector s_i of each cell i of a grid, and c_i is
+made of the silhouette's mean colour in the cell. Words are embedded in the same space, so that what names a thing also
+finds it. A question is read as the sum of its words w_t, and as the word a that is asked about; γ is its kind:
 
-    h = tanh(Σ_t m(w_t)),   γ = softmax(W h),   a = Σ_t β_t E[w_t],  β = softmax(b(w_t))
-    α_i = softmax(γ_shape aᵀc_i + (1 − γ_shape) aᵀs_i)        find by colour if the shape is asked for, else by shape
-    δ_i = softmax(f(h, Σ_i α_i p_i))                          look beside the place p that was found
+    h = tanh(Σ_t m(w_t)),   γ = softmax(W h),   a = Σ_t β_t E[w_t],   β = softmax(b(w_t))
+    α = softmax(γ_shape aᵀc_i + (1 − γ_shape) aᵀs_i)    finds by colour what shape is asked for, and else by shape
+    δ = softmax(f(h, Σ_i α_i p_i))                      looks beside the place, of the places p_i, that was found
     p(answer) = softmax(E (γ_shape Σ_i α_i s_i + γ_colour Σ_i α_i c_i + γ_place Σ_i δ_i s_i))
 
 A question and its answer are a caption, whose beginning is given: the model is a captioner that is trained only on
-answers, and `describe(images, prefix=question)` asks it. From the folder of this file, or with it on PYTHONPATH:
+answers, and `describe(images, prefix=question)` asks it.
 
-    seqtool train data=questions.Questions model=questions.Answerer run=questions
-
-Sources: Antol et al. (2015), "VQA: visual question answering"; Johnson et al. (2017), "CLEVR", for questions that a
-program asks and combinations that are held out; Andreas et al. (2016), "Neural module networks", for finding,
-looking beside and describing as separate steps.
+Sources: Antol et al. (2015), "VQA: visual question answering"; Johnson et al. (2017), "CLEVR", for combinations that are
+held out; Andreas et al. (2016), "Neural module networks", for separate steps that find, look beside and describe.
 
     python examples/questions.py
 """
@@ -31,31 +27,28 @@ import contextlib
 import functools
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import seqtool
-from seqtool.data.batches import make_target
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.corpora.draw import StableRandom
 from seqtool.data.corpora.scene_drawing import CELL, COLOURS, SHAPES, Item, Scene, invent_scene, render
 from seqtool.data.corpora.scenes import is_related
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
-from seqtool.models.contract import Memory, Output, Prefilled, Size, Step, tie_matrices
-from seqtool.models.inputs import Pixels
-from seqtool.models.parts import PLAIN, CrossEntropy, Parts
+from seqtool.models.contract import Memory, Output, Size, Step, tie_matrices
+from seqtool.models.parts import CrossEntropy
 from seqtool.models.tokens import EOS, PAD
 
 KINDS = ("shape", "colour", "place")
 PLACES = {"left": "left of", "right": "right of", "above": "above", "below": "below"}
 HELD_OUT = set(zip(SHAPES, COLOURS, strict=False))  # red circles, orange squares, …: a pair for each shape
+Answers = Callable[[str, Sequence[Path]], Sequence[str]]  # the answers to a question about pictures
 State = tuple[Tensor, Tensor, Tensor]  # Σ exp(b(w_t)) E[w_t], Σ exp(b(w_t)) and Σ m(w_t)
 
 
@@ -87,7 +80,8 @@ def ask(scene: Scene) -> Iterator[Question]:
 @functools.cache
 def asked(seed: int, size: int, is_new: bool) -> list[tuple[Scene, list[Question]]]:
     """Scenes and questions about them, all without the combinations that are held out, or all about these."""
-    random, scenes = StableRandom(seed), []
+    random = StableRandom(seed)
+    scenes: list[tuple[Scene, list[Question]]] = []
     while len(scenes) < size:
         scene = invent_scene(random)
         if is_new == any((item.shape, item.colour) in HELD_OUT for item in scene.items):
@@ -136,22 +130,19 @@ class TwoStreams(nn.Module):
     def __init__(self, size: int, side: int) -> None:
         super().__init__()
         self.locations, self.dimension = (side // CELL, side // CELL), 2 * size + 1
-        self.shapes = nn.Sequential(
-            *(nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU()),
-            *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU()),
-            *(nn.Conv2d(32, 48, 5, stride=2, padding=2), nn.ReLU()),  # a cell sees 25 × 25 pixels
-            nn.Conv2d(48, size, 1),
-        )
+        self.edges = nn.Sequential(nn.Conv2d(1, 16, 5, 2, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU())
+        self.shapes = nn.Sequential(nn.Conv2d(32, 48, 5, 2, 2), nn.ReLU(), nn.Conv2d(48, size, 1))
         self.colours = nn.Sequential(nn.Conv2d(3, 32, 1), nn.ReLU(), nn.Conv2d(32, size, 1))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = pixels.to(self.shapes[0].weight.dtype) / 255
+        x = pixels.to(next(self.parameters()).dtype) / 255
         background = x.flatten(2).median(-1).values[:, :, None, None]
         difference = (x - background).abs().amax(1, keepdim=True)
         silhouette = (8 * (difference - 0.15)).clamp(0, 1)  # clutter differs by at most 0.11, objects by at least 0.3
         share = F.avg_pool2d(silhouette, CELL)
         colour = F.avg_pool2d(x * silhouette, CELL) / (share + 1e-3)
-        return torch.cat([self.shapes(silhouette), self.colours(2 * colour - 1), share], 1).flatten(2).transpose(1, 2)
+        shapes = self.shapes(self.edges(silhouette))  # each depends on 25 × 25 pixels
+        return torch.cat([shapes, self.colours(2 * colour - 1), share], 1).flatten(2).transpose(1, 2)
 
 
 class Answerer(ImageCaptioner[State]):
@@ -159,24 +150,14 @@ class Answerer(ImageCaptioner[State]):
 
     attends = True
 
-    def __init__(
-        self,
-        *,
-        target_vocabulary: int,
-        pretrained: bool,
-        encoder: EncoderSettings,
-        size: Size = 64,
-        parts: Parts = PLAIN,
-    ) -> None:
-        super().__init__(target_vocabulary, size, encoder, pretrained=pretrained, parts=parts)
+    def __init__(self, *, target_vocabulary: int, pretrained: bool, encoder: EncoderSettings, size: Size = 64) -> None:
+        super().__init__(target_vocabulary, size, encoder, pretrained=pretrained)
         self.backbone: Any = TwoStreams(size, encoder.size)
         self.meaning_embedding, self.weight = nn.Embedding(target_vocabulary, 32), nn.Embedding(target_vocabulary, 1)
-        self.place_embedding = nn.Embedding(self.backbone.locations[0] * self.backbone.locations[1], 16)
-        self.kind = parts.linear(32, len(KINDS) + 1)
-        self.beside = nn.Sequential(
-            nn.Linear(32 + 16, size), nn.ReLU(), nn.Linear(size, len(self.place_embedding.weight))
-        )
-        self.output = parts.linear(size, target_vocabulary)
+        places = self.backbone.locations[0] * self.backbone.locations[1]
+        self.place_embedding, self.kind = nn.Embedding(places, 16), nn.Linear(32, len(KINDS) + 1)
+        self.beside = nn.Sequential(nn.Linear(32 + 16, size), nn.ReLU(), nn.Linear(size, places))
+        self.output = nn.Linear(size, target_vocabulary)
         tie_matrices(self, "output")
 
     def encode(self, source: Images) -> tuple[Memory, State]:
@@ -189,10 +170,6 @@ class Answerer(ImageCaptioner[State]):
     def forward(self, source: Images, target: Tensor, state: State | None = None) -> Output:
         memory, first_state = self.encode(source)
         return self._read(memory, first_state if state is None else state, target)
-
-    def prefill(self, memory: Memory, state: State, tokens: Tensor) -> Prefilled[State]:
-        output = self._read(memory, state, tokens)
-        return Prefilled(output.state, output.attention)
 
     def step(self, memory: Memory, state: State, token: Tensor) -> Step[State]:
         output = self._read(memory, state, token[:, None])
@@ -223,54 +200,51 @@ class Answerer(ImageCaptioner[State]):
         return super().loss(features, labels.where(is_answer, torch.full_like(labels, PAD)), smoothing)
 
 
-def train(epochs: int, seed: int) -> Any:
+def train(seed: int) -> Any:
     """Train a model, and return its predictor."""
     data = "data=questions.Questions data.vocabulary.minimum_count=1 data.processes=1 device=cpu threads=1"
     model = "model=questions.Answerer model.encoder.lr=0.005 model.encoder.augment=false optim.lr=0.005"
-    rates = f"schedule=cosine schedule.warmup=30 train.epochs={epochs} seed={seed}"
-    limits = "train.minutes=null train.pool=1 train.validate_every=1000 train.best_by=loss"
-    validation = "validation.sentences=1 validation.max_length=1"
-    settings = " ".join((data, model, rates, limits, validation)).split()
-    return seqtool.train(*settings, run=f"questions{seed}").load(trust="questions", device="cpu")
+    training = "train.epochs=4 train.minutes=null train.pool=1 train.best_by=loss schedule=cosine schedule.warmup=30"
+    settings = f"{data} {model} {training} validation.sentences=1 seed={seed}".split()
+    return seqtool.train(*settings, run=f"questions{seed}").load(trust="questions", device="cpu", beam=1)
 
 
-def accuracies(predictor: Any, corpus: Questions, split: str) -> dict[str, float]:
+def answerer(predictor: Any) -> Answers:
+    """The answers of a model."""
+    return lambda text, files: [
+        best.text.removeprefix(f"{text} ") for best, *_ in predictor.describe(files, prefix=text)
+    ]
+
+
+def guesser(corpus: Questions) -> Answers:
+    """The best answers without the picture: each question's commonest answer in the training set."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for question in (question for _, questions in corpus.questions("train") for question in questions):
+        counts[question.text][question.answer] += 1
+    return lambda text, files: [counts[text].most_common(1)[0][0]] * len(files)
+
+
+def accuracies(answers: Answers, corpus: Questions, split: str) -> dict[str, float]:
     """The share of questions of each kind that are answered correctly."""
-    results = defaultdict(list)
+    pictures = defaultdict(list)
     for image, (_, questions) in zip(corpus.images(split), corpus.questions(split), strict=True):
-        pixels = torch.from_numpy(np.array(Image.open(image.file))).permute(2, 0, 1).expand(len(questions), -1, -1, -1)
-        target = make_target([predictor.target_vocabulary.encode(text) for text in image.captions])
-        with torch.inference_mode():
-            best = predictor.plain_model.project(predictor.plain_model(Pixels(pixels), target[:, :-1]).features).argmax(
-                -1
-            )
-        is_answer = target[:, 2:] == EOS
-        for question, is_right in zip(questions, (best[:, :-1] == target[:, 1:-1])[is_answer].tolist(), strict=True):
-            results[question.kind].append(is_right)
-    return {kind: float(np.mean(results[kind])) for kind in KINDS}
-
-
-def guesses(corpus: Questions, split: str) -> dict[str, float]:
-    """The accuracies of the best answers without the picture: each question's commonest answer in the training set."""
-    counts, results = defaultdict(Counter), defaultdict(list)
-    for _, questions in corpus.questions("train"):
         for question in questions:
-            counts[question.text][question.answer] += 1
-    for _, questions in corpus.questions(split):
-        for question in questions:
-            results[question.kind].append(counts[question.text].most_common(1)[0][0] == question.answer)
-    return {kind: float(np.mean(results[kind])) for kind in KINDS}
+            pictures[question.text].append((image.file, question))
+    results = defaultdict(list)
+    for text, pairs in pictures.items():
+        for (_, question), answer in zip(pairs, answers(text, [file for file, _ in pairs]), strict=True):
+            results[question.kind].append(answer == question.answer)
+    return {kind: sum(results[kind]) / len(results[kind]) for kind in KINDS}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Train a model that answers questions about pictures.")
-    parser.add_argument("--epochs", type=int, default=4, help="passes over the questions (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the weights (default: %(default)s)")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
-        model, corpus = train(options.epochs, options.seed), Questions()
-        columns = [accuracies(model, corpus, split) for split in ("test", "new")]
-    columns += [guesses(corpus, split) for split in ("test", "new")]
+        predictor, corpus = train(options.seed), Questions()
+        columns = [accuracies(answerer(predictor), corpus, split) for split in ("test", "new")]
+    columns += [accuracies(guesser(corpus), corpus, split) for split in ("test", "new")]
     print("\n         questions  commonest     with the picture         without it")
     print("                       answer   seen pairs  new pairs  seen pairs  new pairs")
     for kind in KINDS:
