@@ -16,8 +16,8 @@ finds it. A question is read as the sum of its words w_t, and as the word a that
 A question and its answer are a caption, whose beginning is given: the model is a captioner that is trained only on
 answers, and `describe(images, prefix=question)` asks it.
 
-Sources: Antol et al. (2015), "VQA: visual question answering"; Johnson et al. (2017), "CLEVR", for combinations that are
-held out; Andreas et al. (2016), "Neural module networks", for separate steps that find, look beside and describe.
+Sources: Antol et al. (2015), "VQA: visual question answering"; Johnson et al. (2017), "CLEVR", for held-out
+combinations; Andreas et al. (2016), "Neural module networks", for separate steps that find, look beside and describe.
 
     python examples/questions.py
 """
@@ -42,14 +42,13 @@ from seqtool.data.corpora.scene_drawing import CELL, COLOURS, SHAPES, Item, Scen
 from seqtool.data.corpora.scenes import is_related
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
 from seqtool.models.contract import Memory, Output, Size, Step, tie_matrices
-from seqtool.models.parts import CrossEntropy
 from seqtool.models.tokens import EOS, PAD
 
 KINDS = ("shape", "colour", "place")
 PLACES = {"left": "left of", "right": "right of", "above": "above", "below": "below"}
 HELD_OUT = set(zip(SHAPES, COLOURS, strict=False))  # red circles, orange squares, …: a pair for each shape
 Answers = Callable[[str, Sequence[Path]], Sequence[str]]  # the answers to a question about pictures
-State = tuple[Tensor, Tensor, Tensor]  # Σ exp(b(w_t)) E[w_t], Σ exp(b(w_t)) and Σ m(w_t)
+State = tuple[Tensor, ...]  # Σ exp(b(w_t)) E[w_t], Σ exp(b(w_t)) and Σ m(w_t)
 
 
 class Question(NamedTuple):
@@ -68,20 +67,20 @@ def ask(scene: Scene) -> Iterator[Question]:
     for (shape, colour), items in groups.items():
         about = frozenset([(shape, colour)])
         yield Question("shape", f"what shape is {colour}?", shape, about)
-        if alike[shape] > 1:
-            continue
-        yield Question("colour", f"what colour is the {shape}?", colour, about)
-        for relation, words in PLACES.items():
-            there = [other for other in groups if other[0] != shape and is_related(relation, (groups[other], items))]
-            if len(there) == 1:
-                yield Question("place", f"what is {words} the {shape}?", there[0][0], about | {*there})
+        if alike[shape] == 1:
+            yield Question("colour", f"what colour is the {shape}?", colour, about)
+            for relation, words in PLACES.items():
+                there = [
+                    other for other in groups if other[0] != shape and is_related(relation, (groups[other], items))
+                ]
+                if len(there) == 1:
+                    yield Question("place", f"what is {words} the {shape}?", there[0][0], about | {*there})
 
 
 @functools.cache
 def asked(seed: int, size: int, is_new: bool) -> list[tuple[Scene, list[Question]]]:
     """Scenes and questions about them, all without the combinations that are held out, or all about these."""
-    random = StableRandom(seed)
-    scenes: list[tuple[Scene, list[Question]]] = []
+    random, scenes = StableRandom(seed), list[tuple[Scene, list[Question]]]()
     while len(scenes) < size:
         scene = invent_scene(random)
         if is_new == any((item.shape, item.colour) in HELD_OUT for item in scene.items):
@@ -97,7 +96,7 @@ class Questions(ImageCorpus):
 
     def __init__(self, *, directory: str = "questions", seed: int = 1, train: int = 1500, test: int = 200) -> None:
         self.directory, self._seed = Path(directory), seed
-        self._sizes = {"train": train, "valid": 20, "test": test, "new": test}
+        self._sizes = {"train": train, "valid": 100, "test": test, "new": test}
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._sizes)
@@ -107,7 +106,6 @@ class Questions(ImageCorpus):
         return asked(self._seed + 1000 * self.splits().index(split), self._sizes[split], split == "new")
 
     def fetch(self) -> None:
-        """Draw the pictures, unless they exist."""
         for split in self.splits():
             (self.directory / split).mkdir(parents=True, exist_ok=True)
             for image, (scene, _) in zip(self.images(split), self.questions(split), strict=True):
@@ -137,8 +135,7 @@ class TwoStreams(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         x = pixels.to(next(self.parameters()).dtype) / 255
         background = x.flatten(2).median(-1).values[:, :, None, None]
-        difference = (x - background).abs().amax(1, keepdim=True)
-        silhouette = (8 * (difference - 0.15)).clamp(0, 1)  # clutter differs by at most 0.11, objects by at least 0.3
+        silhouette = (8 * ((x - background).abs().amax(1, keepdim=True) - 0.15)).clamp(0, 1)  # clutter: at most 0.11
         share = F.avg_pool2d(silhouette, CELL)
         colour = F.avg_pool2d(x * silhouette, CELL) / (share + 1e-3)
         shapes = self.shapes(self.edges(silhouette))  # each depends on 25 × 25 pixels
@@ -163,8 +160,8 @@ class Answerer(ImageCaptioner[State]):
     def encode(self, source: Images) -> tuple[Memory, State]:
         a = self.annotations(source)
         mask = a[..., -1] > 0.1
-        start = a[:, 0, :1] * 0
-        state = (start.expand(-1, self.output.in_features), start, start.expand(-1, self.kind.in_features))
+        sizes = (self.target_embedding.embedding_dim, 1, self.meaning_embedding.embedding_dim)
+        state = tuple(a.new_zeros(len(a), size) for size in sizes)
         return Memory(a[..., :-1], a[..., :0], mask | ~mask.any(1, keepdim=True)), state
 
     def forward(self, source: Images, target: Tensor, state: State | None = None) -> Output:
@@ -185,7 +182,7 @@ class Answerer(ImageCaptioner[State]):
         values, mask = (x.repeat_interleave(len(a) // len(x), 0) for x in (memory.values, memory.mask))
         s, c = values.chunk(2, -1)
         shape, colour, place, end = self.kind(h).softmax(-1).split(1, -1)
-        nowhere, sharpness = ~mask[:, None], self.output.in_features**0.5
+        nowhere, sharpness = ~mask[:, None], self.target_embedding.embedding_dim**0.5
         e = sharpness * (shape * (a @ c.transpose(1, 2)) + (1 - shape) * (a @ s.transpose(1, 2)))
         alpha = e.masked_fill(nowhere, -1e9).softmax(-1)
         beside = self.beside(torch.cat([h, alpha @ self.place_embedding.weight], -1))
@@ -194,10 +191,10 @@ class Answerer(ImageCaptioner[State]):
         features = sharpness * (found + end * self.target_embedding.weight[EOS])
         return Output(features, alpha, tuple(total[:, -1] for total in sums))
 
-    def loss(self, features: Tensor, labels: Tensor, smoothing: float) -> CrossEntropy:
+    def loss(self, features: Tensor, labels: Tensor, smoothing: float) -> Any:
         """−log p of the last word, the answer, and of the end; the question is given."""
         is_answer = F.pad(labels[:, 1:] == EOS, (0, 1)) | (labels == EOS)
-        return super().loss(features, labels.where(is_answer, torch.full_like(labels, PAD)), smoothing)
+        return super().loss(features, labels.masked_fill(~is_answer, PAD), smoothing)
 
 
 def train(seed: int) -> Any:
@@ -210,10 +207,7 @@ def train(seed: int) -> Any:
 
 
 def answerer(predictor: Any) -> Answers:
-    """The answers of a model."""
-    return lambda text, files: [
-        best.text.removeprefix(f"{text} ") for best, *_ in predictor.describe(files, prefix=text)
-    ]
+    return lambda text, files: [best.text[len(text) + 1 :] for best, *_ in predictor.describe(files, prefix=text)]
 
 
 def guesser(corpus: Questions) -> Answers:
@@ -226,11 +220,10 @@ def guesser(corpus: Questions) -> Answers:
 
 def accuracies(answers: Answers, corpus: Questions, split: str) -> dict[str, float]:
     """The share of questions of each kind that are answered correctly."""
-    pictures = defaultdict(list)
+    pictures, results = defaultdict(list), defaultdict(list)
     for image, (_, questions) in zip(corpus.images(split), corpus.questions(split), strict=True):
         for question in questions:
             pictures[question.text].append((image.file, question))
-    results = defaultdict(list)
     for text, pairs in pictures.items():
         for (_, question), answer in zip(pairs, answers(text, [file for file, _ in pairs]), strict=True):
             results[question.kind].append(answer == question.answer)
