@@ -398,6 +398,11 @@ def test_words_are_sums_over_pieces() -> None:
     }
     weights: Any = replace(found, method="attention", prefix=None).by_word().source
     assert np.array_equal(weights[:, :2], np.array([[16.5, 16.5], [8, 4], [1, 0]]))
+    spaced = EncodedText("ab ", [6, 7, 8], WordVocabulary([], form))
+    spaced.all_pieces = ["▁a", "b", "▁"]
+    tokens, ones = [*spaced.all_pieces, "<end>"], np.ones((4, 4))
+    found = Attribution("gradient", tokens, ["<begin>", *spaced.all_pieces], ones[0], {}, prefix=ones, text=spaced)
+    assert np.array_equal(found.by_word().prefix, [[2, 4], [1, 2]])  # type: ignore[arg-type]
 
 
 def test_a_translator_explains_its_words(tmp_path: Path) -> None:
@@ -522,11 +527,11 @@ def test_what_was_read_is_explained() -> None:
     translator: Any = seqtool.load("builtin/words", device="cpu", max_source_length=4)
     best = translator.hypotheses(["I have a big cat."], prefixes=["Tengo 猫"])[0][0]
     found = translator.attribute(best, method="occlusion")
-    assert found.source_tokens == [*best.source_pieces, "<end>"] and len(found.source_tokens) == 4
+    assert found.source_tokens == [*best.source_pieces, "<end>"] and found.source.shape[1] == 4
     assert found.tokens == [*best.pieces, "<end>"] and "猫" in "".join(found.tokens)
     (forced,) = translator.forced(["I have a big cat."], ["Tengo 猫"])
-    log_p = translator.attribute(forced, method="gradient").explained
-    assert np.allclose(log_p, forced.log_probabilities, atol=1e-4)
+    found = translator.attribute(forced, method="gradient")
+    assert np.allclose(found.explained, forced.log_probabilities, atol=1e-4) and "猫" in "".join(found.tokens)
 
 
 def test_commands_explain_pictures_and_texts(
