@@ -29,7 +29,7 @@ LECTURES = [
     page
     for page in DOCS
     if page.count("/") == 1
-    and Path(page).stem not in ("index", "README", "reports", "demo", "exercises", "ideas", "examples_of_models")
+    and Path(page).stem not in ("index", "README", "reports", "demo", "exercises", "ideas")
 ]
 BEGINNINGS = [page for page in DOCS if page.startswith("docs/beginnings/")]
 EVERY_PAGE = sorted(
