@@ -4,10 +4,11 @@
     python scripts/units_of_code.py --output results/units.json
 
 The text is that of the top-level modules of Python's standard library that are plain ASCII, in the order of the SHA-256
-of their names: the first 3.6 million characters are for training, the next 0.1 million for validation, and 0.2 million
-for the search of units. They depend on the version of Python, so their own SHA-256 is printed. The record has the
-figures of all properties (`seqtool.predict.units.Unit`), whether or not a unit tells them well. A property decides the
-tokens at which its value falls: closing brackets and quotation marks, and the ends of comments and of lines.
+of their names: the first 3.6 million characters are for training, the next 0.1 million for validation, 0.2 million more
+were looked at when the properties were chosen, and the last 0.2 million are for the figures. They depend on the version
+of Python, so their own SHA-256 is printed. The record has the figures of all properties (`seqtool.predict.units.Unit`),
+whether or not a unit tells them well. A property decides the tokens at which its value falls: closing brackets and
+quotation marks, and the ends of comments and of lines.
 """
 
 import argparse
@@ -26,13 +27,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import seqtool
-from seqtool.data.text.properties import RULES, Rule
+from seqtool.data.text.properties import HASHES, RULES, STRING, Rule
 from seqtool.predict.generator import Generator
 
-SIZES = {"train": 3_600_000, "valid": 100_000, "units": 200_000}  # characters
+SIZES = {"train": 3_600_000, "valid": 100_000, "exploration": 200_000, "units": 200_000}  # characters
 TRAINING = {
     "model.embedding": 64,
     "model.layers": 1,
@@ -126,12 +129,18 @@ def train(run: Path, texts: dict[str, str], *, hidden: int, epochs: int, threads
     subprocess.run([*command, *(f"{key}={value}" for key, value in settings.items())], check=True)
 
 
-def docstring(pieces: Sequence[str]) -> list[bool]:
-    """Whether each character is inside triple quotation marks, up to the first of those that close."""
-    result = [False] * len(pieces)
-    for match in re.finditer(r'("{3}|\'{3})(?:\\.|[^\\])*?(?=\1)', "".join(pieces), re.DOTALL):
-        result[match.start() : match.end()] = [True] * len(match[0])
+def quoted(pieces: Sequence[str]) -> NDArray[Any]:
+    """Whether each character is inside a string in single quotation marks, '…' or "…"."""
+    result = np.zeros(len(pieces), np.bool_)
+    for match in re.finditer(STRING + HASHES, "".join(pieces), re.DOTALL):
+        if match["string"] and not match[0].startswith(('"""', "'''")):
+            result[match.start() : match.end() - 1] = True
     return result
+
+
+def late(pieces: Sequence[str]) -> NDArray[Any]:
+    """Whether each character is beyond the 60th of its line, where most lines have ended."""
+    return np.asarray(RULES["column"](pieces)) > 60
 
 
 def falls(rule: Rule, pieces: Sequence[str]) -> list[bool]:
@@ -140,8 +149,8 @@ def falls(rule: Rule, pieces: Sequence[str]) -> list[bool]:
     return [value < before for before, value in pairwise([values[0], *values])]
 
 
-PROPERTIES: dict[str, Rule] = {name: RULES[name] for name in ("depth", "string", "comment", "column")}
-PROPERTIES["docstring"] = docstring
+PROPERTIES: dict[str, Rule] = {"quoted": quoted, "depth": RULES["depth"], "late": late}
+PROPERTIES |= {name: RULES[name] for name in ("comment", "string")}
 
 if __name__ == "__main__":
     main()
