@@ -184,13 +184,11 @@ def compare(name: str, answer: Answer) -> Difference | None:
         repetition, *theirs = [_tensors(answer, exercise, case, gradients) for case in (cases[0], *cases)]
         if not _equal(repetition, theirs[0]):
             return Difference("two calls with the same numbers differ", "it draws random numbers or keeps something")
-        failures = [i for i in range(len(cases)) if not _equal(ours[i], theirs[i])]
-        if failures:
+        if failures := [i for i in range(len(cases)) if not _equal(ours[i], theirs[i])]:
             mistake = "" if gradients else _find_mistake(exercise, ours, theirs)
             first = _find_difference(ours[failures[0]], theirs[failures[0]], exercise, [cases[i] for i in failures])
-            return Difference(
-                f"{first.what} ({exercise.sizes(cases[failures[0]])})", mistake or first.mistake, first.error
-            )
+            what = f"{first.what} ({exercise.sizes(cases[failures[0]])})"
+            return first._replace(what=what, mistake=mistake or first.mistake)
     return None
 
 

@@ -46,14 +46,9 @@ def export(config: DictConfig) -> None:
         "versions": original.versions,
         "data": original.data,
     }
-    checkpoint.save(
-        directory,
-        model=weights,
-        training={},
-        record=record,
-        vocabularies=sorted(original.path.glob(f"[!.]*{VOCABULARY}")),
-        unlisted={CARD: _card(original, directory.name, settings)},
-    )
+    vocabularies = sorted(original.path.glob(f"[!.]*{VOCABULARY}"))
+    card = {CARD: _card(original, directory.name, settings)}
+    checkpoint.save(directory, model=weights, training={}, record=record, vocabularies=vocabularies, unlisted=card)
     size = sum(file.stat().st_size for file in directory.iterdir())
     print(f"Model: {directory}, {size / 1e6:.1f} MB ({_usage(original, str(directory))})")
 

@@ -23,27 +23,13 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def overview(configs: Path) -> str:
-    """The text of `seqtool --help`."""
+    """The text of `seqtool --help`: overview.txt with the commands and some examples."""
     headings = {name: _heading(configs / f"{name}.yaml") for name in COMMANDS}
     summaries = [f"  {name:<11}{heading[0].partition(': ')[2]}" for name, heading in headings.items() if heading]
-    examples = [
-        line.partition("  #")[0].rstrip() for name in ("train", "translate", "eval") for line in headings[name][1:2]
-    ]
-    return "\n".join(
-        [
-            "seqtool: translation, captioning and language models, implemented to match their papers' equations",
-            "\nUsage: seqtool COMMAND [key=value …]",
-            "\nCommands",
-            *summaries,
-            "\nExamples",
-            *examples,
-            "\nMore",
-            "  seqtool COMMAND --help              examples and all settings of a command",
-            "  seqtool COMMAND --cfg job […]       the configuration that would be used",
-            "  seqtool --completion bash|zsh|fish  a script for shell completion",
-            "  seqtool --version                   the version",
-        ]
-    )
+    first_examples = (line for name in ("train", "translate", "eval") for line in headings[name][1:2])
+    examples = [line.partition("  #")[0].rstrip() for line in first_examples]
+    text = Path(__file__).with_name("overview.txt").read_text("utf-8").rstrip("\n")
+    return text.format(commands="\n".join(summaries), examples="\n".join(examples))
 
 
 def command(name: str, configs: Path, arguments: Sequence[str]) -> str:

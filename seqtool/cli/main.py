@@ -25,11 +25,8 @@ if TYPE_CHECKING:
 
     from seqtool.cli.arguments import ConfigFiles
 
-FUNCTIONS = {  # the module and the function of each command whose name differs from theirs
-    "embed": ("translate", "embed"),
-    "eval": ("evaluate", "evaluate"),
-    "report": ("report", "write_report"),
-}
+# the module and the function of each command whose name differs from theirs
+FUNCTIONS = {"embed": ("translate", "embed"), "eval": ("evaluate", "evaluate"), "report": ("report", "write_report")}
 MEMORY_SETTINGS = {  # what to lower if a command runs out of memory; by default DECODING_MEMORY_SETTINGS
     "prepare": "data.processes",
     "train": "train.batch_size, the model's sizes (model.*) or data.processes",
@@ -228,8 +225,7 @@ def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) ->
     command = files.command
     expand_names(config, files)
     values = plain(config)
-    missing_keys = sorted(OmegaConf.missing_keys(config))
-    if missing_keys:
+    if missing_keys := sorted(OmegaConf.missing_keys(config)):
         placeholders = " and ".join(f"{key}=…" for key in missing_keys)
         raise InputError(f"{command} needs {placeholders} (see seqtool {command} --help).")
     check_name(config)

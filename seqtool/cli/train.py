@@ -53,7 +53,7 @@ class Job:
         top = {str(name): value for name, value in config.items() if name not in resuming.GROUPS}
         job = cls(config, typed(declarations.Run, top), typed(TrainSettings, config.train), tasks.task_of_data(config))
         declarations.check_values(job.run)
-        job.train.check()
+        declarations.check_values(job.train, "train.")  # the task checks `best_by`
         check_optimisation(config.optim, config.schedule)
         return job
 
@@ -61,7 +61,7 @@ class Job:
 def train(config: DictConfig) -> Path | Literal[False]:
     """Train a new run, or resume one. Returns its directory, or False if a signal stopped it early."""
     resuming.check_groups(config, "Setting")
-    typed(TrainSettings, config.train).check()
+    declarations.check_values(typed(TrainSettings, config.train), "train.")
     with distributed.group(), resuming.open_run(config) as handle, add_new_run_advice(handle):
         run, last = handle.run, handle.checkpoint
         if run is None or last is None:
@@ -129,23 +129,12 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
         metrics = MetricsLog(run, job.train, sizes, step=step)
         if distributed.is_first():
             write_whole(run / "config.yaml", OmegaConf.to_yaml(resolved(config)).encode())
-        origin = {
-            "task": job.task.name,
-            "config": plain(config),
-            "versions": versions(torch=torch.__version__),
-            "data": digests,
-        }
+        software = versions(torch=torch.__version__)
+        origin = {"task": job.task.name, "config": plain(config), "versions": software, "data": digests}
+        checkpoints = Checkpoints(run, origin, cache.vocabulary_files)
+        best_by = job.train.best_by or job.task.scores[0]
         trainer = Trainer(
-            model,
-            examples,
-            optimisation,
-            validator,
-            Checkpoints(run, origin, cache.vocabulary_files),
-            metrics,
-            job.train,
-            machine,
-            best_by=job.train.best_by or job.task.scores[0],
-            seed=job.run.seed,
+            model, examples, optimisation, validator, checkpoints, metrics, job.train, machine, best_by, job.run.seed
         )
         if last is not None:
             trainer.resume(last)

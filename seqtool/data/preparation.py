@@ -252,12 +252,8 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
         split_into_words = characters if "target" in unspaced_sides else words
-        counts = {}
-        for split in steps.corpus.splits():
-            if split == "train":
-                counts[split] = _count_train(directory, steps, split_into_words)
-            else:
-                counts[split] = sum(1 for _ in steps.texts(split))
+        counts = {"train": _count_train(directory, steps, split_into_words)}  # the first split
+        counts |= {split: sum(1 for _ in steps.texts(split)) for split in steps.corpus.splits() if split != "train"}
         save_all(directory, _vocabularies(steps, counts["train"]))
         unfinished.record(counts=counts)
     vocabularies = load_all(directory, sides)
@@ -371,9 +367,8 @@ def _write_split(
     if not sentences:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
-    tokens: dict[str, Any] = {
-        side: {name: counts[name] for name in ("tokens", "unknown")} for side, counts in writer.counts.items()
-    }
+    names = "tokens", "unknown"
+    tokens: dict[str, Any] = {side: {name: counts[name] for name in names} for side, counts in writer.counts.items()}
     counts = {steps.unit: sentences, **(tokens if len(tokens) > 1 else tokens["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
 

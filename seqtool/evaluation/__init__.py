@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
 C = TypeVar("C", bound=Corpus)
+Attention = tuple[NDArray[np.floating], Sequence[str]] | None
 
 # Flags mark suspicious translations and captions. The sentences in a report can be filtered by them.
 EMPTY, REPEATED, CUT, COPIED = "empty", "repeated", "cut", "copied"
@@ -69,18 +70,15 @@ class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaption
 
     def inputs(self) -> dict[str, list[str]]:
         """The names of the files to read, by setting."""
-        declared = declarations.declared(type(self)).items()
-        return {name: names(getattr(self, name)) for name, setting in declared if setting.reads and not setting.text}
+        return {name: names(getattr(self, name)) for name, setting in DECLARED if setting.reads and not setting.text}
 
     def outputs(self) -> dict[str, str | None]:
         """The names of the files and directories to write, by setting."""
-        declared = declarations.declared(type(self)).items()
-        return {name: getattr(self, name) for name, setting in declared if setting.writes}
+        return {name: getattr(self, name) for name, setting in DECLARED if setting.writes}
 
     def origin(self) -> dict[str, str]:
         """The names of the files or the test set that are scored, by setting."""
-        declared = declarations.declared(type(self)).items()
-        files_by_setting = {name: names(getattr(self, name)) for name, setting in declared if setting.reads}
+        files_by_setting = {name: names(getattr(self, name)) for name, setting in DECLARED if setting.reads}
         return {name: ", ".join(files) for name, files in files_by_setting.items() if files}
 
     def problems(self) -> Iterator[str]:
@@ -88,6 +86,9 @@ class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaption
         yield from (f"{problem}." for problem in declarations.out_of_range(type(self), vars(self)))
         if self.bootstrap < 2 and self.bootstrap != 0:
             yield f"bootstrap must be at least 2, or 0 for no intervals, not {self.bootstrap}."
+
+
+DECLARED = declarations.declared(EvaluationSettings).items()
 
 
 @dataclass(frozen=True)
@@ -317,12 +318,7 @@ class SystemsEvaluation(Evaluation):
 
 
 def find_flags(
-    text: str,
-    *,
-    source: str | None = None,
-    ended: bool = True,
-    unknown: bool = False,
-    attention: tuple[NDArray[np.floating], Sequence[str]] | None = None,
+    text: str, *, source: str | None = None, ended: bool = True, unknown: bool = False, attention: Attention = None
 ) -> list[str]:
     """Find the flags of a hypothesis.
 
@@ -330,7 +326,7 @@ def find_flags(
     source: the source sentence; None if it is unknown or the source is an image
     ended: whether the hypothesis ended before its maximum length
     unknown: whether words or subwords of the source are not in the model's vocabulary
-    attention: the weights, target words × source words, and the source words
+    attention: the weights, target words × source words, and the source words; None if they are unknown
     """
     words = text.split()
     words_or_characters, are_characters = units(text)

@@ -453,10 +453,8 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
     orders = {"best twelve": best, "worst twelve": worst, "random twelve": random_indices, "all": card_indices}
     cards = []
     for i, segment in (segments[index] for index in card_indices):
-        image, captions = str(segment.name), []
-        for output in outputs:
-            text = output.hypotheses[image]
-            captions.append(output.captions.get(image) or {"text": text, "words": text.split()})
+        image = str(segment.name)
+        captions = [output.captions.get(image) or _caption({"text": output.hypotheses[image]}) for output in outputs]
         cards.append(
             {
                 "name": image,
@@ -466,7 +464,6 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
                 "values": [[system_values[column][i]] for system_values in values],
             }
         )
-    card_by_index = {index: card for card, index in enumerate(card_indices)}
     count, label = f"{len(cards):,} of {len(evaluation.segments):,} images", labels[column]["label"]
     return {
         "kind": "pictures",
@@ -474,7 +471,7 @@ def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) ->
         "note": f"{count}: the best and the worst by {label}, and random others.",
         "systems": list(evaluation.systems),
         "pictures": cards,
-        "orders": {name: [card_by_index[index] for index in order] for name, order in orders.items()},
+        "orders": {name: list(map(card_indices.index, order)) for name, order in orders.items()},
         "scores": [labels[column]],
     }
 

@@ -65,9 +65,8 @@ class TranslationEvaluation(SystemsEvaluation):
         """BLEU of a system by source length; empty if the sources are unknown."""
         if self.sources is None:
             return ()
-        return translation.bleu_by_length(
-            system.statistics[0], self.sources, edges=self.settings.length_bins, samples=system.samples
-        )
+        statistics, edges = system.statistics[0], self.settings.length_bins
+        return translation.bleu_by_length(statistics, self.sources, edges=edges, samples=system.samples)
 
     @cached_property
     def gaps(self) -> dict[str, Any] | None:
@@ -81,10 +80,8 @@ class TranslationEvaluation(SystemsEvaluation):
         (short_label, short), (long_label, long) = bins[0], bins[-1]
         if len(short) == 0 or len(long) == 0:
             return None
-        system, baseline, *_ = self.systems.values()
-        gaps = translation.length_gaps(
-            baseline.statistics[0], system.statistics[0], short, long, samples=system.samples
-        )
+        system, baseline, *_ = (system.statistics[0] for system in self.systems.values())
+        gaps = translation.length_gaps(baseline, system, short, long, samples=self.system.samples)
         text = {
             f"BLEU ahead of the baseline, {short_label} source {self.unit}": gaps.short.text(),
             f"BLEU ahead of the baseline, {long_label} source {self.unit}": gaps.long.text(),
@@ -292,9 +289,8 @@ class TranslationEvaluator(Evaluator):
             data_config = translator.config["data"]
             cached_split = moved_data.texts(data.checkpoint, data_config, split)
             if cached_split is None:
-                raise InputError(
-                    f"{error} {moved_data.missing_data_advice(data.checkpoint, data_config, [split])}"
-                ) from error
+                advice = moved_data.missing_data_advice(data.checkpoint, data_config, [split])
+                raise InputError(f"{error} {advice}") from error
             pairs = list(zip(cached_split.texts("source"), cached_split.texts("target"), strict=True))
             alignments = cached_split.alignments()
         if not pairs:
@@ -308,12 +304,10 @@ class TranslationEvaluator(Evaluator):
 
     def _read_other_outputs(self, segments: Sequence[Segment]) -> list[Output]:
         """Read the outputs of the baseline and of the systems `beside`: files with a line for each segment."""
-        outputs = []
+        outputs, (_, references) = [], _sources_and_references(segments)
         for file in (*names(self.settings.baseline), *self.settings.beside):
             lines = read_translations(file)
-            translation.check_lengths(
-                lines, _sources_and_references(segments)[1:], name=file, reference_names=["the reference"]
-            )
+            translation.check_lengths(lines, [references], name=file, reference_names=["the reference"])
             outputs.append(Output(file, dict(enumerate(lines, 1))))
         return outputs
 
@@ -391,10 +385,8 @@ class TranslationEvaluator(Evaluator):
                 )
         if settings.bootstrap and settings.baseline is not None and len(segments) < MIN_SEGMENTS:
             log.warning(too_few(len(segments), "sentences"))
-        options = {"tokenize": tokenize, "lowercase": settings.lowercase}
-        evaluation = TranslationEvaluation(
-            settings=settings, segments=segments, outputs=outputs, options=options, **fields
-        )
+        fields["options"] = {"tokenize": tokenize, "lowercase": settings.lowercase}
+        evaluation = TranslationEvaluation(settings=settings, segments=segments, outputs=outputs, **fields)
         if settings.plot is not None:
             figure = Path(settings.plot) / f"bleu_by_length.{settings.figures}"
             lengths = {title: evaluation.score_by_length(system) for title, system in evaluation.systems.items()}
@@ -451,19 +443,17 @@ def read_alignments(path: str, texts: Sequence[Sequence[str]], splitter: Splitte
     splitter: how a line is split into words
     name: the file with the aligned lines, for messages
     """
-    alignments = [
-        parse_pharaoh(line, location=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)
-    ]
-    if len(alignments) != len(texts[0]):
-        counts = f"{path} has {len(alignments):,} lines but {name} has {len(texts[0]):,}"
+    golds = [parse_pharaoh(line, location=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]
+    if len(golds) != len(texts[0]):
+        counts = f"{path} has {len(golds):,} lines but {name} has {len(texts[0]):,}"
         raise InputError(f"{counts}: they must be parallel.")
-    _check_links(alignments, texts, splitter, name=path)
-    return alignments
+    _check_links(golds, texts, splitter, name=path)
+    return golds
 
 
-def _check_links(alignments: Sequence[Gold], texts: Sequence[Sequence[str]], splitter: Splitter, *, name: str) -> None:
+def _check_links(golds: Sequence[Gold], texts: Sequence[Sequence[str]], splitter: Splitter, *, name: str) -> None:
     """Raise InputError for a link to a word that does not exist. The arguments are those of `read_alignments`."""
-    for number, ((sure, possible), *lines) in enumerate(zip(alignments, *texts, strict=True), 1):
+    for number, ((sure, possible), *lines) in enumerate(zip(golds, *texts, strict=True), 1):
         source_length, *target_lengths = (len(splitter(line)) for line in lines)
         target_length = max(target_lengths)
         for i, j in sorted(sure | possible):

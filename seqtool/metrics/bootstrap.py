@@ -48,27 +48,23 @@ class Estimate:
         return f"{self.value:z.{digits}f} [{self.low:z.{digits}f}, {self.high:z.{digits}f}]"
 
 
-def bootstrap(
-    statistic: Callable[..., float], strata: Sequence[Indices], samples: int = SAMPLES, seed: int = SEED
-) -> Estimate:
+def bootstrap(statistic: Callable[..., float], strata: Sequence[Indices], samples: int = SAMPLES) -> Estimate:
     """A statistic of sets of segments, with its bootstrap interval.
 
     statistic: computes the statistic from the indices of segments, one array for each set
     strata: the segments of each set; each set is resampled separately
     samples: the number of resamples; 0 leaves the interval out
     """
-    return estimate(statistic(*strata), resampled(statistic, strata, samples, seed))
+    return estimate(statistic(*strata), resampled(statistic, strata, samples))
 
 
-def resampled(
-    statistic: Callable[..., Any], strata: Sequence[Indices], samples: int = SAMPLES, seed: int = SEED
-) -> Draws:
+def resampled(statistic: Callable[..., Any], strata: Sequence[Indices], samples: int) -> Draws:
     """The statistic, one number or several, of each resample, whose segments are drawn with replacement.
 
-    The arguments are those of `bootstrap`. The resamples depend only on the sizes of the sets and on the seed, so two
-    systems get the same resamples.
+    The arguments are those of `bootstrap`. The resamples depend only on the sizes of the sets, so two systems get the
+    same resamples.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED)
 
     def resample(indices: Indices) -> Indices:
         return indices[generator.integers(len(indices), size=len(indices))]

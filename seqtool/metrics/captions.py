@@ -7,7 +7,7 @@ integers, so that all images are compared in a few array operations.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,6 +23,7 @@ from seqtool.metrics.bootstrap import SEED
 from seqtool.metrics.scores import Scorer, Statistics
 from seqtool.runtime.files import check_file, parse_json, replacing, without_suffix
 from seqtool.runtime.version import __version__
+from seqtool.settings.classes import chosen
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -30,7 +31,8 @@ Integers = NDArray[np.int64]
 ORDERS = (1, 2, 3, 4)  # the n of n-grams
 MAX_IMAGES = 2**53  # double precision holds every integer up to this
 WORD_BITS = 32  # an n-gram's key holds its last word's id in these bits, and the id of its first n-1 words above
-TOKENIZERS = ("ptb", "char", "none")  # char: each character is a token, for scripts without spaces between words
+# char: each character is a token, for scripts without spaces between words
+TOKENIZERS: Mapping[str, Callable[[str], list[str]] | None] = {"ptb": ptb.tokenize, "char": characters, "none": None}
 NAMES = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "plain_cider")
 ONE_IMAGE_WARNING = (
     "CIDEr is 0 with document frequencies from a single image, as every n-gram then has the weight ln 1 = 0: "
@@ -191,9 +193,7 @@ class CaptionScorer(Scorer):
 
 def tokenize_captions(captions: Sequence[str], tokenize: str) -> list[str]:
     """Tokenise captions for scoring; return the tokens of each, separated by spaces."""
-    if tokenize not in TOKENIZERS:
-        raise InputError(f"Unknown tokenize '{tokenize}'; choose from {', '.join(TOKENIZERS)}.")
-    tokens = {"ptb": ptb.tokenize, "char": characters}.get(tokenize)
+    tokens = chosen(tokenize, TOKENIZERS, kind="tokenize")
     return list(captions) if tokens is None else [" ".join(tokens(caption)) for caption in captions]
 
 

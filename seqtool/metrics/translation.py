@@ -25,7 +25,6 @@ from seqtool.runtime.network import LibraryDownload
 TOKENISED_LINES = 100  # with this many lines that end in " .", sacreBLEU regards a text as tokenised
 LANGUAGE_TOKENISERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}  # sacreBLEU's defaults; elsewhere 13a
 CHARACTER_TOKENISERS = ("zh", "char")
-LENGTH_EDGES = (8, 14)  # the bins are 1 to 8, 9 to 14, and 15 or more source words
 
 
 class SacreBleu(Scorer):
@@ -142,17 +141,17 @@ class LengthScore:
 
 
 def bleu_by_length(
-    statistics: Statistics, sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES, samples: int = SAMPLES
-) -> tuple[LengthScore, ...]:
+    statistics: Statistics, sources: Sequence[str], *, edges: Sequence[int], samples: int = SAMPLES
+) -> list[LengthScore]:
     """BLEU of the sentences in each bin of source length (Bahdanau et al. 2015, Figure 2)."""
     scores = []
     for label, sentences in length_bins(sources, edges=edges):
         bleu = bootstrap(lambda i: bleu_parts(statistics[i]).score, [sentences], samples) if len(sentences) else None
         scores.append(LengthScore(label, len(sentences), bleu))
-    return tuple(scores)
+    return scores
 
 
-def length_bins(sources: Sequence[str], *, edges: Sequence[int] = LENGTH_EDGES) -> list[tuple[str, Indices]]:
+def length_bins(sources: Sequence[str], *, edges: Sequence[int]) -> list[tuple[str, Indices]]:
     """The label and sentences of each bin of source lengths: up to the first edge, to the second, …, above the last."""
     bins = np.searchsorted(edges, lengths(sources)[0])
     labels = [f"≤{edges[0]}", *(f"{low + 1}–{high}" for low, high in pairwise(edges)), f"≥{edges[-1] + 1}"]
@@ -191,11 +190,7 @@ def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: 
 
 
 def check_lengths(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    name: str = "the hypotheses",
-    reference_names: Sequence[str],
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, name: str, reference_names: Sequence[str]
 ) -> None:
     """Raise InputError if there are no hypotheses, or the texts are not parallel. The message names the files."""
     if not hypotheses:

@@ -212,17 +212,11 @@ class ImageCaptioner(EncoderDecoder[StateT]):
     hard = False
 
     def __init__(
-        self,
-        target_vocabulary: int,
-        embedding: int,
-        encoder: EncoderSettings,
-        *,
-        pretrained: bool,
-        parts: Parts = PLAIN,
+        self, vocabulary: int, embedding: int, encoder: EncoderSettings, *, pretrained: bool, parts: Parts = PLAIN
     ) -> None:
         super().__init__(parts)
         self.backbone = make_backbone(encoder, pretrained=pretrained)
-        self.target_embedding = nn.Embedding(target_vocabulary, embedding)
+        self.target_embedding = nn.Embedding(vocabulary, embedding)
 
     def annotations(self, source: Images) -> Tensor:
         """Return the annotation vectors a_i, B×S×D, in the model's precision."""

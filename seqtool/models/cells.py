@@ -128,9 +128,8 @@ class NormalisedLSTM(LSTM):
         return gates["o"] * torch.tanh(self.cell_norm(c)), c
 
     def activations(self, x: InputProjection, state: State) -> dict[str, Tensor]:
-        return self._activate(
-            self.input_norm(at_least_single(x)) + self.recurrent_norm(self.recurrent(state[0])) + self.shift
-        )
+        normalised = self.input_norm(at_least_single(x)) + self.recurrent_norm(self.recurrent(state[0]))
+        return self._activate(normalised + self.shift)
 
 
 class GRU(OneProductCell):

@@ -20,10 +20,12 @@ from seqtool.models.inputs import Source
 from seqtool.models.parts import PLAIN, Parts, single
 from seqtool.settings.declarations import choice
 
+Tokens = Int[Tensor, "N t"]
 Vectors = Float[Tensor, "N t E"]
 PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens read before, EE = 2·E
 KeysValues = Float[Tensor, "N pt EE"]  # keys and values of all p + t tokens so far
 SourceKeysValues = Float[Tensor, "B S EE"]
+Heads = Float[Tensor, "N h p d"]  # the keys or the values of p tokens, for each head
 Mask = Bool[Tensor, "B S"]  # true at real positions
 
 Norm = Annotated[str, choice("pre", "post")]
@@ -56,12 +58,7 @@ class LayerSettings:
 
 
 def attend_with_weights(
-    q: Float[Tensor, "N h t d"],
-    k: Float[Tensor, "N h p d"],
-    v: Float[Tensor, "N h p d"],
-    mask: Bool[Tensor, "..."] | None = None,
-    *,
-    is_causal: bool = False,
+    q: Float[Tensor, "N h t d"], k: Heads, v: Heads, mask: Bool[Tensor, "..."] | None, *, is_causal: bool = False
 ) -> tuple[Float[Tensor, "N h t d"], Float[Tensor, "N h t p"]]:
     """Return softmax(QKᵀ/√d_k) V of (1) and the weights; the arguments are those of `Parts.attend`."""
     if is_causal:
@@ -194,21 +191,15 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = Residual(settings)
 
     def forward(
-        self,
-        x: Vectors,
-        past: PastKeysValues,
-        source: SourceKeysValues | None,
-        mask: Mask | None,
-        *,
-        return_weights: bool,
+        self, x: Vectors, past: PastKeysValues, source: tuple[SourceKeysValues, Mask] | None, *, return_weights: bool
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
         """Read tokens that follow the tokens of `past`; return the output, the keys and values of all tokens so far
-        and, if `return_weights`, the weights of cross-attention.
+        and, if `return_weights`, the weights of cross-attention to the source with this mask.
         """
         y, past = self.attention.causal(self.around_attention.input(x), past)
         x, alpha = self.around_attention.add(x, y), None
-        if source is not None and mask is not None:
-            y, alpha = self.source_attention(self.around_source.input(x), source, mask, return_weights=return_weights)
+        if source is not None:
+            y, alpha = self.source_attention(self.around_source.input(x), *source, return_weights=return_weights)
             x = self.around_source.add(x, y)
         return self.around_feed_forward.add(x, self.feed_forward(self.around_feed_forward.input(x))), past, alpha
 
@@ -227,7 +218,7 @@ class InputEmbedding(nn.Module):
         self.position_embedding = nn.Embedding(settings.max_positions, settings.width) if learnt else None
         self.dropout = settings.parts.dropout(settings.dropout)
 
-    def forward(self, tokens: Int[Tensor, "N t"], embedding: nn.Embedding, start: int) -> Vectors:
+    def forward(self, tokens: Tokens, embedding: nn.Embedding, start: int) -> Vectors:
         """Embed tokens, the first of which is at position `start`."""
         y = embedding(tokens) * math.sqrt(embedding.embedding_dim)
         end = start + tokens.shape[1]
@@ -314,19 +305,15 @@ class TransformerDecoder(nn.Module):
         self.shown_layer, self.shown_head = (show[0] or layers) - 1, show[1]
 
     def forward(
-        self,
-        tokens: Int[Tensor, "N t"],
-        embedding: nn.Embedding,
-        cache: KeyValueCache,
-        source: SourceMemory | None = None,
+        self, tokens: Tokens, embedding: nn.Embedding, cache: KeyValueCache, source: SourceMemory | None = None
     ) -> Output:
         """Read t tokens after the tokens of `cache`. No attention is returned in training."""
         x = self.words(tokens, embedding, cache.length)
         layers, attention = [], None
         for i, layer in enumerate(self.layers):
-            keys_values_and_mask = (None, None) if source is None else (source.layers[i], source.mask)
+            layer_source = None if source is None else (source.layers[i], source.mask)
             return_weights = source is not None and i == self.shown_layer and not self.training
-            x, keys_values, alpha = layer(x, cache.layers[i], *keys_values_and_mask, return_weights=return_weights)
+            x, keys_values, alpha = layer(x, cache.layers[i], layer_source, return_weights=return_weights)
             layers.append(keys_values.to(embedding.weight.dtype))
             if alpha is not None:
                 attention = alpha.mean(2) if self.shown_head is None else alpha[:, :, self.shown_head - 1]
@@ -341,7 +328,14 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
     """The base class of the translator and the captioner: a decoder over annotation vectors."""
 
     attends = True
-    decoder: TransformerDecoder
+
+    def make_decoder(self, settings: LayerSettings, layers: int, vocabulary: int, tie: str, show: LayerAndHead) -> None:
+        """Make the decoder and the output matrix, after the parts that compute the annotation vectors."""
+        self.decoder = TransformerDecoder(settings, layers, cross_attention=True, show=show)
+        self.max_positions = self.decoder.words.max_positions
+        self.output = settings.parts.linear(settings.width, vocabulary)
+        self.embedding_scale = math.sqrt(settings.width)
+        tie_matrices(self, tie)
 
     def annotate(self, source: Any) -> tuple[Float[Tensor, "B S E"], Bool[Tensor, "B S"]]:
         """Return the annotation vectors of the source, and a mask that is true at real positions."""
@@ -396,14 +390,9 @@ class Transformer(SourceTransformer):
         self.source_embedding = nn.Embedding(source_vocabulary, width)
         self.target_embedding = nn.Embedding(target_vocabulary, width)
         self.words = InputEmbedding(settings)
-        self.max_positions = self.words.max_positions
         self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(encoder_layers))
         self.last = settings.final_norm()
-        shown = attention_layer, attention_head
-        self.decoder = TransformerDecoder(settings, decoder_layers, cross_attention=True, show=shown)
-        self.output = parts.linear(width, target_vocabulary)
-        self.embedding_scale = math.sqrt(width)
-        tie_matrices(self, tie)
+        self.make_decoder(settings, decoder_layers, target_vocabulary, tie, (attention_layer, attention_head))
 
     def annotate(self, source: Source) -> tuple[Tensor, Tensor]:
         x, mask = self.words(source.tokens, self.source_embedding, 0), source.mask
@@ -437,12 +426,7 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         super().__init__(target_vocabulary, width, encoder, pretrained=pretrained, parts=parts)
         settings = LayerSettings(width, heads, feed_forward, norm, positions, longest, dropout, parts)
         self.image = parts.linear(self.backbone.dimension, width)
-        shown = attention_layer, attention_head
-        self.decoder = TransformerDecoder(settings, layers, cross_attention=True, show=shown)
-        self.max_positions = self.decoder.words.max_positions
-        self.output = parts.linear(width, target_vocabulary)
-        self.embedding_scale = math.sqrt(width)
-        tie_matrices(self, tie)
+        self.make_decoder(settings, layers, target_vocabulary, tie, (attention_layer, attention_head))
 
     def annotate(self, source: Images) -> tuple[Tensor, Tensor]:
         a = self.image(self.annotations(source))

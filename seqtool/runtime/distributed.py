@@ -294,10 +294,8 @@ def _check_launcher() -> None:
             )
     size = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     if size.isdecimal() and int(size) > 1 and os.environ.get("SLURM_PROCID") == "0":
-        log.warning(
-            "srun started %s tasks, which do not work together: for that, start torchrun once on each machine.",
-            size,
-        )
+        advice = "for that, start torchrun once on each machine."
+        log.warning("srun started %s tasks, which do not work together: %s", size, advice)
 
 
 def _record_cause(error: Exception) -> None:

@@ -403,12 +403,10 @@ def check_outputs(outputs: Mapping[str, str | None], inputs: Iterable[tuple[str,
     """
     paths = {name: path for name, path in outputs.items() if path is not None}
     identities = {name: _identity(path) for name, path in paths.items()}
-    if not paths:
-        return
     for name, other in combinations(paths, 2):
         if identities[name] is not None and identities[name] == identities[other]:
             raise InputError(f"{name} and {other} are both {paths[name]}: name two files.")
-    for title, file in inputs:
+    for title, file in inputs if paths else ():
         input_identity = _identity(file)
         for name, path in paths.items():
             if input_identity is not None and input_identity == identities[name]:

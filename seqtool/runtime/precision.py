@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from seqtool.errors import InputError
+from seqtool.settings.classes import chosen
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 ONEDNN_SWITCH = "bf16"  # with this value of torch's switch, oneDNN multiplies fp32 matrices
@@ -17,8 +18,7 @@ CACHED_SHAPES = "64"  # the number of shapes for which torch caches oneDNN's pre
 
 def check_precision(device: torch.device, precision: str) -> None:
     """Raise InputError if the device cannot compute in this precision."""
-    if precision not in PRECISIONS:
-        raise InputError(f"Unknown precision '{precision}'; choose from {', '.join(PRECISIONS)}.")
+    chosen(precision, PRECISIONS, kind="precision")
     if precision == "fp16" and device.type == "cpu":
         raise InputError("precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32.")
 

@@ -7,14 +7,8 @@ from tqdm import tqdm
 
 def progress_bar(*, total: int | None, unit: str, description: str, start: int = 0, shown: bool = True) -> tqdm:
     """A progress bar on standard error, updated twice a second in a terminal or notebook, else every 30 seconds."""
-    is_watched = sys.stderr.isatty() or "ipykernel" in sys.modules
+    wait = 0.5 if sys.stderr.isatty() or "ipykernel" in sys.modules else 30  # seconds between updates
     bar: tqdm = tqdm(
-        total=total,
-        initial=start,
-        unit=unit,
-        desc=description,
-        dynamic_ncols=True,
-        mininterval=0.5 if is_watched else 30,
-        disable=not shown,
+        total=total, initial=start, unit=unit, desc=description, dynamic_ncols=True, mininterval=wait, disable=not shown
     )
     return bar

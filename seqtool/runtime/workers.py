@@ -18,9 +18,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], *, processes: int | None
-) -> Generator[Result, None, None]:
+def in_order(function: Callable[[Item], Result], items: Iterable[Item], *, processes: int | None) -> Generator[Result]:
     """Yield the results of `function` for each item, in order. At any time about two items per process are in progress.
 
     function: a function at the top level of a module, so that processes can import it.

@@ -123,6 +123,7 @@ def _import(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[
     if not isinstance(name, str) or "." not in name or not all(part.isidentifier() for part in name.split(".")):
         raise InputError(f"Setting '{setting}' must name a class with its module, such as mine.Model.")
     package, subject = name.partition(".")[0], f"The configuration names '{name}'"
+    base_name = f"{base.__module__}.{base.__qualname__}"
     if trusted is True:
         target, subject = _import_callable(name), f"Setting '{setting}' names '{name}'"
     elif package not in (PACKAGE, *(trusted or ())):
@@ -135,11 +136,9 @@ def _import(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[
         if not (isinstance(target, type) and target.__module__.partition(".")[0] == package):
             raise InputError(f"{subject}: only classes of {package} may be built from it.")
         if package == PACKAGE and (inspect.isabstract(target) or not issubclass(target, base)):
-            raise InputError(
-                f"{subject}, which is not a concrete class derived from {base.__module__}.{base.__qualname__}."
-            )
+            raise InputError(f"{subject}, which is not a concrete class derived from {base_name}.")
     if base is not object and not (isinstance(target, type) and issubclass(target, base)):
-        raise InputError(f"{subject}, which is not a class derived from {base.__module__}.{base.__qualname__}.")
+        raise InputError(f"{subject}, which is not a class derived from {base_name}.")
     if inspect.isabstract(target):
         raise InputError(f"{subject}, which has no {' and no '.join(sorted(target.__abstractmethods__))}.")
     return cast(Callable[..., Any], target)

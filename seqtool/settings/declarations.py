@@ -290,6 +290,14 @@ class Checkpoints:
 
 
 @dataclass
+class PositionalCheckpoint:
+    """The settings of commands that take a path with or without `checkpoint=`."""
+
+    checkpoint: Annotated[Files, POSITIONAL]
+    trust: Classes
+
+
+@dataclass
 class Machine:
     device: str
     threads: Threads
@@ -393,11 +401,9 @@ class Score(AlignedOutput):
 
 
 @dataclass
-class Embed(InferenceMachine):
+class Embed(PositionalCheckpoint, InferenceMachine):
     """The settings of configs/embed.yaml."""
 
-    checkpoint: Annotated[Files, POSITIONAL]
-    trust: Classes
     input: File | None
     output: NewFile | None
     vector: Annotated[str, choice("last", "mean", "c")]
@@ -475,9 +481,7 @@ class Demo(InferenceMachine):
 
 
 @dataclass
-class Inspect:
-    checkpoint: Annotated[Files, POSITIONAL]
-    trust: Classes
+class Inspect(PositionalCheckpoint):
     plot: NewFile | None
     figures: Annotated[str, Figures]
     text: Text | None
@@ -490,9 +494,7 @@ class Inspect:
 
 
 @dataclass
-class Export:
-    checkpoint: Annotated[Files, POSITIONAL]
-    trust: Classes
+class Export(PositionalCheckpoint):
     output: NewFile
     precision: Annotated[str, choice("fp16", "fp32")]
     licence: Text | None

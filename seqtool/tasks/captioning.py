@@ -128,8 +128,5 @@ class Captioning(Task):
         sources, vocabulary = Sources(range(len(references)), split.pictures), cache.target_vocabulary
         return Validator(split, sources, score, vocabulary, example=example, settings=settings, machine=machine)
 
-    def decoding_settings(self) -> list[str]:
-        return [*super().decoding_settings(), "hard_attention"]
-
 
 TASK = Captioning()

@@ -65,10 +65,6 @@ class LanguageModelling(Task):
         characters = cache.summary["splits"]["valid"]["characters"]
         return StreamValidator(streams, cache.target_vocabulary, characters=characters, machine=machine)
 
-    def decoding_settings(self) -> list[str]:
-        """The names of the settings with which `eval` scores a text, which needs no decoding."""
-        return ["precision", "device", "threads"]
-
 
 def _streams(cache: Cache, split: str, settings: "TrainSettings") -> "Streams":
     """Read a split as `train.batch_size` streams. With `train.fewer_streams`, read it as fewer streams if they would be

@@ -163,9 +163,7 @@ class Task(ABC):
         """Group the parameters. A group is trained after its `from_step`, and may have settings for the optimiser."""
         return [{"params": list(model.parameters()), "from_step": 0}]
 
-    def check_weights(  # noqa: B027 most tasks have nothing to check
-        self, model: Any, config: DictConfig, cache: "Cache", path: Path
-    ) -> None:
+    def check_weights(self, model: Any, config: DictConfig, cache: "Cache", path: Path) -> None:  # noqa: B027 optional
         """Raise InputError if the weights that were loaded from the checkpoint at `path` do not match the cache."""
 
     def examples(self, cache: "Cache", settings: "TrainSettings") -> "Examples":
@@ -185,10 +183,6 @@ class Task(ABC):
         settings: as on the command line.
         """
         return resolve_name(self.predictor).load(checkpoints, **settings)
-
-    def decoding_settings(self) -> list[str]:
-        """The names of the decoding settings that `eval` takes for a model of this task."""
-        return list(defaults("decoding"))
 
 
 def task_name(owner: Any, setting: str) -> str:

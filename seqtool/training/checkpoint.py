@@ -169,10 +169,8 @@ class Checkpoint:
             mismatch = "the checkpoint lacks" if name in parameters else "the model has no"
             raise self._misfit_error(f"{mismatch} '{name}'")
         for name, parameter in parameters.items():
-            if parameter.shape != shapes[name]:
-                raise self._misfit_error(
-                    f"'{name}' is {shapes[name]} in the checkpoint and {tuple(parameter.shape)} in the model"
-                )
+            if shapes[name] != (shape := tuple(parameter.shape)):
+                raise self._misfit_error(f"'{name}' is {shapes[name]} in the checkpoint and {shape} in the model")
         with _open_tensors(self.path / WEIGHTS) as file:
             stored = {name: file.get_tensor(name) for name in parameters}
         for name, parameter in parameters.items():
@@ -466,6 +464,4 @@ def _open_tensors(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt") as file:
             yield file
     except SafetensorError as error:
-        raise InputError(
-            f"Checkpoint {path.parent} is damaged: {path.name} cannot be read; use another one."
-        ) from error
+        raise _damage_error(path.parent, f"{path.name} cannot be read") from error

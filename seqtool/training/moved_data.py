@@ -171,10 +171,8 @@ def missing_data_advice(checkpoint: Checkpoint, data: Config, splits: Sequence[s
     names = [split for split in splits if isinstance(values.get(split), str | list)]
     names = names or [name for name in SOURCES if isinstance(values.get(name), str | list)]
     settings = " or ".join(f"data.{name}=…" for name in names)
-    directories = " and ".join(map(str, _cache_directories(checkpoint, data)))
-    return (
-        f"No cache of it is in {directories} either: give the files with {settings}, or the caches with data.cache=…."
-    )
+    caches = " and ".join(map(str, _cache_directories(checkpoint, data)))
+    return f"No cache of it is in {caches} either: give the files with {settings}, or the caches with data.cache=…."
 
 
 def _cache_directories(checkpoint: Checkpoint, data: Config) -> list[Path]:

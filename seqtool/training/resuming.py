@@ -157,8 +157,7 @@ def _advice(run: Path | None) -> str:
     """How to resume or repeat a run that was interrupted."""
     if run is None:
         return "Nothing was saved yet: give the same command again."
-    saved = checkpoint.list_checkpoints(run)
-    if saved:
+    if saved := checkpoint.list_checkpoints(run):
         return f"The last checkpoint is {saved[-1]}: resume from it with {resume_command(run)}."
     return f"Nothing was saved yet: give the same command again with run={run.name} train.resume=auto."
 
@@ -197,8 +196,7 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
     differences: list[tuple[str, Any, Any]] = []
     for key in FIXED:
         differences += _differences(key, OmegaConf.select(stored_config, key), OmegaConf.select(changed_config, key))
-    missing = [name for name, *_ in differences if OmegaConf.select(stored_config, name, default=...) is ...]
-    if missing:
+    if missing := [name for name, *_ in differences if OmegaConf.select(stored_config, name, default=...) is ...]:
         problems = []
         for name in missing:
             group = f"{name.partition('.')[0]}."

@@ -65,8 +65,7 @@ def nearby(missing: Path, *others: Path) -> str:
         paths = (path for kind in ("*/checkpoints", "*/manifest.json") for path in located(directory).glob(kind))
         names = {path.parent.name for path in paths}
         similarity = {name: SequenceMatcher(None, missing.name.lower(), name.lower()).ratio() for name in sorted(names)}
-        nearest = sorted(similarity, key=lambda name: -similarity[name])
-        if nearest:
+        if nearest := sorted(similarity, key=lambda name: -similarity[name]):
             more = f" and {len(nearest) - MAX_NAMES} more" if len(nearest) > MAX_NAMES else ""
             return f" {place(directory)} holds {', '.join(nearest[:MAX_NAMES])}{more}."
     return ""

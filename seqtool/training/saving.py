@@ -35,10 +35,6 @@ class TrainSettings(declarations.Train):
     def __post_init__(self) -> None:
         self.resume = str(self.resume).lower()
 
-    def check(self) -> None:
-        """Raise one InputError that names every invalid setting; the task checks `best_by`."""
-        declarations.check_values(self, "train.")
-
     def check_packages(self) -> None:
         """Raise InputError if TensorBoard is wanted but not installed. A finished run does not need it."""
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:

@@ -17,11 +17,12 @@ from seqtool.errors import InputError
 from seqtool.evaluation import Output, Segment
 from seqtool.evaluation.translations import TranslationEvaluation
 from seqtool.metrics.alignment import AlignmentScores, alignment_error_rate, crossings
-from seqtool.metrics.bootstrap import SAMPLES, SEED, Estimate, bootstrap
+from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
 from seqtool.metrics.scores import SCORES, Comparison, Statistics, System, score_names, scorers
 from seqtool.metrics.translation import Bleu, bleu_by_length, bleu_parts, check_lengths, length_bins, length_gaps
 
 NAMES = score_names("translation")
+EDGES = (8, 14)  # the bins are 1 to 8, 9 to 14, and 15 or more source words
 WORDS = [
     "a",
     "big",
@@ -84,8 +85,8 @@ def bleu_statistics(hypotheses: list[str], references: list[list[str]]) -> Stati
     return evaluate(hypotheses, references).statistics[0]
 
 
-def bleu_interval(statistics: Statistics, samples: int = SAMPLES, seed: int = SEED) -> Estimate:
-    return bootstrap(lambda i: bleu_parts(statistics[i]).score, [np.arange(len(statistics))], samples, seed)
+def bleu_interval(statistics: Statistics, samples: int = SAMPLES) -> Estimate:
+    return bootstrap(lambda i: bleu_parts(statistics[i]).score, [np.arange(len(statistics))], samples)
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "none", "char"])
@@ -141,7 +142,7 @@ def test_statistics_of_parts_give_their_scores() -> None:
 
 def test_length_bins_hold_every_sentence_once() -> None:
     sources = [" ".join(["w"] * length) for length in (0, 1, 8, 9, 14, 15, 40)]
-    bins = length_bins(sources)
+    bins = length_bins(sources, edges=EDGES)
     assert [(label, indices.tolist()) for label, indices in bins] == [
         ("≤8", [0, 1, 2]),
         ("9–14", [3, 4]),
@@ -153,15 +154,15 @@ def test_length_bins_hold_every_sentence_once() -> None:
 def test_bleu_by_length_equals_the_bleu_of_each_bin() -> None:
     hypotheses, references, sources = make_corpus()
     statistics = bleu_statistics(hypotheses, [references])
-    scores = bleu_by_length(statistics, sources)
+    scores = bleu_by_length(statistics, sources, edges=EDGES)
     assert sum(score.sentences for score in scores) == len(sources)
-    for score, (label, indices) in zip(scores, length_bins(sources), strict=True):
+    for score, (label, indices) in zip(scores, length_bins(sources, edges=EDGES), strict=True):
         parts = [[text[i] for i in indices] for text in (hypotheses, references)]
         assert score.label == label
         assert score.bleu is not None
         assert score.bleu.value == pytest.approx(sacrebleu.corpus_bleu(parts[0], [parts[1]]).score)
         assert score.bleu.low < score.bleu.value < score.bleu.high
-    (short, _, long) = bleu_by_length(statistics[:1], ["one two"])
+    (short, _, long) = bleu_by_length(statistics[:1], ["one two"], edges=EDGES)
     assert (short.sentences, long.sentences, long.bleu) == (1, 0, None)
 
 
@@ -170,7 +171,7 @@ def test_intervals_are_seeded_and_close_to_those_of_sacrebleu() -> None:
     statistics = bleu_statistics(hypotheses, [references])
     interval = bleu_interval(statistics)
     assert interval == bleu_interval(statistics)
-    assert interval != bleu_interval(statistics, seed=1)
+    assert interval != bleu_interval(statistics, samples=500)
     expected = sacrebleu.BLEU(force=True).corpus_score(hypotheses, [references], n_bootstrap=1000)
     assert (interval.high - interval.low) / 2 == pytest.approx(expected._ci, rel=0.1)
 
@@ -183,9 +184,9 @@ def test_intervals_cover_the_truth_as_often_as_stated() -> None:
     population[:, 2:6] += noise
     truth = bleu_parts(population).score
     covered = 0
-    for trial in range(100):
+    for _ in range(100):
         sample = population[generator.integers(4000, size=100)]
-        interval = bleu_interval(sample, samples=200, seed=trial)
+        interval = bleu_interval(sample, samples=200)
         covered += interval.low <= truth <= interval.high
     assert 88 <= covered <= 100
 
@@ -225,7 +226,7 @@ def test_equal_systems_do_not_differ() -> None:
 
 def test_gaps_between_systems_grow_with_length() -> None:
     hypotheses, references, sources = make_corpus(200)
-    (_, short), _, (_, long) = length_bins(sources)
+    (_, short), _, (_, long) = length_bins(sources, edges=EDGES)
     long_sentences = set(long.tolist())
     system = [references[i] if i in long_sentences else hypothesis for i, hypothesis in enumerate(hypotheses)]
     statistics = [bleu_statistics(texts, [references]) for texts in (hypotheses, system)]
@@ -276,7 +277,7 @@ def test_texts_that_are_not_parallel_are_refused() -> None:
     assert str(error.value) == ("out.de has 999 lines but r2.de has 1,000: they must be parallel, line by line.")
     with pytest.raises(InputError, match=r"^out\.de has no lines: there is nothing to score\.$"):
         check_lengths([], [[]], name="out.de", reference_names=["r1.de"])
-    check_lengths(["a"], [["b"]], reference_names=["r1.de"])
+    check_lengths(["a"], [["b"]], name="out.de", reference_names=["r1.de"])
 
 
 def test_an_unknown_tokeniser_is_refused() -> None:
@@ -333,7 +334,7 @@ def test_bleu_of_a_system_that_stops_early_falls_with_length() -> None:
     sources, references = (gzip.decompress(file.read_bytes()).decode().split("\n")[:300] for file in files)
     hypotheses = [" ".join(line.split()[:12]) for line in references]  # a system that stops at twelve words
     statistics = evaluate(hypotheses, [references]).statistics[0]
-    short, _, long = (score.bleu for score in bleu_by_length(statistics, sources))
+    short, _, long = (score.bleu for score in bleu_by_length(statistics, sources, edges=EDGES))
     assert short is not None
     assert long is not None
     assert short.low > long.high

@@ -14,6 +14,7 @@ LANGUAGES = ("en", "de", "fr", "cs")
 
 CHECKSUMS = Path(__file__).with_suffix(".txt").read_text()  # one line per published file: name, size in bytes, SHA-256
 PUBLISHED = {name: (int(size), sha256) for name, size, sha256 in map(str.split, CHECKSUMS.splitlines())}
+TEST_SETS = sorted({name.split(".")[0] for name in PUBLISHED if name.startswith("test")})
 
 
 @final
@@ -35,9 +36,7 @@ class Multi30k(PairFiles):
         if source_language == target_language:
             raise InputError(f"data.source_language and data.target_language are both '{source_language}'.")
         test_sets = [
-            name
-            for name in sorted({name.split(".")[0] for name in PUBLISHED if name.startswith("test")})
-            if all(f"{name}.{language}.gz" in PUBLISHED for language in languages.values())
+            name for name in TEST_SETS if all(f"{name}.{language}.gz" in PUBLISHED for language in languages.values())
         ]
         if test_set not in test_sets:
             raise InputError(f"Unknown data.test_set '{test_set}'; choose from {', '.join(test_sets)}.")

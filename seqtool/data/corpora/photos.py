@@ -79,9 +79,8 @@ class Photos(CaptionFiles):
         if file == self._files["train"] and len(entries) < FEW_IMAGES:
             text = "%s has captions of %s: too few, unless the run starts from a model of more photos (init_from=RUN)."
             log.warning(text, file, counted(len(entries), "image"))
-        return entries, in_folder(
-            self._directory, (image_entries[0].image for image_entries in entries.values()), file=file
-        )
+        names = (image_entries[0].image for image_entries in entries.values())
+        return entries, in_folder(self._directory, names, file=file)
 
     def _divide(self, entries: Captions[Entry]) -> dict[str, set[str]]:
         """Divide the images of `train` into the splits that the file gives, if it has images of all splits.

@@ -16,10 +16,8 @@ from seqtool.data.corpora.draw import StableRandom
 
 SIDE = 64  # pixels: width and height of a picture
 CELL = 8  # pixels: side of a cell; two scenes differ if their objects' centres are in different cells
-SIDES = {
-    "small": (12, 14),
-    "large": (18, 20),
-}  # pixels: range of an object's longer side; 20 × 20 is 9.8 % of a picture
+# pixels: range of an object's longer side; 20 × 20 is 9.8 % of a picture
+SIDES = {"small": (12, 14), "large": (18, 20)}
 GAP = 3  # pixels: least distance between two objects
 CLEARANCE = 5  # pixels: least distance between two kinds that are left and right, or above and below, of each other
 SLACK = 8  # pixels: room along the axis that a kind may have beyond the longest sides of its objects

@@ -487,10 +487,8 @@ def noun_phrase(
     is_plural = determiner_key in words.PLURAL
     if not (is_plural or singular_only or determiner_key in words.SINGULAR or determiners is words.LOCAL):
         is_plural = rng.chance(0.25)
-    head = Word(noun.english[is_plural])
-    nominal = Nominal(
-        (head,), (Word(noun.spanish[is_plural], head),), 4 if is_plural else 2, noun.gender, (head,), noun.kind
-    )
+    head, person = Word(noun.english[is_plural]), 4 if is_plural else 2
+    nominal = Nominal((head,), (Word(noun.spanish[is_plural], head),), person, noun.gender, (head,), noun.kind)
 
     before = after = NOTHING
     if rng.chance(0.1) and not singular_only and determiner_key not in ("another", "many", "bare"):

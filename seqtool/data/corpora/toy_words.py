@@ -82,10 +82,8 @@ def verb(
     if base == "be":
         forms = {"present": ("am", "are", "is", "are", "are"), "past": ("was", "were", "was", "were", "were")}
     spanish = {}
-    for tense in ("present", "past", "future"):
-        name = tense
-        if tense == "past":
-            name = "imperfect" if stative else "preterite"
+    names = {"present": "present", "past": "imperfect" if stative else "preterite", "future": "future"}
+    for tense, name in names.items():
         stem = TABLES["future_stems"].get(infinitive, infinitive) if tense == "future" else infinitive[:-2]
         stressed = TABLES["stressed_stems"].get(infinitive, stem) if tense == "present" else stem
         endings = TABLES["endings"][name][infinitive[-2:]].split()

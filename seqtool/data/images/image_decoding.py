@@ -206,9 +206,7 @@ class Chunk(NamedTuple):
     refused: dict[int, str]  # the reason, a clause without the file's name, by the index of each unreadable image
 
 
-def load(
-    images: Sequence[tuple[str, Path]], *, size: int, mode: str, processes: int | None
-) -> Generator[Chunk, None, None]:
+def load(images: Sequence[tuple[str, Path]], *, size: int, mode: str, processes: int | None) -> Generator[Chunk]:
     """Read images in order, `CHUNK` at a time, and fit them to size×size pixels.
 
     images: the SHA-256 of each image's content and its file
@@ -218,9 +216,8 @@ def load(
     Raises InputError if a file's content has changed, and UnfinishedError if it can no longer be read.
     """
     chunks = (images[start : start + CHUNK] for start in range(0, len(images), CHUNK))
-    return in_order(
-        partial(_load, size=size, mode=mode), chunks, processes=processes if len(images) >= MIN_PARALLEL else 1
-    )
+    processes = processes if len(images) >= MIN_PARALLEL else 1
+    return in_order(partial(_load, size=size, mode=mode), chunks, processes=processes)
 
 
 def _load(images: Sequence[tuple[str, Path]], *, size: int, mode: str) -> Chunk:

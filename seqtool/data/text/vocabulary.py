@@ -227,10 +227,9 @@ def load(path: Path) -> Vocabulary:
         form = Form(stored["kind"], stored["normalization"], stored["lowercase"], verbatim)
         if form.kind not in KINDS or form.normalization not in NORMALIZATIONS or not isinstance(size, int) or size < 0:
             raise ValueError("the header is invalid")
-        vocabulary: Vocabulary
         if form.is_listed:
             tokens = [str(token) for token in parse_json(body)] if verbatim else body.decode().split("\n")[:-1]
-            vocabulary = WordVocabulary(tokens, form)
+            vocabulary: Vocabulary = WordVocabulary(tokens, form)
         else:
             vocabulary = SentencePieceVocabulary(body, form)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
