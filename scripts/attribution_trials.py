@@ -142,7 +142,8 @@ def sentence_trials(translator: Translator, size: int, first: int, steps: int) -
         sure, possible = parse_pharaoh(pair.alignment)
         target = words_and_punctuation(pair.target)
         explained = {
-            method: translator.attribute(pair.source, pair.target, method, steps=steps).by_word() for method in METHODS
+            method: translator.attribute(pair.source, pair.target, method=method, steps=steps).by_word()
+            for method in METHODS
         }
         assert explained["occlusion"].source_tokens is not None
         places = len(explained["occlusion"].source_tokens) - 1  # without <end>, which cannot be taken out
@@ -160,12 +161,14 @@ def sentence_trials(translator: Translator, size: int, first: int, steps: int) -
                 contrast = None if method == "attention" else f"{word}/{OTHER_GENDER[word]}"
                 found = explained[method]
                 if contrast is not None:
-                    found = translator.attribute(pair.source, pair.target, method, contrast, steps)
+                    found = translator.attribute(
+                        pair.source, pair.target, method=method, contrast=contrast, steps=steps
+                    )
                 for t in found.contrast if contrast else (j for j in heads if target[j] == word):
                     j, row = t, found.source[t]  # type: ignore[index]
-                    if contrast is not None and found.source_text is not None:
-                        j = found.text.word_indices[t]
-                        row = np.bincount(found.source_text.word_indices, row[:-1], places)
+                    if contrast is not None and found.example.source_text is not None:
+                        j = found.example.text.word_indices[t]
+                        row = np.bincount(found.example.source_text.word_indices, row[:-1], places)
                     if j in heads:
                         counts["gender"][method] += int(row[:places].argmax()) in heads[j]
         counts["gender"] |= {"words": len(heads), "chance": sum(len(head) / places for head in heads.values())}
@@ -176,7 +179,7 @@ def scene_trials(captioner: Captioner, size: int, first: int, steps: int) -> Ite
     """Yield the counts of each picture from number `first` on."""
     for scene, captions in scenes.generate(seed=1, train=0, valid=0, test=500)["test"][first:size]:
         image = np.asarray(render(scene))
-        explained = {method: captioner.attribute(image, captions[0], method, steps=steps) for method in METHODS}
+        explained = {method: captioner.attribute(image, captions[0], method=method, steps=steps) for method in METHODS}
         assert explained["occlusion"].tokens[:-1] == [f"▁{word}" for word in words_and_punctuation(captions[0])]
         rows, columns = captioner.grid
         places = rows * columns

@@ -85,7 +85,7 @@ def show_example(settings: declarations.Inspect, predictor: Any, example: Sequen
     elif output is not None:
         methods = [name for name in METHODS if name != "attention" or predictor.attends]
         attributions = [predictor.attribute(*example, method=method) for method in methods]
-        records, pixels = [attribution.record() for attribution in attributions], attributions[0].pixels
+        records, pixels = [attribution.record() for attribution in attributions], attributions[0].example.pixels
         sections = report.inside(trace.record(), records, None if pixels is None else data_url(pixels))
         report.write(Path(output), report.page(f"Inside {predictor.name}", " ||| ".join(example), sections))
         print(f"Page: {output}")

@@ -30,9 +30,8 @@ from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, EOS, UNK
 from seqtool.models.tracing import embed
-from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, Text, check_texts, encode
-from seqtool.predict.trace import BEGIN, Trace
+from seqtool.predict.trace import Example
 from seqtool.predict.units import Reading, Unit, find_unit
 from seqtool.view import plots
 
@@ -262,34 +261,8 @@ class Translator(Predictor):
             return translation
         return replace(translation, text=join_pieces(pieces), pieces=pieces)
 
-    def trace(self, source: str, target: Text = None) -> Trace:
-        """Return the states, gates and attention of a pair; without a target, those of the best translation."""
-        encoded, text = self._encode_pair(source, target)
-        model_input = encoded_sentences([encoded.ids]).batch([0]).to(self.device)
-        with self.on_device():
-            labels = {"source": [*encoded.pieces, END], "target": [BEGIN, *text.pieces]}
-            return Trace.of(self.plain_model, model_input, text.ids, labels)
-
-    def attribute(
-        self,
-        source: str | Translation,
-        target: Text = None,
-        method: str = "integrated",
-        contrast: Contrast = None,
-        steps: int = STEPS,
-    ) -> Attribution:
-        """Return how much each token of a target depends on the source and on the tokens before it; without a target,
-        of the best translation. A `Translation` stands for its source and target. Other arguments are those of
-        `Attribution.of`.
-        """
-        encoded, text = self._encode_pair(source, target)
-        with self.on_device():
-            ids = torch.tensor([*encoded.read, EOS], device=self.device)
-            source_fields = {"source_text": encoded, "source_tokens": [*encoded.pieces, END]}
-            return Attribution.of(self.plain_model, ids, text, method, contrast, steps, **source_fields)
-
-    def _encode_pair(self, source: str | Translation, target: Text) -> tuple[EncodedText, EncodedText]:
-        """Encode a source and a target that the model is to read; without a target, the best translation."""
+    def example(self, source: str | Translation, target: Text = None) -> Example:
+        """Encode a pair that the model is to read; without a target, the source with its best translation."""
         if isinstance(source, Translation):
             encoded, text = source.source, source.target or self.encode_text(source)
         else:
@@ -298,7 +271,7 @@ class Translator(Predictor):
             self.check_length(encoded)
             text = self.encode_text(self.hypotheses([source])[0][0] if target is None else target)
         text.split = self.split
-        return encoded, text
+        return Example(text, torch.tensor([*encoded.read, EOS], device=self.device), encoded)
 
     def embed(self, sentences: Sequence[str], vector: str = "last") -> NDArray[np.float32]:
         """Return a vector of each sentence, N×D.
