@@ -18,7 +18,7 @@ attention    the attention to the source, for comparison
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -78,14 +78,7 @@ class Attribution:
     source_tokens: list[str] | None = None
 
     @classmethod
-    def of(
-        cls,
-        model: EncoderDecoder[Any],
-        example: Example,
-        method: str = "integrated",
-        contrast: Contrast = None,
-        steps: int = STEPS,
-    ) -> "Attribution":
+    def of(cls, model: Any, example: Example, method: str, contrast: Contrast = None, steps: int = STEPS) -> Self:
         """Explain each token of an example's text.
 
         model: a model of plain parts, in eval mode
@@ -120,7 +113,7 @@ class Attribution:
             arrays["source_tokens"] = [*example.source_text.pieces, END]
         return cls(example, method, tokens, [BEGIN, *tokens][: len(read)], **arrays)
 
-    def by_word(self) -> "Attribution":
+    def by_word(self) -> Self:
         """The attributions between words: sums over the pieces of both, since the log-probabilities of its pieces add
         up to that of a word. Attention is averaged over the pieces of a predicted word. White space after the last word
         belongs to no word.
@@ -180,7 +173,9 @@ class Attribution:
         if self.source is not None and self.prefix is None:
             return plots.alignment(self.source, source_tokens, labels, path)
         values = np.hstack([values for values in (self.source, self.prefix) if values is not None])
-        return plots.attribution(values, [*source_tokens, *self.read], labels, path, split=len(source_tokens))
+        sides = {"xlabel": "source, and the text before" if source_tokens else "the text before", "ylabel": "predicted"}
+        look, bar = plots.signed(values), {"label": "attribution in nats"}
+        return plots.heat_map(values, [*source_tokens, *self.read], labels, path, sides=sides, look=look, bar=bar)
 
 
 @dataclass(frozen=True)
