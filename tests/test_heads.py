@@ -116,7 +116,7 @@ def test_the_command_prints_the_ranking(
     [
         ("runs/reverse", "input=sources", "input=sources must name a file of each side: source and target."),
         ("runs/text", "input=text,text", "input=text,text must name a file of each side: target."),
-        ("runs/reverse", "input=sources,valid", "sources has 100 lines but valid has 20: name parallel files."),
+        ("runs/reverse", "input=sources,valid", "Sources and targets must have the same length, not 100 and 20: give"),
         ("builtin/text", "input=text", "has no heads to rank: choose a Transformer."),
         ("builtin/soft", "input=text", "holds a captioner: give image= or image= and text=."),
     ],

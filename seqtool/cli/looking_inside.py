@@ -60,10 +60,6 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
         raise InputError(f"input={','.join(files)} must name a file of each side: {' and '.join(predictor.sides)}.")
     check_outputs({"output": settings.output}, [(f"input={file}", file) for file in files])
     texts = [list(read_lines(Path(file), with_ends=len(files) == 1)) for file in files]
-    if len({*map(len, texts)}) > 1:
-        raise InputError(
-            f"{files[0]} has {len(texts[0]):,} lines but {files[1]} has {len(texts[1]):,}: name parallel files."
-        )
     if settings.heads:
         heads = predictor.head_ranking(*texts)
         rows = [[*map(str, head[:-1]), f"{head.rise:.4f}"] for head in heads]
