@@ -253,7 +253,7 @@ class Captioner(Predictor):
             caption, image = image.pieces, np.asarray(image.pixels)
         (pixels,) = self._read([image], [0])
         text = self.encode_text(self.describe([pixels])[0][0] if caption is None else caption)
-        with self.on_device(), torch.no_grad():
+        with torch.no_grad():
             a = self.plain_model.annotations(self._input(pixels[None]))[0]
         return Example(text, a, grid=self.grid, pixels=pixels)
 

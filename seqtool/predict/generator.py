@@ -220,14 +220,13 @@ class Generator(Predictor):
         """Encode a text, its pieces or a continuation, which stands for its text."""
         return Example(self.encode_text(text.text if isinstance(text, Continuation) else text))
 
-    def find_unit(self, text: str, rule: str | Rule, *, decides: Rule | None = None, random_units: int = 100) -> Unit:
-        """Find the unit of a recurrent model that tells a property of a long text best; arguments as in
-        `units.find_unit`.
+    def find_unit(self, text: str, rule: str | Rule, **options: Any) -> Unit:
+        """Find the unit of a recurrent model that tells a property of a long text best. The options are `decides` and
+        `random_units` of `units.find_unit`.
         """
         (encoded,) = encode(check_texts([text], caller="find_unit takes", item="text"), self.target_vocabulary)
         with self.on_device(), torch.inference_mode():
-            reading = Reading.of(self.plain_model, None, [encoded])
-            return find_unit(reading, rule, decides=decides, random_units=random_units)
+            return find_unit(Reading.of(self.plain_model, None, [encoded]), rule, **options)
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Score each text from a fresh state. No probability of an end is included: the model has none."""

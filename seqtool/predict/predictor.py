@@ -283,7 +283,7 @@ class Predictor(ABC):
     schema: ClassVar[type[Any]] = DecodeSettings  # the class of its settings
     base: ClassVar[type[Any]] = EncoderDecoder  # the base class of its models
     parts: ClassVar[dict[str, Any]] = {}  # arguments of its models, besides settings and vocabulary sizes
-    example: ClassVar[Callable[..., Example]]  # encodes what `trace` takes
+    example: ClassVar[Callable[..., Example]]  # encodes what `trace` takes, on this predictor's device
     sides: ClassVar[tuple[str, ...]] = ("target",)  # the sides that have vocabularies
 
     def __post_init__(self) -> None:
@@ -498,9 +498,8 @@ class Predictor(ABC):
         """Return the states, gates and attention of an example: a source and its translation, an image and its caption,
         or the text of a language model. Without a translation or caption, the model reads its best one.
         """
-        encoded = self.example(*example)
         with self.on_device():
-            return Trace.of(self.plain_model, encoded)
+            return Trace.of(self.plain_model, self.example(*example))
 
     def attribute(
         self, *example: Any, method: str = "integrated", contrast: Contrast = None, steps: int = STEPS
@@ -510,9 +509,8 @@ class Predictor(ABC):
         example: as for `trace`; a `Prediction` stands for its source and text
         method, contrast, steps: as in `Attribution.of`
         """
-        encoded = self.example(*example)
         with self.on_device():
-            return Attribution.of(self.plain_model, encoded, method, contrast, steps)
+            return Attribution.of(self.plain_model, self.example(*example), method, contrast, steps)
 
     def encode_text(self, text: str | Sequence[str] | Prediction) -> EncodedText:
         """Encode a text, its pieces or a prediction that the model is to read.
@@ -533,13 +531,12 @@ class Predictor(ABC):
             encoded.all_pieces = list(text)
         return encoded
 
-    def check_length(self, text: EncodedText) -> None:
-        """Raise InputError unless the model has a position for every token of a text, BOS or EOS included."""
-        if self.max_positions is not None and len(text.ids) >= self.max_positions:
-            raise InputError(
-                f"'{text.text[:40]}…' has {len(text.ids) + 1:,} tokens with its end, but the model reads at most "
-                f"{self.max_positions:,}, the number of its learnt positions: shorten it."
-            )
+    def check_length(self, *texts: EncodedText) -> None:
+        """Raise InputError unless the model has a position for every token of these texts, BOS or EOS included."""
+        limit = self.max_positions or math.inf
+        for text in (text for text in texts if len(text.ids) >= limit):
+            problem = f"has {len(text.ids) + 1:,} tokens with its end, but the model reads at most {limit:,}"
+            raise InputError(f"'{text.text[:40]}…' {problem}, the number of its learnt positions: shorten it.")
 
     def head_ranking(self: Any, *texts: Sequence[str]) -> list[Head]:
         """Rank the heads of a Transformer by how much the loss rises when the output of one is set to 0, the greatest

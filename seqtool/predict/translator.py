@@ -284,8 +284,7 @@ class Translator(Predictor):
         Raises InputError if the model has no such vector, and for an ensemble.
         """
         encoded = encode(check_texts(sentences, caller="embed takes", item="sentence"), self.source_vocabulary)
-        for sentence in encoded:
-            self.check_length(sentence)
+        self.check_length(*encoded)
         sources = encoded_sentences([sentence.ids for sentence in encoded])
 
         def embed_batch(rows: Sequence[int]) -> list[NDArray[np.float32]]:
@@ -302,8 +301,7 @@ class Translator(Predictor):
         encoded_sources, encoded_targets = self._encode_pairs(sources, targets, caller="find_unit takes")
         source = encoded_sentences([encoded.ids for encoded in encoded_sources]).batch(range(len(encoded_sources)))
         with self.on_device(), torch.inference_mode():
-            reading = Reading.of(self.plain_model, source, encoded_targets)
-            return find_unit(reading, rule, **options)
+            return find_unit(Reading.of(self.plain_model, source, encoded_targets), rule, **options)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Return log p(target | source) of each pair in nats, EOS included."""
@@ -330,14 +328,11 @@ class Translator(Predictor):
         sources = check_texts(sources, caller=caller, item="source sentence")
         targets = check_texts(targets, caller=caller, item="target sentence")
         if len(sources) != len(targets):
-            lengths = f"{len(sources):,} and {len(targets):,}"
-            raise InputError(
-                f"Sources and targets must have the same length, not {lengths}: give one target per source."
-            )
+            problem = f"must have the same length, not {len(sources):,} and {len(targets):,}"
+            raise InputError(f"Sources and targets {problem}: give one target per source.")
         encoded_sources = encode(sources, self.source_vocabulary, split=self.split)
         encoded_targets = encode(targets, self.target_vocabulary, split=self.split)
-        for text in (*encoded_sources, *encoded_targets):
-            self.check_length(text)
+        self.check_length(*encoded_sources, *encoded_targets)
         return encoded_sources, encoded_targets
 
     def check_scoring(self, *, with_sources: bool) -> None:
@@ -346,9 +341,5 @@ class Translator(Predictor):
 
     def can_force(self, source: str, target: str) -> bool:
         """Whether the model can read the pair. Models with learnt positions have a maximum length."""
-        sides = (self.source_vocabulary, source), (self.target_vocabulary, target)
-        return all(self._can_read(vocabulary.encode(text)) for vocabulary, text in sides)
-
-    def _can_read(self, ids: Sequence[int]) -> bool:
-        """Whether the model has a position for every token of a sentence, EOS included."""
-        return self.max_positions is None or len(ids) < self.max_positions
+        lengths = len(self.source_vocabulary.encode(source)), len(self.target_vocabulary.encode(target))
+        return self.max_positions is None or max(lengths) < self.max_positions  # which EOS needs too
