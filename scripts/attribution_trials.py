@@ -142,7 +142,8 @@ def sentence_trials(translator: Translator, size: int, first: int, steps: int) -
         sure, possible = parse_pharaoh(pair.alignment)
         target = words_and_punctuation(pair.target)
         explained = {
-            method: translator.attribute(pair.source, pair.target, method, steps=steps).by_word() for method in METHODS
+            method: translator.attribute(pair.source, pair.target, method=method, steps=steps).by_word()
+            for method in METHODS
         }
         assert explained["occlusion"].source_tokens is not None
         places = len(explained["occlusion"].source_tokens) - 1  # without <end>, which cannot be taken out
@@ -154,7 +155,7 @@ def sentence_trials(translator: Translator, size: int, first: int, steps: int) -
         heads = {
             j: nouns[j] for j in nouns if target[j] in OTHER_GENDER and any(i in nouns[j] and k > j for i, k in sure)
         }
-        text, end = explained["occlusion"].text, 0
+        text, end = explained["occlusion"].example.text, 0
         for word in target[: max(heads, default=-1) + 1]:  # the model does not see what follows the last of these words
             end = pair.target.index(word, end) + len(word)
         contrast = {
@@ -165,9 +166,9 @@ def sentence_trials(translator: Translator, size: int, first: int, steps: int) -
         }
         rows = {"attention": explained["attention"].source} if heads else {}
         for method in ("gradient", "integrated", "occlusion") if heads else ():
-            found = translator.attribute(pair.source, pair.target[:end], method, contrast, steps)
-            assert found.source is not None and found.source_text is not None
-            columns = found.source_text.word_indices
+            found = translator.attribute(pair.source, pair.target[:end], method=method, contrast=contrast, steps=steps)
+            assert found.source is not None and found.example.source_text is not None
+            columns = found.example.source_text.word_indices
             rows[method] = np.zeros((len(target), places))
             for t in contrast:
                 rows[method][text.word_indices[t]] = np.bincount(columns, found.source[t, :-1], places)
@@ -182,7 +183,7 @@ def scene_trials(captioner: Captioner, size: int, first: int, steps: int) -> Ite
     """Yield the counts of each picture from number `first` on."""
     for scene, captions in scenes.generate(seed=1, train=0, valid=0, test=500)["test"][first:size]:
         image = np.asarray(render(scene))
-        explained = {method: captioner.attribute(image, captions[0], method, steps=steps) for method in METHODS}
+        explained = {method: captioner.attribute(image, captions[0], method=method, steps=steps) for method in METHODS}
         assert explained["occlusion"].tokens[:-1] == [f"▁{word}" for word in words_and_punctuation(captions[0])]
         rows, columns = captioner.grid
         places = rows * columns

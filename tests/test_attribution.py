@@ -38,6 +38,7 @@ from seqtool.models.transformer import TransformerLanguageModel
 from seqtool.predict import attribution
 from seqtool.predict.attribution import METHODS, Attribution
 from seqtool.predict.predictor import EncodedText
+from seqtool.predict.trace import Example
 from seqtool.runtime.files import config_directory
 
 WORDS = WordVocabulary([f"▁{letter}" for letter in "abcdefg"], Form("word", "none", False))
@@ -112,7 +113,7 @@ def changed_words(embedding: nn.Embedding, change: Callable[[Tensor, Tensor], Te
 def test_gradients_equal_finite_differences(name: str) -> None:
     """Gradient × input is the derivative with respect to a factor of a word's or location's vector."""
     model, source = case(name)
-    found, h = Attribution.of(model, source, text(), "gradient"), 1e-6
+    found, h = Attribution.of(model, Example(text(), source), "gradient"), 1e-6
     assert np.allclose(found.explained, log_p(model, source))
 
     def scaled(side: str, j: int, factor: float) -> Tensor:
@@ -139,7 +140,7 @@ def test_gradients_equal_finite_differences(name: str) -> None:
 def test_integrated_gradients_add_up(name: str) -> None:
     """They add up to the difference from a text of mean words and an image of mean annotation vectors."""
     model, source = case(name, scale=0.5)  # with large weights, the gradient jumps, and many more steps are needed
-    found = Attribution.of(model, source, text(), "integrated", steps=128)
+    found = Attribution.of(model, Example(text(), source), "integrated", steps=128)
 
     def mean_words(embedding: nn.Embedding) -> Any:
         return changed_words(embedding, lambda _, vectors: embedding.weight.mean(0).expand_as(vectors))
@@ -159,7 +160,7 @@ def test_integrated_gradients_add_up(name: str) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_occlusion_equals_forced_decoding_without_the_token(name: str) -> None:
     model, source = case(name)
-    found: Any = Attribution.of(model, source, text(), "occlusion")
+    found: Any = Attribution.of(model, Example(text(), source), "occlusion")
     whole = log_p(model, source)
     assert found.prefix is not None and np.isnan(found.prefix[0, 0])
     for j in range(len(TEXT)):
@@ -187,8 +188,8 @@ def test_occlusion_equals_forced_decoding_without_the_token(name: str) -> None:
 def test_a_contrast_is_the_difference_of_two_texts(name: str, method: str) -> None:
     """Why b and not d at position 1: the attribution to b minus that to d, after the same beginning."""
     model, source = case(name)
-    found = Attribution.of(model, source, text([10, 5, 8]), method, {1: "d"}, steps=4)
-    one, other = (Attribution.of(model, source, text([10, id_, 8]), method, steps=4) for id_ in (5, 7))
+    found = Attribution.of(model, Example(text([10, 5, 8]), source), method, {1: "d"}, steps=4)
+    one, other = (Attribution.of(model, Example(text([10, id_, 8]), source), method, steps=4) for id_ in (5, 7))
     assert found.contrast == {1: "▁d"}
     for array in ("explained", "baseline", "source", "prefix"):
         values, first, second = (getattr(each, array) for each in (found, one, other))
@@ -201,9 +202,9 @@ def test_a_contrast_is_the_difference_of_two_texts(name: str, method: str) -> No
 def test_rows_that_are_read_together_do_not_change_each_other(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, source = case(name)
     for method in ("integrated", "occlusion"):
-        together = Attribution.of(model, source, text(), method, steps=5)
+        together = Attribution.of(model, Example(text(), source), method, steps=5)
         monkeypatch.setattr(attribution, "ROWS", 2)
-        apart = Attribution.of(model, source, text(), method, steps=5)
+        apart = Attribution.of(model, Example(text(), source), method, steps=5)
         monkeypatch.undo()
         for array in ("source", "prefix"):
             if getattr(together, array) is not None:
@@ -215,7 +216,7 @@ def test_a_model_is_left_as_it_was(name: str) -> None:
     model, source = case(name)
     before, modules = {name: value.clone() for name, value in model.state_dict().items()}, [*model.modules()]
     for method in METHODS if model.attends else ("gradient", "integrated", "occlusion"):
-        Attribution.of(model, source, text(), method, steps=2)
+        Attribution.of(model, Example(text(), source), method, steps=2)
     after = model.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(value, after[key]) for key, value in before.items())
     assert all(parameter.grad is None and parameter.is_leaf for parameter in model.parameters())
@@ -228,8 +229,10 @@ def test_a_gpu_gives_the_same_attributions(name: str) -> None:
     model, source = case(name, scale=0.5)
     model, source = model.float(), source if source is None or name == "luong" else source.float()
     for method in METHODS if model.attends else ("gradient", "integrated", "occlusion"):
-        on_cpu = Attribution.of(model.cpu(), source, text(), method, steps=2)
-        on_gpu = Attribution.of(model.cuda(), None if source is None else source.cuda(), text(), method, steps=2)
+        on_cpu = Attribution.of(model.cpu(), Example(text(), source), method, steps=2)
+        on_gpu = Attribution.of(
+            model.cuda(), Example(text(), None if source is None else source.cuda()), method, steps=2
+        )
         for array in ("source", "prefix"):
             if getattr(on_cpu, array) is not None:
                 assert np.allclose(getattr(on_gpu, array), getattr(on_cpu, array), atol=1e-4, equal_nan=True)
@@ -271,7 +274,7 @@ class Pointer(EncoderDecoder[Tensor]):
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_model_uses_is_found(method: str) -> None:
     """Only the last word of the source and the first of the text count. `padding_idx` hides no gradient."""
-    found = Attribution.of(Pointer().eval(), torch.tensor([*SENTENCE, EOS]), text(), method)
+    found = Attribution.of(Pointer().eval(), Example(text(), torch.tensor([*SENTENCE, EOS])), method)
     used = np.zeros((4, 5), bool)
     used[:, 3] = True
     assert found.source is not None
@@ -290,14 +293,14 @@ def test_a_model_that_uses_words_otherwise_is_refused() -> None:
     model, source = Pointer(copies=True).eval(), torch.tensor([*SENTENCE, EOS])
     for method in ("gradient", "integrated"):
         with pytest.raises(InputError, match=r"^Pointer does not read words by their embeddings alone: choose the"):
-            Attribution.of(model, source, text(), method)
-    found = Attribution.of(model, source, text(), "occlusion")
+            Attribution.of(model, Example(text(), source), method)
+    found = Attribution.of(model, Example(text(), source), "occlusion")
     assert found.source is not None and (found.source[:, :-1] != 0).all()
 
 
 def test_attention_is_that_of_the_model() -> None:
     model, source = case("transformer")
-    found = Attribution.of(model, source, text(), "attention")
+    found = Attribution.of(model, Example(text(), source), "attention")
     with torch.no_grad():
         output = model(Source(torch.tensor([[*SENTENCE, EOS]]), torch.tensor([5])), torch.tensor([[BOS, *TEXT]]))
     assert output.attention is not None and found.source is not None and found.prefix is None
@@ -310,7 +313,7 @@ def test_a_source_without_words_and_a_text_of_one_token() -> None:
         model, source = case(name)
         source = None if source is None else torch.tensor([EOS])
         for method in ("gradient", "integrated", "occlusion"):
-            found = Attribution.of(model, source, text(ids), method, steps=2)
+            found = Attribution.of(model, Example(text(ids), source), method, steps=2)
             assert found.explained.shape == (1,) and found.prefix is not None and found.prefix.shape == (1, 1)
 
 
@@ -345,20 +348,20 @@ def test_a_source_without_words_and_a_text_of_one_token() -> None:
 def test_impossible_questions(name: str, method: str, contrast: dict[int, str] | None, message: str) -> None:
     model, source = case(name)
     with pytest.raises(InputError, match="^" + re.escape(message)):
-        Attribution.of(model, source, text(), method, contrast)
+        Attribution.of(model, Example(text(), source), method, contrast)
 
 
 def test_nothing_to_explain() -> None:
     model, _ = case("lstm")
     with pytest.raises(InputError, match=r"^The text is empty: there is no token to explain\.$"):
-        Attribution.of(model, None, text([]), "gradient")
+        Attribution.of(model, Example(text([])), "gradient")
     with pytest.raises(InputError, match=r"^steps must be at least 1, not 0\.$"):
-        Attribution.of(model, None, text(), "integrated", steps=0)
+        Attribution.of(model, Example(text()), "integrated", steps=0)
 
 
 def test_the_end_is_a_contrast_too() -> None:
     model, source = case("luong")
-    found = Attribution.of(model, source, text(), "gradient", {1: "<end>"})
+    found = Attribution.of(model, Example(text(), source), "gradient", {1: "<end>"})
     whole = log_p(model, source)
     assert found.contrast == {1: "<end>"} and found.tokens[-1] == "<end>"
     assert np.isclose(found.explained[1], whole[1] - log_p(model, source, TEXT[:1])[1])
@@ -372,6 +375,7 @@ def test_words_are_sums_over_pieces() -> None:
     )
     source_text.all_pieces, target.all_pieces = ["▁d", "e", "▁f"], ["▁a", "b", "▁c"]
     found = Attribution(
+        Example(target, source_text=source_text),
         "occlusion",
         ["▁a", "b", "▁c", "<end>"],
         ["<begin>", "▁a", "b", "▁c"],
@@ -380,8 +384,6 @@ def test_words_are_sums_over_pieces() -> None:
         source=np.array([[1, 2, 3, np.nan], [10, 20, 30, np.nan], [4, 4, 4, np.nan], [0, 1, 0, np.nan]]),
         prefix=np.array([[np.nan, 0, 0, 0], [np.nan, 5, 0, 0], [np.nan, 6, 7, 0], [np.nan, 8, 8, 9]]),
         source_tokens=["▁d", "e", "▁f", "<end>"],
-        source_text=source_text,
-        text=target,
     )
     words = found.by_word()
     assert (words.tokens, words.read) == (["ab", "c", "<end>"], ["<begin>", "ab", "c"])
@@ -418,7 +420,7 @@ def test_a_translator_explains_its_words(tmp_path: Path) -> None:
         assert [best[word] for word in ("perro", "pequeño", "casa", "vieja.")] == [2, 1, 6, 5], method
         for each in (found, words):
             json.dumps(each.record(), allow_nan=False)
-    why = translator.attribute(source, target, "occlusion", {5: "el"})
+    why = translator.attribute(source, target, method="occlusion", contrast={5: "el"})
     assert why.tokens[5] == "▁la" and why.contrast == {5: "el"} and why.source is not None
     assert why.source_tokens is not None and why.source_tokens[int(np.nanargmax(why.source[5]))] == "▁house"
     rest = np.delete(why.explained, 5)
@@ -436,7 +438,7 @@ def test_a_captioner_explains_where_it_looks(tmp_path: Path) -> None:
     )
     image = np.asarray(render(scene))
     found = captioner.attribute(image, "a blue circle above a green triangle", steps=8)
-    assert found.source is not None and found.grid == (8, 8)
+    assert found.source is not None and found.example.grid == (8, 8)
     for token, (left, top, right, bottom) in (("▁circle", scene.items[0].box), ("▁triangle", scene.items[1].box)):
         row, column = divmod(int(found.source[found.tokens.index(token)].argmax()), 8)
         assert left - 8 <= 8 * column + 4 <= right + 8 and top - 8 <= 8 * row + 4 <= bottom + 8
@@ -449,7 +451,7 @@ def test_a_captioner_explains_where_it_looks(tmp_path: Path) -> None:
 def test_a_generator_explains_its_letters(tmp_path: Path) -> None:
     generator: Any = seqtool.load("builtin/text", device="cpu")
     text_ = "The cat sees\nthe dog"
-    found = generator.attribute(text_, "gradient")
+    found = generator.attribute(text_, method="gradient")
     assert found.source is None and found.tokens == list(text_.replace(" ", "▁"))
     assert np.allclose(found.explained, generator.forced(None, [text_])[0].log_probabilities, atol=1e-4)
     words = found.by_word()
@@ -463,20 +465,24 @@ def test_a_contrast_of_words_is_that_of_their_first_different_pieces() -> None:
     """Only whole words of the text count, whatever mark follows them."""
     translator: Any = seqtool.load("builtin/words", device="cpu")
     source, target = "I have a house.", "Tengo una casa."
-    found = translator.attribute(source, target, "occlusion", "Tengo/Tenga")
-    same = translator.attribute(source, target, "occlusion", {3: "a"})
+    found = translator.attribute(source, target, method="occlusion", contrast="Tengo/Tenga")
+    same = translator.attribute(source, target, method="occlusion", contrast={3: "a"})
     assert found.tokens[:4] == ["▁Te", "n", "g", "o"] and (found.contrast, same.contrast) == ({3: "Tenga"}, {3: "a"})
     assert np.allclose(found.explained, same.explained) and np.allclose(found.source, same.source, equal_nan=True)
-    assert [*translator.attribute(source, target, "gradient", "casa/camisa").contrast] == [found.tokens.index("▁casa")]
-    assert not translator.attribute(source, target, "gradient", "perro/gato").contrast
+    assert [*translator.attribute(source, target, method="gradient", contrast="casa/camisa").contrast] == [
+        found.tokens.index("▁casa")
+    ]
+    assert not translator.attribute(source, target, method="gradient", contrast="perro/gato").contrast
     source, target = "A house is old.", "Una casa es vieja."  # Un a casa, not Un casa
-    found = translator.attribute(source, target, "occlusion", "Una/Un")
-    same = translator.attribute(source, target, "occlusion", {3: "casa"})
+    found = translator.attribute(source, target, method="occlusion", contrast="Una/Un")
+    same = translator.attribute(source, target, method="occlusion", contrast={3: "casa"})
     assert found.tokens[:5] == ["▁", "U", "n", "a", "▁casa"] and found.contrast == {3: "Un"}
     assert np.allclose(found.explained, same.explained)
     generator: Any = seqtool.load("builtin/text", device="cpu")
-    assert generator.attribute("a cat and a", "gradient", "a/o").contrast == {0: "o", 10: "o"}
-    assert generator.attribute("a cat and a", "gradient", "a/an").contrast == {1: "an"}  # the last has no next token
+    assert generator.attribute("a cat and a", method="gradient", contrast="a/o").contrast == {0: "o", 10: "o"}
+    assert generator.attribute("a cat and a", method="gradient", contrast="a/an").contrast == {
+        1: "an"
+    }  # the last has no next token
 
 
 @pytest.mark.parametrize("contrast", ["a", "a/", "/a", "a/a", "a/zebra"])
@@ -486,7 +492,7 @@ def test_impossible_contrasts_of_words(contrast: str) -> None:
         message = "contrast=a/zebra: the vocabulary has no 'zebra'."
     model, source = case("luong")
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        Attribution.of(model, source, text(), "gradient", contrast)
+        Attribution.of(model, Example(text(), source), "gradient", contrast)
 
 
 def command(*arguments: str) -> int:
@@ -515,7 +521,7 @@ def test_commands_write_attributions(
         for text_, written in ((n_best[0]["text"], n_best[0]), (target, record)):
             assert ("attribution" in written) == bool(source)
             if source:
-                expected = translator.attribute(source, text_, "occlusion", "la/el").record()
+                expected = translator.attribute(source, text_, method="occlusion", contrast="la/el").record()
                 assert written["attribution"] == json.loads(json.dumps(expected))
                 assert ("contrast" in expected) == (" la " in text_)
     assert command("translate", *settings[:3], "input=sources.txt", "contrast=dog/cat") == 0
@@ -546,7 +552,7 @@ def test_commands_explain_pictures_and_texts(
     assert command(*picture, "attribution=gradient", "contrast=heart/star") == 0
     (caption,) = json.loads(capsys.readouterr().out)["captions"]
     captioner: Any = seqtool.load("builtin/soft", device="cpu", threads=1)
-    found = captioner.attribute("scene.png", caption["text"], "gradient", "heart/star")
+    found = captioner.attribute("scene.png", caption["text"], method="gradient", contrast="heart/star")
     assert caption["attribution"] == json.loads(json.dumps(found.record()))
     assert caption["attribution"]["contrast"][found.tokens.index("▁heart")] == "star"
     assert sorted(file.name for file in Path("figures").iterdir()) == ["attribution-0001.png", "caption-0001-scene.png"]

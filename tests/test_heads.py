@@ -88,12 +88,12 @@ def test_a_rise_is_that_without_the_output_of_the_head(translator: Any, pairs: l
 
 
 def test_only_a_head_with_an_output_has_a_rise(translator: Any, pairs: list[list[str]]) -> None:
-    """If the third head of cross-attention alone has an output, the loss is the same without any other."""
+    """If the third head of the decoder alone has an output, the loss is the same without any other."""
     for name, module in translator.plain_model.named_modules():
         if isinstance(module, SelfAttention | CrossAttention):
             weight = module.output.weight.data
-            weight[:, [i for i in range(32) if "source" not in name or not 16 <= i < 24]] = 0
-    assert [head[:3] for head in translator.head_ranking(*pairs) if head.rise] == [("cross-attention", 1, 3)]
+            weight[:, [i for i in range(32) if name != "decoder.layers.0.attention" or not 16 <= i < 24]] = 0
+    assert [head[:3] for head in translator.head_ranking(*pairs) if head.rise] == [("decoder-self-attention", 1, 3)]
 
 
 def test_the_command_prints_the_ranking(
@@ -116,7 +116,7 @@ def test_the_command_prints_the_ranking(
     [
         ("runs/reverse", "input=sources", "input=sources must name a file of each side: source and target."),
         ("runs/text", "input=text,text", "input=text,text must name a file of each side: target."),
-        ("runs/reverse", "input=sources,valid", "sources has 100 lines but valid has 20: name parallel files."),
+        ("runs/reverse", "input=sources,valid", "Sources and targets must have the same length, not 100 and 20: give"),
         ("builtin/text", "input=text", "has no heads to rank: choose a Transformer."),
         ("builtin/soft", "input=text", "holds a captioner: give image= or image= and text=."),
     ],

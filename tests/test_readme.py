@@ -28,8 +28,7 @@ PAGES = ("README.md", "data/README.md", "results/README.md", "results/different_
 LECTURES = [
     page
     for page in DOCS
-    if page.count("/") == 1
-    and Path(page).stem not in ("index", "README", "reports", "demo", "exercises", "ideas")
+    if page.count("/") == 1 and Path(page).stem not in ("index", "README", "reports", "demo", "exercises", "ideas")
 ]
 BEGINNINGS = [page for page in DOCS if page.startswith("docs/beginnings/")]
 EVERY_PAGE = sorted(

@@ -60,10 +60,6 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
         raise InputError(f"input={','.join(files)} must name a file of each side: {' and '.join(predictor.sides)}.")
     check_outputs({"output": settings.output}, [(f"input={file}", file) for file in files])
     texts = [list(read_lines(Path(file), with_ends=len(files) == 1)) for file in files]
-    if len({*map(len, texts)}) > 1:
-        raise InputError(
-            f"{files[0]} has {len(texts[0]):,} lines but {files[1]} has {len(texts[1]):,}: name parallel files."
-        )
     if settings.heads:
         heads = predictor.head_ranking(*texts)
         rows = [[*map(str, head[:-1]), f"{head.rise:.4f}"] for head in heads]
@@ -85,7 +81,7 @@ def show_example(settings: declarations.Inspect, predictor: Any, example: Sequen
     elif output is not None:
         methods = [name for name in METHODS if name != "attention" or predictor.attends]
         attributions = [predictor.attribute(*example, method=method) for method in methods]
-        records, pixels = [attribution.record() for attribution in attributions], attributions[0].pixels
+        records, pixels = [attribution.record() for attribution in attributions], attributions[0].example.pixels
         sections = report.inside(trace.record(), records, None if pixels is None else data_url(pixels))
         report.write(Path(output), report.page(f"Inside {predictor.name}", " ||| ".join(example), sections))
         print(f"Page: {output}")

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from seqtool.errors import InputError
 from seqtool.models.cells import Cell, Encoder, Layers, State, cells_of
@@ -59,8 +60,14 @@ def trace(model: EncoderDecoder[Any], source: Any, tokens: Int[Tensor, "T"]) -> 
     with ExitStack() as stack, torch.inference_mode():
         _record(model, calls, stack)
         memory, state = model.encode(source)
+        backward = tuple(f"{name}.back." for name, module in model.named_modules() if isinstance(module, Encoder))
         for name, of_name in calls.items():
-            traced[name] = _of_source(of_name, _order(model, name, len(of_name)))
+            if of_name[0].dim() > 2:  # the only call of self-attention
+                traced[name] = Traced(of_name[0][0].transpose(0, 1), ("source", "head", "key"))
+            else:
+                order = model.reading_order(len(of_name))
+                order = order.flip(0) if name.startswith(backward) else order
+                traced[name] = Traced(torch.cat(of_name)[order.argsort()], ("source", "unit"))
         for token in tokens[:, None]:
             calls.clear()
             step = model.step(memory, state, token)
@@ -77,7 +84,10 @@ def trace(model: EncoderDecoder[Any], source: Any, tokens: Int[Tensor, "T"]) -> 
         elif name.endswith(".source_attention"):
             traced[name] = Traced(torch.stack([row[:, -1] for row in rows]), ("target", "head", axes["attention"]))
         else:
-            traced[name] = Traced(_align([row[:, -1] for row in rows]), ("target", "head", "key"))
+            # row t has the weights of a window that ends with token t; those of tokens outside it are 0
+            margins = ((t + 1 - row.shape[-1], len(rows) - 1 - t) for t, row in enumerate(rows))
+            weights = [F.pad(row[:, -1], margin) for row, margin in zip(rows, margins, strict=True)]
+            traced[name] = Traced(torch.stack(weights), ("target", "head", "key"))
     return traced
 
 
@@ -127,27 +137,3 @@ def _record(model: nn.Module, calls: Calls, stack: ExitStack) -> None:
             module.attend = lambda *arguments, recording=recording, **options: recording(*arguments, **options)[0]
             if isinstance(module, CrossAttention):
                 module.attend_with_weights = recording
-
-
-def _order(model: EncoderDecoder[Any], name: str, length: int) -> Tensor:
-    """The position in the source of each call of the cell with this name."""
-    order = model.reading_order(length)
-    backward = [f"{encoder}.back." for encoder, module in model.named_modules() if isinstance(module, Encoder)]
-    return order.flip(0) if name.startswith(tuple(backward)) else order
-
-
-def _of_source(calls: list[Tensor], order: Tensor) -> Traced:
-    """What was recorded while the source was read: the states of all steps, or the only call of self-attention."""
-    if calls[0].dim() > 2:
-        return Traced(calls[0][0].transpose(0, 1), ("source", "head", "key"))
-    return Traced(torch.cat(calls)[order.argsort()], ("source", "unit"))
-
-
-def _align(rows: list[Tensor]) -> Tensor:
-    """Stack the weights of T steps, each heads × keys, where the last key is the token that the step reads; weights of
-    earlier tokens that are no longer seen are 0.
-    """
-    aligned = rows[0].new_zeros(len(rows), rows[0].shape[0], len(rows))
-    for t, row in enumerate(rows):
-        aligned[t, :, t + 1 - row.shape[-1] : t + 1] = row
-    return aligned

@@ -16,9 +16,9 @@ attention    the attention to the source, for comparison
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -30,15 +30,15 @@ from seqtool.data.text.alignment import SPACE, word_attention
 from seqtool.data.text.words import PUNCTUATION
 from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
-from seqtool.models.inputs import Annotations, Source
 from seqtool.models.tokens import BOS, END, EOS, UNK
-from seqtool.predict.predictor import EncodedText, display_token
-from seqtool.predict.trace import BEGIN
+from seqtool.predict.trace import BEGIN, Example, as_input
 from seqtool.settings.declarations import METHOD, at_least
 from seqtool.view import plots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from seqtool.predict.predictor import EncodedText
 
 STEPS = 64  # points on the line; 20 to 300 are enough for an error of 5 % (Sundararajan et al. 2017, section 5)
 ROWS = 64  # the number of variants of a text that the model reads at once
@@ -54,6 +54,7 @@ EMBEDDINGS = {"source": "source_embedding.weight", "prefix": "target_embedding.w
 class Attribution:
     """The attributions of T predicted tokens in nats or, with the method attention, attention weights.
 
+    example: what the model read; `by_word` splits its texts
     tokens: the tokens that are predicted: the pieces of the text and, except with language models, <end>
     read: the tokens that are read, one before each of them: <begin> and pieces of the text
     explained: the log-probability of each token or, with a contrast, the difference
@@ -63,11 +64,9 @@ class Attribution:
         the method attention
     baseline: the value of `explained` at the baseline of integrated gradients; None with other methods
     source_tokens: the pieces of the source and <end>; None unless it is a sentence
-    grid: the numbers of rows and columns of an image's locations, which are in reading order
-    pixels: the pixels that the model saw, size × size × 3
-    text, source_text: the text, and the source if it is a sentence; `by_word` splits them
     """
 
+    example: Example
     method: str
     tokens: list[str]
     read: list[str]
@@ -77,37 +76,22 @@ class Attribution:
     prefix: Array | None = None
     baseline: Array | None = None
     source_tokens: list[str] | None = None
-    grid: tuple[int, int] | None = None
-    pixels: NDArray[np.uint8] | None = field(default=None, repr=False)
-    text: EncodedText = field(kw_only=True, repr=False)
-    source_text: EncodedText | None = field(default=None, kw_only=True, repr=False)
 
     @classmethod
-    def of(
-        cls,
-        model: EncoderDecoder[Any],
-        source: Tensor | None,
-        text: EncodedText,
-        method: str = "integrated",
-        contrast: Contrast = None,
-        steps: int = STEPS,
-        **of_source: Any,
-    ) -> "Attribution":
-        """Explain each token of a text.
+    def of(cls, model: Any, example: Example, method: str, contrast: Contrast = None, steps: int = STEPS) -> Self:
+        """Explain each token of an example's text.
 
         model: a model of plain parts, in eval mode
-        source: the ids of a sentence, S, EOS included; the annotation vectors of an image, S×D; None for a language
-            model
         method: a name in `METHODS`
         contrast: pieces to compare tokens with, by the token's position from 0. Or dog/cat: wherever the text has the
             word dog, the first piece that would differ with cat in its place is compared with that piece
         steps: the number of points of integrated gradients
-        of_source: the fields about the source
 
         Raises InputError for an unknown method or piece, and if the method does not suit the model.
         """
         if problem := METHOD.problem("method", method) or at_least(1).problem("steps", steps):
             raise InputError(f"{problem}.")
+        text, source = example.text, example.source
         end = [] if source is None else [END]  # language models predict no end
         tokens, labels = [*text.pieces, *end], [*text.ids, EOS][: len(text.ids) + len(end)]
         if not tokens:
@@ -123,21 +107,25 @@ class Attribution:
             maps = {"explained": question.values_once(inputs), **METHODS[method](question)}
         arrays: dict[str, Any] = {name: values.cpu().double().numpy() for name, values in maps.items()}
         word = contrast.partition("/")[2] if isinstance(contrast, str) else ""
-        shown = {t: word or display_token(other, text.vocabulary) for t, other in others.items()}
-        return cls(method, tokens, [BEGIN, *tokens][: len(read)], contrast=shown, text=text, **arrays, **of_source)
+        names = {t: END if other == EOS else text.vocabulary.piece(other) for t, other in others.items()}
+        arrays["contrast"] = {t: word or name for t, name in names.items()}
+        if example.source_text is not None:
+            arrays["source_tokens"] = [*example.source_text.pieces, END]
+        return cls(example, method, tokens, [BEGIN, *tokens][: len(read)], **arrays)
 
-    def by_word(self) -> "Attribution":
+    def by_word(self) -> Self:
         """The attributions between words: sums over the pieces of both, since the log-probabilities of its pieces add
         up to that of a word. Attention is averaged over the pieces of a predicted word. White space after the last word
         belongs to no word.
         """
-        words = [*self.text.words, *self.tokens[len(self.text.pieces) :]]
-        rows = [*self.text.word_indices, len(self.text.words)][: len(self.tokens)]
-        read = [0, *(index + 1 or -1 for index in self.text.word_indices)][: len(self.read)]
+        text, source_text = self.example.text, self.example.source_text
+        words = [*text.words, *self.tokens[len(text.pieces) :]]
+        rows = [*text.word_indices, len(text.words)][: len(self.tokens)]
+        read = [0, *(index + 1 or -1 for index in text.word_indices)][: len(self.read)]
         columns, source_words = [*range(0 if self.source is None else self.source.shape[1])], None
-        if self.source_text is not None:
-            source_words = [*self.source_text.words, END]
-            columns = [*self.source_text.word_indices, len(source_words) - 1]
+        if source_text is not None:
+            source_words = [*source_text.words, END]
+            columns = [*source_text.word_indices, len(source_words) - 1]
 
         def merge(values: Array | None, columns: Sequence[int], *, mean: bool = False) -> Any:
             if values is None:
@@ -149,7 +137,7 @@ class Attribution:
         return replace(
             self,
             tokens=words,
-            read=[BEGIN, *self.text.words][: max(read) + 1],
+            read=[BEGIN, *text.words][: max(read) + 1],
             explained=merge(self.explained[:, None], [0])[:, 0],
             contrast={rows[t]: piece for t, piece in self.contrast.items() if rows[t] >= 0},
             source=merge(self.source, columns, mean=self.method == "attention"),
@@ -162,7 +150,7 @@ class Attribution:
         """The record for JSON, in which null stands for NaN, and for a token without a contrast."""
         contrast = [self.contrast.get(t) for t in range(len(self.tokens))] if self.contrast else None
         record: dict[str, Any] = {"method": self.method, "tokens": self.tokens, "read": self.read, "contrast": contrast}
-        record |= {"source_tokens": self.source_tokens, "grid": self.grid}
+        record |= {"source_tokens": self.source_tokens, "grid": self.example.grid}
         for name in ("explained", "baseline", "source", "prefix"):
             if (values := getattr(self, name)) is not None:
                 record[name] = np.where(np.isnan(values), NULL, values.round(6)).tolist()
@@ -177,14 +165,17 @@ class Attribution:
         """
         contrasted = ([token, *filter(None, [self.contrast.get(t)])] for t, token in enumerate(self.tokens))
         labels = [", not ".join(tokens).replace(SPACE, "") for tokens in contrasted]
-        if self.source is not None and self.grid is not None and self.pixels is not None:
-            maps = self.source.clip(0).reshape(-1, *self.grid)
-            return plots.attention_over_image(self.pixels, labels, maps, path, chosen=None)
+        grid, pixels = self.example.grid, self.example.pixels
+        if self.source is not None and grid is not None and pixels is not None:
+            maps = self.source.clip(0).reshape(-1, *grid)
+            return plots.attention_over_image(pixels, labels, maps, path, chosen=None)
         source_tokens = self.source_tokens or []
         if self.source is not None and self.prefix is None:
             return plots.alignment(self.source, source_tokens, labels, path)
         values = np.hstack([values for values in (self.source, self.prefix) if values is not None])
-        return plots.attribution(values, [*source_tokens, *self.read], labels, path, split=len(source_tokens))
+        sides = {"xlabel": "source, and the text before" if source_tokens else "the text before", "ylabel": "predicted"}
+        look, bar = plots.signed(values), {"label": "attribution in nats"}
+        return plots.heat_map(values, [*source_tokens, *self.read], labels, path, sides=sides, look=look, bar=bar)
 
 
 @dataclass(frozen=True)
@@ -215,11 +206,8 @@ class Question:
                 special = self.model.get_parameter(EMBEDDINGS[side])[: EOS + 1].detach()
                 tables[EMBEDDINGS[side]] = torch.cat([special, x.flatten(0, 1)])
                 inputs[side] = EOS + 1 + torch.arange(x.shape[:2].numel(), device=x.device).view(x.shape[:2])
-        source: Any = inputs.get("source")
-        if source is not None:
-            lengths = torch.full(source.shape[:1], source.shape[1], device=source.device)
-            source = Annotations(source) if source.is_floating_point() else Source(source, lengths)
-        return functional_call(self.model, tables, (source, inputs["prefix"]), tie_weights=False)
+        arguments = as_input(inputs.get("source")), inputs["prefix"]
+        return functional_call(self.model, tables, arguments, tie_weights=False)
 
     def values(self, rows: Sides, first: int = 0) -> Iterator[Tensor]:
         """Yield what is explained about each token from `first` on, N, from rows that `run` takes."""
@@ -294,8 +282,8 @@ def _attention(question: Question) -> Sides:
 METHODS = {"gradient": _gradients, "integrated": _gradients, "occlusion": _occlusion, "attention": _attention}
 
 
-def other_words(contrast: str, text: EncodedText) -> dict[int, int]:
-    """The first token that differs if OTHER stands for WORD in a contrast WORD/OTHER, by its position for each WORD."""
+def other_words(contrast: str, text: "EncodedText") -> dict[int, int]:
+    """The first token of OTHER that differs from WORD in a contrast WORD/OTHER, by its position for each WORD."""
     word, _, other = contrast.partition("/")
     ids, other_ids = text.vocabulary.encode(word), text.vocabulary.encode(other)
     if UNK in other_ids:
@@ -309,7 +297,7 @@ def other_words(contrast: str, text: EncodedText) -> dict[int, int]:
     return dict(next((k, other) for k, (token, other) in change if token != other) for change in changes)
 
 
-def _other_token(piece: str, t: int, tokens: Sequence[str], text: EncodedText) -> int:
+def _other_token(piece: str, t: int, tokens: Sequence[str], text: "EncodedText") -> int:
     """The id of the piece that token t is compared with; the space at its beginning may be left out."""
     if not 0 <= t < len(tokens):
         raise InputError(f"contrast names token {t}, but the tokens are numbered from 0 to {len(tokens) - 1}.")

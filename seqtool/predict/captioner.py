@@ -23,10 +23,9 @@ from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.tokens import END
-from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.likelihood import Likelihood, caption_likelihoods
 from seqtool.predict.predictor import EncodedText, EnsembleMember, Prediction, Predictor, Text, check_list, class_name
-from seqtool.predict.trace import BEGIN, Trace
+from seqtool.predict.trace import Example
 from seqtool.runtime import distributed
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed
@@ -248,37 +247,15 @@ class Captioner(Predictor):
             result_by_id = dict(zip(number_by_id, pool.map(load, number_by_id.values()), strict=True))
         return {n: result_by_id[id(images[n])] for n in numbers}
 
-    def trace(self, image: Picture, caption: Text = None) -> Trace:
-        """Return the states, gates and attention of an image and a caption; without a caption, of the best one."""
-        pixels, text = self._encode_pair(image, caption)
-        with self.on_device():
-            labels = {"target": [BEGIN, *text.pieces]}
-            return Trace.of(self.plain_model, self._input(pixels[None]), text.ids, labels, self.grid)
-
-    def attribute(
-        self,
-        image: Picture | Caption,
-        caption: Text = None,
-        method: str = "integrated",
-        contrast: Contrast = None,
-        steps: int = STEPS,
-    ) -> Attribution:
-        """Return how much each token of a caption depends on the image's locations and on the tokens before it; without
-        a caption, of the best one. A `Caption` stands for its image and text. Other arguments are those of
-        `Attribution.of`.
-        """
-        pixels, text = self._encode_pair(image, caption)
-        model = self.plain_model
-        with self.on_device():
-            a = model.annotations(self._input(pixels[None]))[0].detach()
-            return Attribution.of(model, a, text, method, contrast, steps, grid=self.grid, pixels=pixels)
-
-    def _encode_pair(self, image: Picture | Caption, caption: Text) -> tuple[NDArray[np.uint8], EncodedText]:
+    def example(self, image: Picture | Caption, caption: Text = None) -> Example:
         """Load an image, and encode a caption that the model is to read; without a caption, the best one."""
         if isinstance(image, Caption):
-            return np.asarray(image.pixels), self.encode_text(image)
+            caption, image = image.pieces, np.asarray(image.pixels)
         (pixels,) = self._read([image], [0])
-        return pixels, self.encode_text(self.describe([pixels])[0][0] if caption is None else caption)
+        text = self.encode_text(self.describe([pixels])[0][0] if caption is None else caption)
+        with torch.no_grad():
+            a = self.plain_model.annotations(self._input(pixels[None]))[0]
+        return Example(text, a, grid=self.grid, pixels=pixels)
 
     def _read(self, images: Sequence[Picture], numbers: Sequence[int]) -> NDArray[np.uint8]:
         """The pixels that the model sees of these images, N×size×size×3. Raises InputError if one cannot be read."""

@@ -16,9 +16,8 @@ from seqtool.decoding.common import TokenPredictions, read_prefix
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
-from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, check_texts, encode, prediction_records
-from seqtool.predict.trace import BEGIN, Trace
+from seqtool.predict.trace import Example
 from seqtool.predict.units import Reading, Unit, find_unit
 from seqtool.settings import declarations
 
@@ -217,31 +216,17 @@ class Generator(Predictor):
         last = records.pop()
         return {"predicted": records, "entropy": last["entropy"], "likeliest": last["likeliest"]}
 
-    def trace(self, text: str) -> Trace:
-        """Return the states, gates and attention of a text."""
-        (encoded,) = encode(check_texts([text], caller="trace takes", item="text"), self.target_vocabulary)
-        with self.on_device():
-            return Trace.of(self.plain_model, None, encoded.ids, {"target": [BEGIN, *encoded.pieces]})
+    def example(self, text: str | Sequence[str] | Continuation) -> Example:
+        """Encode a text, its pieces or a continuation, which stands for its text."""
+        return Example(self.encode_text(text.text if isinstance(text, Continuation) else text))
 
-    def attribute(
-        self, text: str | Continuation, method: str = "integrated", contrast: Contrast = None, steps: int = STEPS
-    ) -> Attribution:
-        """Return how much each token of a text depends on the tokens before it, by a method other than attention. A
-        `Continuation` stands for its text. Other arguments are those of `Attribution.of`.
-        """
-        text = text.text if isinstance(text, Continuation) else text
-        (encoded,) = encode(check_texts([text], caller="attribute takes", item="text"), self.target_vocabulary)
-        with self.on_device():
-            return Attribution.of(self.plain_model, None, encoded, method, contrast, steps)
-
-    def find_unit(self, text: str, rule: str | Rule, *, decides: Rule | None = None, random_units: int = 100) -> Unit:
-        """Find the unit of a recurrent model that tells a property of a long text best; arguments as in
-        `units.find_unit`.
+    def find_unit(self, text: str, rule: str | Rule, **options: Any) -> Unit:
+        """Find the unit of a recurrent model that tells a property of a long text best. The options are `decides` and
+        `random_units` of `units.find_unit`.
         """
         (encoded,) = encode(check_texts([text], caller="find_unit takes", item="text"), self.target_vocabulary)
         with self.on_device(), torch.inference_mode():
-            reading = Reading.of(self.plain_model, None, [encoded])
-            return find_unit(reading, rule, decides=decides, random_units=random_units)
+            return find_unit(Reading.of(self.plain_model, None, [encoded]), rule, **options)
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
         """Score each text from a fresh state. No probability of an end is included: the model has none."""

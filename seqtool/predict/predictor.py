@@ -31,6 +31,8 @@ from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import END, EOS, UNK
+from seqtool.predict.attribution import STEPS, Attribution, Contrast
+from seqtool.predict.trace import Example, Trace
 from seqtool.runtime import devices
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.precision import check_precision
@@ -115,7 +117,7 @@ class Prediction:
     log_probabilities: the log-probability of each piece and of EOS, if requested
     predicted: what the model predicted at each piece and at EOS (`prediction_records`), if requested
     whole: the log-probability and score including the prefix, if there is one
-    attribution: what its tokens depend on (`attribution.Attribution`), if requested
+    attribution: what its tokens depend on, if requested
     whole_attention: the attention with a row for EOS, if the text ended, and a column for the EOS of a source sentence
     prefix: the beginning from which the text was decoded
     target: the text that was scored
@@ -130,7 +132,7 @@ class Prediction:
     log_probabilities: list[float] | None = field(default=None, kw_only=True)
     predicted: list[dict[str, Any]] | None = field(default=None, kw_only=True, repr=False)
     whole: Whole | None = field(default=None, kw_only=True)
-    attribution: Any = field(default=None, kw_only=True, repr=False, compare=False)
+    attribution: Attribution | None = field(default=None, kw_only=True, repr=False, compare=False)
     whole_attention: NDArray[np.float32] | None = field(default=None, kw_only=True, repr=False)
     prefix: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
     target: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
@@ -281,7 +283,7 @@ class Predictor(ABC):
     schema: ClassVar[type[Any]] = DecodeSettings  # the class of its settings
     base: ClassVar[type[Any]] = EncoderDecoder  # the base class of its models
     parts: ClassVar[dict[str, Any]] = {}  # arguments of its models, besides settings and vocabulary sizes
-    attribute: ClassVar[Callable[..., Any]]
+    example: ClassVar[Callable[..., Example]]  # encodes what `trace` takes, on this predictor's device
     sides: ClassVar[tuple[str, ...]] = ("target",)  # the sides that have vocabularies
 
     def __post_init__(self) -> None:
@@ -404,15 +406,10 @@ class Predictor(ABC):
 
     def encode_prefix(self, prefix: str | Sequence[str]) -> EncodedText:
         """Encode a prefix, a text or a list of pieces. Raises InputError if it leaves no room for a continuation."""
-        ids = self.target_vocabulary.encode_beginning(prefix)
-        if len(ids) >= self.settings.max_length:
-            raise InputError(
-                f"The prefix '{join_pieces(prefix)[:40]}' has {len(ids):,} tokens, but {self.output_name} has at most "
-                f"{self._prefix_limit}."
-            )
-        encoded = EncodedText(join_pieces(prefix), ids, self.target_vocabulary)
-        if not isinstance(prefix, str):
-            encoded.all_pieces = list(prefix)
+        encoded = self._encode_beginning(prefix)
+        if (length := len(encoded.ids)) >= self.settings.max_length:
+            problem = f"has {length:,} tokens, but {self.output_name} has at most {self._prefix_limit}"
+            raise InputError(f"The prefix '{join_pieces(prefix)[:40]}' {problem}.")
         return encoded
 
     def search(
@@ -497,31 +494,49 @@ class Predictor(ABC):
             raise InputError("Only one model can be looked into, not an ensemble: name one run or checkpoint.")
         return self.read(self.checkpoints[0]).model.to(self.device).eval()
 
+    def trace(self, *example: Any) -> Trace:
+        """Return the states, gates and attention of an example: a source and its translation, an image and its caption,
+        or the text of a language model. Without a translation or caption, the model reads its best one.
+        """
+        with self.on_device():
+            return Trace.of(self.plain_model, self.example(*example))
+
+    def attribute(
+        self, *example: Any, method: str = "integrated", contrast: Contrast = None, steps: int = STEPS
+    ) -> Attribution:
+        """Return how much each token of a text depends on the source and on the tokens before it.
+
+        example: as for `trace`; a `Prediction` stands for its source and text
+        method, contrast, steps: as in `Attribution.of`
+        """
+        with self.on_device():
+            return Attribution.of(self.plain_model, self.example(*example), method, contrast, steps)
+
     def encode_text(self, text: str | Sequence[str] | Prediction) -> EncodedText:
         """Encode a text, its pieces or a prediction that the model is to read.
 
         Raises InputError if it has more tokens than the model has positions.
         """
-        if not isinstance(text, str):
-            pieces = list(text.pieces if isinstance(text, Prediction) else text)
-            encoded = EncodedText(
-                join_pieces(pieces), self.target_vocabulary.encode_beginning(pieces), self.target_vocabulary
-            )
-            encoded.all_pieces = pieces
-        else:
-            (encoded,) = encode(
-                check_texts([text], caller="trace and attribute take", item="text"), self.target_vocabulary
-            )
+        text = text.pieces if isinstance(text, Prediction) else text
+        check_texts([text] if isinstance(text, str) else text, caller="trace and attribute take", item="text")
+        encoded = self._encode_beginning(text)
         self.check_length(encoded)
         return encoded
 
-    def check_length(self, text: EncodedText) -> None:
-        """Raise InputError unless the model has a position for every token of a text, BOS or EOS included."""
-        if self.max_positions is not None and len(text.ids) >= self.max_positions:
-            raise InputError(
-                f"'{text.text[:40]}…' has {len(text.ids) + 1:,} tokens with its end, but the model reads at most "
-                f"{self.max_positions:,}, the number of its learnt positions: shorten it."
-            )
+    def _encode_beginning(self, text: str | Sequence[str]) -> EncodedText:
+        """Encode a text or pieces, which are kept as they are."""
+        ids, is_text = self.target_vocabulary.encode_beginning(text), isinstance(text, str)
+        encoded = EncodedText(str(text) if is_text else join_pieces(text), ids, self.target_vocabulary)
+        if not is_text:
+            encoded.all_pieces = list(text)
+        return encoded
+
+    def check_length(self, *texts: EncodedText) -> None:
+        """Raise InputError unless the model has a position for every token of these texts, BOS or EOS included."""
+        limit = self.max_positions or math.inf
+        for text in (text for text in texts if len(text.ids) >= limit):
+            problem = f"has {len(text.ids) + 1:,} tokens with its end, but the model reads at most {limit:,}"
+            raise InputError(f"'{text.text[:40]}…' {problem}, the number of its learnt positions: shorten it.")
 
     def head_ranking(self: Any, *texts: Sequence[str]) -> list[Head]:
         """Rank the heads of a Transformer by how much the loss rises when the output of one is set to 0, the greatest

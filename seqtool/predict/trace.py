@@ -1,25 +1,54 @@
 """`Trace`: what a model computed inside for one text, pair or image, as named arrays."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from seqtool.models.contract import EncoderDecoder
-from seqtool.models.tokens import BOS
+from seqtool.models.inputs import Annotations, Source
+from seqtool.models.tokens import BOS, END
 from seqtool.models.tracing import trace
 from seqtool.runtime.files import write_whole
 from seqtool.view import plots
 
+if TYPE_CHECKING:
+    from seqtool.predict.predictor import EncodedText
+
 BEGIN = "<begin>"  # how BOS is shown
 UNITS = 32  # of a cell that are drawn: those that vary most
 SATURATED = 0.1, 0.9  # a gate below or above is saturated (Karpathy, Johnson and Li 2016, Figure 3)
+
+
+class Example(NamedTuple):
+    """A text and, except for language models, a source that a model is to read.
+
+    source: the ids of a sentence, S, EOS included; or the annotation vectors of an image, S×D
+    source_text: the source if it is a sentence
+    grid: the numbers of rows and columns of an image's locations, which are in reading order
+    pixels: the pixels that the model saw, size × size × 3
+    """
+
+    text: "EncodedText"
+    source: Tensor | None = None
+    source_text: "EncodedText | None" = None
+    grid: tuple[int, int] | None = None
+    pixels: NDArray[np.uint8] | None = None
+
+
+def as_input(sources: Tensor | None) -> Any:
+    """The input of `encode` for N sources without padding: ids, N×S, or annotation vectors, N×S×D."""
+    if sources is None:
+        return None
+    lengths = torch.full(sources.shape[:1], sources.shape[1], device=sources.device)
+    return Annotations(sources) if sources.is_floating_point() else Source(sources, lengths)
 
 
 @dataclass(frozen=True)
@@ -38,25 +67,16 @@ class Trace(Mapping[str, NDArray[np.float32]]):
     grid: tuple[int, int] | None = None
 
     @classmethod
-    def of(
-        cls,
-        model: EncoderDecoder[Any],
-        source: Any,
-        ids: Sequence[int],
-        labels: Mapping[str, Sequence[str]],
-        grid: tuple[int, int] | None = None,
-    ) -> "Trace":
-        """Trace a model.
-
-        source: the input of its `encode`, of one row
-        ids: the text, without BOS and EOS
-        labels: the pieces of the text (`target`) and, if it is a text, of the source
-        """
-        device = next(model.parameters()).device
-        traced = trace(model, source, torch.tensor([BOS, *ids], device=device))
+    def of(cls, model: EncoderDecoder[Any], example: Example) -> "Trace":
+        """Trace a model while it reads an example."""
+        tokens = torch.tensor([BOS, *example.text.ids], device=next(model.parameters()).device)
+        traced = trace(model, as_input(None if example.source is None else example.source[None]), tokens)
         arrays = {name: values.float().cpu().numpy() for name, (values, _) in traced.items()}
         axes = {name: names for name, (_, names) in traced.items()}
-        return cls(arrays, axes, {axis: list(pieces) for axis, pieces in labels.items()}, grid)
+        labels = {"target": [BEGIN, *example.text.pieces]}
+        if example.source_text is not None:
+            labels["source"] = [*example.source_text.pieces, END]
+        return cls(arrays, axes, labels, example.grid)
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
         return self.arrays[name]

@@ -30,9 +30,8 @@ from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.models.tokens import END, EOS, UNK
 from seqtool.models.tracing import embed
-from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, Text, check_texts, encode
-from seqtool.predict.trace import BEGIN, Trace
+from seqtool.predict.trace import Example
 from seqtool.predict.units import Reading, Unit, find_unit
 from seqtool.view import plots
 
@@ -262,34 +261,8 @@ class Translator(Predictor):
             return translation
         return replace(translation, text=join_pieces(pieces), pieces=pieces)
 
-    def trace(self, source: str, target: Text = None) -> Trace:
-        """Return the states, gates and attention of a pair; without a target, those of the best translation."""
-        encoded, text = self._encode_pair(source, target)
-        model_input = encoded_sentences([encoded.ids]).batch([0]).to(self.device)
-        with self.on_device():
-            labels = {"source": [*encoded.pieces, END], "target": [BEGIN, *text.pieces]}
-            return Trace.of(self.plain_model, model_input, text.ids, labels)
-
-    def attribute(
-        self,
-        source: str | Translation,
-        target: Text = None,
-        method: str = "integrated",
-        contrast: Contrast = None,
-        steps: int = STEPS,
-    ) -> Attribution:
-        """Return how much each token of a target depends on the source and on the tokens before it; without a target,
-        of the best translation. A `Translation` stands for its source and target. Other arguments are those of
-        `Attribution.of`.
-        """
-        encoded, text = self._encode_pair(source, target)
-        with self.on_device():
-            ids = torch.tensor([*encoded.read, EOS], device=self.device)
-            source_fields = {"source_text": encoded, "source_tokens": [*encoded.pieces, END]}
-            return Attribution.of(self.plain_model, ids, text, method, contrast, steps, **source_fields)
-
-    def _encode_pair(self, source: str | Translation, target: Text) -> tuple[EncodedText, EncodedText]:
-        """Encode a source and a target that the model is to read; without a target, the best translation."""
+    def example(self, source: str | Translation, target: Text = None) -> Example:
+        """Encode a pair that the model is to read; without a target, the source with its best translation."""
         if isinstance(source, Translation):
             encoded, text = source.source, source.target or self.encode_text(source)
         else:
@@ -298,7 +271,7 @@ class Translator(Predictor):
             self.check_length(encoded)
             text = self.encode_text(self.hypotheses([source])[0][0] if target is None else target)
         text.split = self.split
-        return encoded, text
+        return Example(text, torch.tensor([*encoded.read, EOS], device=self.device), encoded)
 
     def embed(self, sentences: Sequence[str], vector: str = "last") -> NDArray[np.float32]:
         """Return a vector of each sentence, N×D.
@@ -311,8 +284,7 @@ class Translator(Predictor):
         Raises InputError if the model has no such vector, and for an ensemble.
         """
         encoded = encode(check_texts(sentences, caller="embed takes", item="sentence"), self.source_vocabulary)
-        for sentence in encoded:
-            self.check_length(sentence)
+        self.check_length(*encoded)
         sources = encoded_sentences([sentence.ids for sentence in encoded])
 
         def embed_batch(rows: Sequence[int]) -> list[NDArray[np.float32]]:
@@ -329,8 +301,7 @@ class Translator(Predictor):
         encoded_sources, encoded_targets = self._encode_pairs(sources, targets, caller="find_unit takes")
         source = encoded_sentences([encoded.ids for encoded in encoded_sources]).batch(range(len(encoded_sources)))
         with self.on_device(), torch.inference_mode():
-            reading = Reading.of(self.plain_model, source, encoded_targets)
-            return find_unit(reading, rule, **options)
+            return find_unit(Reading.of(self.plain_model, source, encoded_targets), rule, **options)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """Return log p(target | source) of each pair in nats, EOS included."""
@@ -357,14 +328,11 @@ class Translator(Predictor):
         sources = check_texts(sources, caller=caller, item="source sentence")
         targets = check_texts(targets, caller=caller, item="target sentence")
         if len(sources) != len(targets):
-            lengths = f"{len(sources):,} and {len(targets):,}"
-            raise InputError(
-                f"Sources and targets must have the same length, not {lengths}: give one target per source."
-            )
+            problem = f"must have the same length, not {len(sources):,} and {len(targets):,}"
+            raise InputError(f"Sources and targets {problem}: give one target per source.")
         encoded_sources = encode(sources, self.source_vocabulary, split=self.split)
         encoded_targets = encode(targets, self.target_vocabulary, split=self.split)
-        for text in (*encoded_sources, *encoded_targets):
-            self.check_length(text)
+        self.check_length(*encoded_sources, *encoded_targets)
         return encoded_sources, encoded_targets
 
     def check_scoring(self, *, with_sources: bool) -> None:
@@ -373,9 +341,5 @@ class Translator(Predictor):
 
     def can_force(self, source: str, target: str) -> bool:
         """Whether the model can read the pair. Models with learnt positions have a maximum length."""
-        sides = (self.source_vocabulary, source), (self.target_vocabulary, target)
-        return all(self._can_read(vocabulary.encode(text)) for vocabulary, text in sides)
-
-    def _can_read(self, ids: Sequence[int]) -> bool:
-        """Whether the model has a position for every token of a sentence, EOS included."""
-        return self.max_positions is None or len(ids) < self.max_positions
+        lengths = len(self.source_vocabulary.encode(source)), len(self.target_vocabulary.encode(target))
+        return self.max_positions is None or max(lengths) < self.max_positions  # which EOS needs too

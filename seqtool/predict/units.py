@@ -200,8 +200,8 @@ def find_unit(reading: Reading, rule: str | Rule, *, decides: Rule | None = None
     name = rule if isinstance(rule, str) else getattr(rule, "__name__", "property")
     is_counted = reading.numbers >= 0
     numbers = reading.numbers[is_counted].cpu()
-    truths, threshold = to_truths(values_of(rule, reading.pieces), halves(numbers)[0].numpy())
-    for half, part in zip(("first", "second"), halves(truths[numbers]), strict=True):
+    truths, threshold = to_truths(values_of(rule, reading.pieces), numbers.chunk(2)[0].numpy())
+    for half, part in zip(("first", "second"), truths[numbers].chunk(2), strict=True):
         if part.all() or not part.any():
             value = str(bool(part.all())).lower()
             raise InputError(f"The property '{name}' is {value} throughout the {half} half: give another text.")
@@ -236,12 +236,6 @@ def to_truths(values: NDArray[Any], first: NDArray[Any]) -> tuple[Tensor, float 
     return torch.from_numpy(values > threshold), threshold
 
 
-def halves(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The two halves of a tensor along its last axis."""
-    middle = values.shape[-1] // 2
-    return values[..., :middle], values[..., middle:]
-
-
 def midranks(signals: Tensor) -> Tensor:
     """The rank of each of T numbers, from 1 on, in each of U rows; equal numbers share the mean of their ranks."""
     ordered, order = signals.sort(-1)
@@ -261,11 +255,11 @@ def search(signals: Sequence[Tensor], truths: Tensor) -> tuple[int, dict[str, An
 
     signals: tensors T×U, whose columns are numbered one after another
     """
-    first, second = halves(truths)
+    first, second = truths.chunk(2)
     shifted = torch.stack([second.roll(len(second) * k // (SHIFTS + 1)) for k in range(SHIFTS + 1)])
     on_first, on_second = [], []
     for rows in (rows for columns in signals for rows in torch.split(columns.T, UNITS_AT_ONCE)):
-        ranks_of_first, ranks_of_second = map(midranks, halves(rows.contiguous()))
+        ranks_of_first, ranks_of_second = map(midranks, rows.contiguous().chunk(2, -1))
         on_first.append(auc(ranks_of_first, first[None])[:, 0])
         on_second.append(auc(ranks_of_second, shifted))
     first_aucs, aucs = torch.cat(on_first) - 0.5, torch.cat(on_second) - 0.5  # U, and U×(1 + SHIFTS)
@@ -282,7 +276,7 @@ def symbol_auc(symbols: Tensor, truths: Tensor) -> float:
     """The AUC on the second half of the share of tokens with the property in the first half, by symbol. Symbols that do
     not occur there have the mean share.
     """
-    (first, second), (first_truths, second_truths) = halves(symbols), halves(truths.double())
+    (first, second), (first_truths, second_truths) = symbols.chunk(2), truths.double().chunk(2)
     counts, true = (first.bincount(weights, int(symbols.max()) + 1) for weights in (None, first_truths))
     shares = torch.where(counts > 0, true / counts, first_truths.mean())
     return float(auc(midranks(shares[second][None]), second_truths[None]))

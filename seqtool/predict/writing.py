@@ -67,11 +67,10 @@ class Writer(ABC, Generic[P]):
     unit: ClassVar[str]  # what progress bars and messages call one source
 
     def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
-        setting_by_name = declarations.declared(type(settings))
         plots_attributions = "plot" if settings.attribution else None  # which need no attention
-        set_names = [name for name in setting_by_name if getattr(settings, name) not in (None, False)]
-        needs_attention = [name for name in set_names if setting_by_name[name].attention and name != plots_attributions]
-        attention_options = [f"{name}=…" for name in needs_attention]
+        names = [name for name, setting in declarations.declared(type(settings)).items() if setting.attention]
+        set_names = [name for name in names if getattr(settings, name) not in (None, False)]
+        attention_options = [f"{name}=…" for name in set_names if name != plots_attributions]
         attention_options += ["format=grid"] * (settings.format == "grid")
         if attention_options and not predictor.attends:
             reason = "reads only the text" if predictor.task == "language_modelling" else "has a fixed context"
@@ -169,10 +168,8 @@ class TranslationWriter(Writer[Translation]):
         """Warn once if links and plots treat whole sentences as words because the texts have no spaces."""
         if self._warns_of_no_spaces and any(analyse_writing(column).has_no_spaces for column in columns):
             self._warns_of_no_spaces = False
-            print(
-                "A sentence without spaces counts as one word in links and plots: see words=characters.",
-                file=sys.stderr,
-            )
+            note = "A sentence without spaces counts as one word in links and plots: see words=characters."
+            print(note, file=sys.stderr)
 
     def write(self, source: str, n_best: Sequence[Translation]) -> None:
         super().write(source, n_best)

@@ -191,18 +191,6 @@ def heads(weights: NDArray[Any], columns: Sequence[str], rows: Sequence[str], pa
     return figure
 
 
-def attribution(
-    values: NDArray[np.floating], read: Sequence[str], predicted: Sequence[str], path: str | Path | None, *, split: int
-) -> "Figure":
-    """Draw a heat map of attributions (predicted tokens × tokens read): blue is positive, red negative and grey NaN.
-
-    split: the number of tokens of the source, which come first; a line divides them from those of the text
-    """
-    bar = {"label": "attribution in nats"}
-    sides = {"xlabel": "source, and the text before" if split else "the text before", "ylabel": "predicted"}
-    return heat_map(values, read, predicted, path, sides=sides, look=signed(values), bar=bar, split=split)
-
-
 def signed(values: NDArray[np.floating]) -> dict[str, Any]:
     """The colours of a heat map of positive values, which are blue, and negative ones, which are red."""
     largest = float(np.nanmax(np.abs(values), initial=1e-12))
@@ -232,15 +220,13 @@ def heat_map(
     look: Mapping[str, Any],
     bar: Mapping[str, Any] | None,
     grid: str = "0.85",
-    split: int = 0,
     axes: Any = None,
     cell: float = CELL_INCHES,
 ) -> "Figure":
-    """Draw a heat map with labels at the top and at the left, and a bar that explains the colours.
+    """Draw a heat map with labels at the top and at the left, and a bar that explains the colours; NaN is grey.
 
     sides, look, bar: settings of the axes, the colours and the bar; None draws no bar
     grid: the colour of the lines between cells
-    split: the number of columns before a thicker line; 0 draws none
     axes: the caller's axes to draw into
     cell: the greatest size of a cell in inches
     """
@@ -267,8 +253,6 @@ def heat_map(
         axes.set_yticks(np.arange(1, len(rows)) - 0.5, minor=True)
         axes.grid(which="minor", color=grid, linewidth=0.4)
         axes.tick_params(which="minor", length=0)
-        if split:
-            axes.axvline(split - 0.5, color="black", linewidth=1)
         if bar is not None:
             axes.figure.colorbar(image, **bar_axes, **bar)
     return figure

@@ -8,7 +8,6 @@ truth values or numbers.
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from math import isfinite
 from numbers import Real
 from typing import Any, cast
@@ -79,8 +78,8 @@ def number(text: str) -> NDArray[Any]:
     """Whether the last noun of the built-in corpus, English or Spanish, was in the plural; false before the first."""
     from seqtool.data.corpora.toy_words import NOUNS
 
-    languages = ((noun.english, noun.spanish) for nouns in NOUNS.values() for noun in nouns)
-    is_plural = {form: i > 0 for forms in chain(*languages) for i, form in enumerate(forms)}
+    pairs = (forms for nouns in NOUNS.values() for noun in nouns for forms in (noun.english, noun.spanish))
+    is_plural = {form: i > 0 for forms in pairs for i, form in enumerate(forms)}
     result = np.zeros(len(text), np.bool_)
     for word in re.finditer(r"\w+", text):
         if word[0].lower() in is_plural:
