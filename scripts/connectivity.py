@@ -11,6 +11,7 @@ symbols, by distance. Both are |gradient × input| of the symbol's log-probabili
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import pyplot
@@ -18,15 +19,16 @@ from numpy.typing import NDArray
 
 import seqtool
 from seqtool.data.corpora import toy
+from seqtool.predict.generator import Generator
 
 REACH = 30  # the greatest distance that is drawn
 LENGTH = 60  # the symbols of a text; all texts are read from a fresh state
 TEXTS = 20
 
 
-def shares(generator: seqtool.Generator, text: str) -> NDArray[np.floating]:
+def shares(generator: Generator, text: str) -> NDArray[np.floating]:
     """T×T: the share of each earlier symbol in what a symbol's prediction depends on."""
-    prefix = generator.attribute(text, "gradient").prefix
+    prefix = generator.attribute(text, method="gradient").prefix
     assert prefix is not None
     sizes = np.abs(np.nan_to_num(prefix))
     return sizes / np.maximum(sizes.sum(1, keepdims=True), 1e-30)
@@ -42,7 +44,7 @@ def main() -> None:
     figure, (upper, lower) = pyplot.subplots(2, 1, figsize=(9, 5.5), layout="constrained", height_ratios=(1, 2))
     rows = []
     for run in arguments.runs:
-        generator = seqtool.load(run, device="cpu", threads=1)
+        generator: Any = seqtool.load(run, device="cpu", threads=1)
         of_texts = np.stack([shares(generator, text) for text in texts])
         rows.append(of_texts[0, -1, 1:])
         last = of_texts[:, REACH + 1 :]  # symbols with at least so many before them
