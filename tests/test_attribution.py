@@ -403,7 +403,7 @@ def test_words_are_sums_over_pieces() -> None:
     spaced = EncodedText("ab ", [6, 7, 8], WordVocabulary([], form))
     spaced.all_pieces = ["▁a", "b", "▁"]
     tokens, ones = [*spaced.all_pieces, "<end>"], np.ones((4, 4))
-    found = Attribution("gradient", tokens, ["<begin>", *spaced.all_pieces], ones[0], {}, prefix=ones, text=spaced)
+    found = Attribution(Example(spaced), "gradient", tokens, ["<begin>", *spaced.all_pieces], ones[0], {}, prefix=ones)
     assert np.array_equal(found.by_word().prefix, [[2, 4], [1, 2]])  # type: ignore[arg-type]
 
 

@@ -366,7 +366,7 @@ def test_hard_attention_is_accepted_for_captions_only(
 ) -> None:
     assert run("checkpoint=runs/noise", "split=test", "hard_attention=most") == 2
     assert "Unknown hard_attention 'most'; choose from expected, argmax, sample." in capsys.readouterr().err
-    monkeypatch.setattr(checkpoint, "find", lambda path, trust: SimpleNamespace(task="translation"))
+    monkeypatch.setattr(checkpoint, "find", lambda path, trust: SimpleNamespace(task="translation", trust=()))
     assert run("checkpoint=runs/words", "hard_attention=argmax") == 2
     assert capsys.readouterr().err == "seqtool: hard_attention= is for captions.\n"
 

@@ -336,5 +336,5 @@ def test_a_page_of_what_a_model_computes(
 
 def test_other_outputs_are_refused(shown_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("inspect", f"checkpoint={shown_runs}/runs/attend", "text=I have a cat.", "output=inside.txt") == 2
-    expected = "output=inside.txt must be the name of an .npz file, or of an .html file for a page."
+    expected = "output=inside.txt must be a name that ends in .npz or .html."
     assert expected in capsys.readouterr().err
