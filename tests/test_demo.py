@@ -243,7 +243,7 @@ def inside(models: list[Any], **fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
-        ("inside", {"text": "a"}, "A translation model needs 'source', a captioner one picture, and a language model "),
+        ("inside", {"text": "a"}, "A translation model needs 'source', a captioner a picture, and a language model "),
         ("inside", {"text": "a " * 70, "source": "a"}, "tokens, and at most 60 are read here: shorten it."),
         ("inside", {"text": "a", "source": "a", "method": "magic"}, "Unknown method 'magic'; choose from gradient, "),
         ("inside", {"text": "a", "source": "a", "method": "gradient", "position": 9, "other": "b"}, "names token 9"),

@@ -451,10 +451,8 @@ def check(config: Mapping[str, Any], data: str | None, files: ConfigFiles) -> No
         if isinstance(defaults.get(split), int) and not is_number:
             paths = {name: files.find(f"data/{name}") for name in files.choices("data")}
             file_corpora = [name for name, path in paths.items() if load(path).get("train") == "???"]
-            raise InputError(
-                f"data.{split} is a number with data={data}, not {value}: "
-                f"for files of your own add data={_series(file_corpora, 'or')}."
-            )
+            advice = f"for files of your own add data={_series(file_corpora, 'or')}"
+            raise InputError(f"data.{split} is a number with data={data}, not {value}: {advice}.")
 
 
 def check_name(config: DictConfig) -> None:

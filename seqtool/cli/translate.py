@@ -53,10 +53,8 @@ class TranslateSettings(declarations.Translate, OutputSettings):
         for lines in windows(self.input, size):
             line_prefixes = None if prefixes is None else list(islice(prefixes, len(lines)))
             if line_prefixes is not None and len(line_prefixes) < len(lines):
-                raise InputError(
-                    f"prefix={self.prefix} has only {count + len(line_prefixes):,} lines: the input has "
-                    f"{count + len(lines):,} or more."
-                )
+                expected = f"the input has {count + len(lines):,} or more"
+                raise InputError(f"prefix={self.prefix} has only {count + len(line_prefixes):,} lines: {expected}.")
             count += len(lines)
             yield lines, line_prefixes
 

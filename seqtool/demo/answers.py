@@ -258,30 +258,22 @@ class Inside(PictureRequest):
 
     def answer(self, models: Sequence[Any]) -> Answer:
         predictor = self.model_of(models, Translator, Captioner, Generator)
-        if (self.source is not None, len(self.images)) != (
-            isinstance(predictor, Translator),
-            isinstance(predictor, Captioner),
-        ):
-            raise InputError(
-                "A translation model needs 'source', a captioner one picture, and a language model neither."
-            )
+        sources = [] if self.source is None else [self.source]
+        if (len(sources), len(self.images)) != (isinstance(predictor, Translator), isinstance(predictor, Captioner)):
+            raise InputError("A translation model needs 'source', a captioner a picture, and a language model neither.")
         written = self.text if isinstance(self.text, str) else join_pieces(self.text)
         check_tokens(predictor.target_vocabulary, [written], most=MAX_TOKENS_INSIDE)
-        example: list[Any] = [self.text]
-        if self.source is not None:
-            check_tokens(predictor.source_vocabulary, [self.source], most=MAX_TOKENS_INSIDE)
-            example.insert(0, self.source)
-        elif self.images:
-            example.insert(0, fromarray(model_input(predictor, *self.images[0])))
+        if sources:
+            check_tokens(predictor.source_vocabulary, sources, most=MAX_TOKENS_INSIDE)
+        pictures = [fromarray(model_input(predictor, *image)) for image in self.images]
+        example = *sources, *pictures, self.text
         if not self.method:
             return cast(Answer, predictor.trace(*example).record())
         contrast = {} if self.position is None else {self.position: self.other}
         return cast(Answer, predictor.attribute(*example, method=self.method, contrast=contrast).record())
 
 
-def check_tokens(
-    vocabulary: Vocabulary, texts: Sequence[str], likeliest: int = 0, *, most: int = MAX_TOKENS
-) -> list[int]:
+def check_tokens(vocabulary: Vocabulary, texts: list[str], likeliest: int = 0, *, most: int = MAX_TOKENS) -> list[int]:
     """The number of tokens of each text. Raises InputError if a text, or an answer with `likeliest`, is too long."""
     lengths = [len(ids) for ids in vocabulary.encode_batch(texts)]
     if max(lengths) > most:
@@ -293,12 +285,10 @@ def check_tokens(
 
 def check_weights(count: int, *, shown: bool) -> None:
     """Raise InputError if attention may have more weights than are computed here, or sent if they are to be `shown`."""
-    limit = MAX_WEIGHTS_SENT if shown else MAX_WEIGHTS_KEPT
+    limit, use = (MAX_WEIGHTS_SENT, "shown") if shown else (MAX_WEIGHTS_KEPT, "kept")
     if count > limit:
-        raise InputError(
-            f"This is too much for one request: attention may have {count:,} weights, and at most {limit:,} are "
-            f"{'shown' if shown else 'kept'}."
-        )
+        problem = f"attention may have {count:,} weights, and at most {limit:,} are {use}"
+        raise InputError(f"This is too much for one request: {problem}.")
 
 
 def count_attention_weights(
@@ -310,9 +300,7 @@ def count_attention_weights(
     settings, vocabulary = translator.settings, translator.target_vocabulary
     ids = [sentence[: translator.source_length] for sentence in translator.source_vocabulary.encode_batch(sentences)]
     sources = encoded_sentences(ids)
-    prefix_lengths = [0] * len(ids)
-    if prefixes is not None:
-        prefix_lengths = [len(vocabulary.encode_beginning(prefix)) for prefix in prefixes]
+    prefix_lengths = [len(vocabulary.encode_beginning(prefix)) for prefix in prefixes or [""] * len(ids)]
     lengths = [max_tokens(sources, row, settings, length) for row, length in enumerate(prefix_lengths)]
     weights = sum((len(source) + 1) * length for source, length in zip(ids, lengths, strict=True))
     return int(settings.n_best) * weights
@@ -397,12 +385,10 @@ def step_of_leaving(lattice: Lattice, ids: Sequence[int], vocabulary: Vocabulary
 
 def _paths(steps: Sequence[Sequence[Candidate]]) -> list[list[list[int]]]:
     """The ids from the first step up to each candidate, by step."""
-    paths: list[list[list[int]]] = []
+    paths: list[list[list[int]]] = [[[]]]  # the parent of the first candidates is −1, the empty path
     for step in steps:
-        previous_paths = paths[-1] if paths else []
-        parents = [previous_paths[candidate.parent] if candidate.parent >= 0 else [] for candidate in step]
-        paths.append([[*parent, candidate.token] for parent, candidate in zip(parents, step, strict=True)])
-    return paths
+        paths.append([[*paths[-1][candidate.parent], candidate.token] for candidate in step])
+    return paths[1:]
 
 
 def _token_record(candidate: Candidate, vocabulary: Vocabulary) -> dict[str, Any]:
