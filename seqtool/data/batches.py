@@ -63,7 +63,7 @@ class Batch:
         return replace(self, source=source, target=self.target.to(device, non_blocking=True))
 
 
-def make_batch(source: Source | Annotations | Pixels, targets: Sequence[Ids], indices: Indices) -> Batch:
+def make_batch(source: Source | Annotations | Pixels | None, targets: Sequence[Ids], indices: Indices) -> Batch:
     """Make a batch of independent examples from the encoder's input and the targets' ids without special tokens."""
     return Batch(source, make_target(targets), indices, tokens=sum(len(ids) + 1 for ids in targets))
 

@@ -19,8 +19,9 @@ If the corpus has images, there are these files instead of the sources and their
         refused.txt               the images that were left out: split, tab, reason
 
 The images' annotation vectors are in an image store beside the cache (data/images/image_store.py). Plain text has only
-the target's tokens; each line, with its line end, is an example. Numbers are little-endian. Memory does not grow with
-the corpus: arrays are written a chunk at a time and memory-mapped, and texts are read when they are needed.
+the target's tokens; each line, with its line end unless `data.lines` is set, is an example. Numbers are little-endian.
+Memory does not grow with the corpus: arrays are written a chunk at a time and memory-mapped, and texts are read when
+they are needed.
 """
 
 import json
@@ -126,9 +127,9 @@ class Split:
         rows: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
         targets = [self.target(int(index)) for index in rows]
         if self.image_of is not None:
-            source: Source | Annotations | Pixels = self.pictures(self.image_of[rows])
+            source: Source | Annotations | Pixels | None = self.pictures(self.image_of[rows])
         else:
-            source = make_source([self.source(int(index)) for index in rows])
+            source = make_source([self.source(int(index)) for index in rows]) if "source" in self._columns else None
         return make_batch(source, targets, rows)
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Annotations | Pixels":

@@ -504,7 +504,9 @@ class PairSteps(Steps):
 
 @final
 class TextSteps(Steps):
-    """Prepares plain text as lines with their ends. Characters are counted so that vocabularies can be compared."""
+    """Prepares plain text as lines with their ends. Characters are counted so that vocabularies can be compared; the
+    end of a line that is a sequence of its own counts as one.
+    """
 
     corpus: PlainText
     unit = "lines"
@@ -517,7 +519,7 @@ class TextSteps(Steps):
     def texts(self, split: str) -> Iterator[Texts]:
         characters = 0
         for line in self.corpus.lines(split):
-            characters += len(line)
+            characters += len(line) + self.corpus.by_line
             yield (line,)
         self._characters[split] = characters
 

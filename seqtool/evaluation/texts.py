@@ -1,4 +1,8 @@
-"""`eval` of language models: measures how well they predict a text, read as one stream without state resets."""
+"""`eval` of language models: measures how well they predict a text, read as one stream without state resets.
+
+A model that was trained on lines as sequences of their own (`data.lines`) reads each line by itself, and predicts its
+end, which counts as one character.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,7 +20,7 @@ from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
 from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, Estimate, bootstrap, record_of, too_few
-from seqtool.models.tokens import UNK
+from seqtool.models.tokens import EOS, UNK
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
@@ -41,7 +45,7 @@ class TextEvaluation(Evaluation):
     settings: the settings of `eval`
     name: the name of the text
     lines: the lines, with their line ends
-    ids: the token ids of each line
+    ids: the token ids of each line; with EOS if it was read by itself
     token_nats: −log p of each token of the text
     predictions: the likeliest tokens at each position (`predictor.prediction_records`); empty if not requested
     """
@@ -121,7 +125,8 @@ class TextEvaluation(Evaluation):
             *(f"{record[name]:,}" for name in ("tokens", "characters", "unknown")),
         )
         notes = ["", self.note] if self.note else []
-        return "\n".join([f"Text: {self.name}, as one stream", "", *table(header, [row]), *notes])
+        reading = "line by line" if self.ids[0][-1:] == [EOS] else "as one stream"
+        return "\n".join([f"Text: {self.name}, {reading}", "", *table(header, [row]), *notes])
 
     def predictions_by_line(self) -> Iterator[Sequence[dict[str, Any]]]:
         """Yield the likeliest tokens at each position, line by line."""
@@ -184,17 +189,20 @@ class TextEvaluator(Evaluator):
         settings = self.settings
         name, lines = self._read_text(predictor, data)
         ids = predictor.target_vocabulary.encode_batch(lines)
-        stream = list(chain.from_iterable(ids))
+        if predictor.by_line:
+            lines, ids = [f"{line}\n" for line in lines], [[*tokens, EOS] for tokens in ids]
+        sequences = ids if predictor.by_line else [list(chain.from_iterable(ids))]
         likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST_SYMBOLS)
-        with progress_bar(total=len(stream), unit="token", description="eval") as bar:
-            nats, predictions = predictor.predict_tokens(stream, bar.update, likeliest=likeliest)
-        return TextEvaluation(settings, name, lines, ids, nats, predictions)
+        with progress_bar(total=sum(map(len, ids)), unit="token", description="eval") as bar:
+            results = [predictor.predict_tokens(tokens, bar.update, likeliest=likeliest) for tokens in sequences]
+        nats, predictions = zip(*results, strict=True)
+        return TextEvaluation(settings, name, lines, ids, np.concatenate(nats), [*chain.from_iterable(predictions)])
 
     def _read_text(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
-        """Read the text. Returns its name and its lines with their line ends."""
+        """Read the text. Returns its name and its lines, with line ends unless each is read by itself."""
         settings = self.settings
         if settings.text is not None:
-            return settings.text, list(read_lines(Path(settings.text), with_ends=True))
+            return settings.text, [*filter(None, read_lines(Path(settings.text), with_ends=not predictor.by_line))]
         corpus = data.corpus(PlainText, predictor)
         split = settings.split
         if split == "test" and split not in corpus.splits():
@@ -211,4 +219,5 @@ class TextEvaluator(Evaluator):
         if missing := [path for path in corpus.files()[split] if not path.exists()]:
             setting = split if predictor.config["data"].get(split) else "train"
             raise InputError(f"{missing[0]} does not exist: give the path of the text as data.{setting}=FILE.")
+        corpus.by_line = predictor.by_line  # other data, given by data=, may be set up otherwise
         return f"the split {split}", list(corpus.lines(split))

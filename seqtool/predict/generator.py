@@ -44,7 +44,8 @@ class Continuation(Prediction):
     """A sampled continuation of a prompt, which is its `prefix`, or a text that was scored.
 
     log_probability: the sum over all tokens, in nats
-    ended: true if it ended before a text of `stop`, false if it was cut off at its maximum length
+    ended: true if it ended before a text of `stop` or, with `data.lines`, at the end of a line; false if it was cut off
+        at its maximum length
     """
 
     def summary(self) -> dict[str, Any]:
@@ -58,7 +59,7 @@ class Continuation(Prediction):
 
 @dataclass
 class Draft:
-    """A text that is being sampled. It ends before the first text of `stops`.
+    """A text that is being sampled. It ends before the first text of `stops`, or with EOS.
 
     on_text: called with each new part of the text, as soon as this cannot be the beginning of a stop text
     passed_length: the number of characters already passed to `on_text`
@@ -71,8 +72,11 @@ class Draft:
     pieces: list[str] = field(default_factory=list)
     passed_length: int = 0
 
-    def add(self, piece: str) -> bool:
-        """Add a piece and return whether the text has ended. Pieces after the end are left out."""
+    def add(self, piece: str, *, ends: bool = False) -> bool:
+        """Add a piece and return whether the text has ended. Pieces after the end are left out, and so is one that
+        `ends` the text.
+        """
+        self.ended |= ends
         if self.ended:
             return True
         self.pieces.append(piece)
@@ -110,6 +114,11 @@ class Generator(Predictor):
     command = "generate"
     schema = GenerateSettings
 
+    @property
+    def by_line(self) -> bool:
+        """Whether it was trained on lines as sequences of their own (`data.lines`), whose ends it predicts."""
+        return bool(self.config["data"].get("lines"))
+
     def generate(self, prompts: Sequence[str]) -> list[str]:
         """Return one continuation of each prompt, without the prompt. An empty prompt gives a text from its start."""
         return [samples[0].text for samples in self.samples(prompts)]
@@ -141,7 +150,7 @@ class Generator(Predictor):
 
         def on_step(tokens: list[int]) -> list[bool]:
             pairs = zip(tokens, drafts, strict=True)
-            return [token != PAD and draft.add(vocabulary.piece(token)) for token, draft in pairs]
+            return [token != PAD and draft.add(vocabulary.piece(token), ends=token == EOS) for token, draft in pairs]
 
         tokens = torch.tensor([prompt.ids], dtype=torch.int64, device=self.device)
         with self.on_device(), computing(self.device, settings.precision, lower=settings.memory):
@@ -153,7 +162,7 @@ class Generator(Predictor):
                 state,
                 uniform_noise=torch.from_numpy(uniform_noise[np.newaxis]).float(),
                 maximum=[settings.max_length],
-                minimum=settings.max_length + 1,  # allows no EOS: the training stream has none
+                minimum=1 if self.by_line else settings.max_length + 1,  # streams of text have no EOS
                 temperature=settings.temperature,
                 top_k=settings.top_k,
                 top_p=settings.top_p,
@@ -179,7 +188,7 @@ class Generator(Predictor):
     ) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
         """Return −log p of every token of a text in nats, and its `predictor.prediction_records`.
 
-        tokens: the ids of the text, which is read as one stream
+        tokens: the ids of the text, which is read as one stream; of a line that ends (`by_line`), with EOS
         progress: called after each chunk with the number of its tokens
         likeliest: the number of likeliest tokens to keep at each position; 0 returns no records
         """
@@ -197,8 +206,9 @@ class Generator(Predictor):
                 nats.append(-log_p.gather(1, labels[:, None]).squeeze(1).cpu().double().numpy())
                 if likeliest:
                     entropy = torch.special.entr(log_p.exp()).sum(-1)
-                    log_p[:, [PAD, BOS, EOS]] = -torch.inf  # a text contains none of these
-                    best = log_p.topk(min(likeliest, log_p.shape[1] - 3))
+                    impossible = [PAD, BOS] if self.by_line else [PAD, BOS, EOS]
+                    log_p[:, impossible] = -torch.inf
+                    best = log_p.topk(min(likeliest, log_p.shape[1] - len(impossible)))
                     top = TokenPredictions(entropy, best.indices, best.values)
                     records += prediction_records(labels.tolist(), (-nats[-1]).tolist(), top, self.target_vocabulary)
                 progress(len(labels))
@@ -229,12 +239,15 @@ class Generator(Predictor):
             return find_unit(Reading.of(self.plain_model, None, [encoded]), rule, **options)
 
     def forced(self, sources: Sequence[str] | None, texts: Sequence[str], *, likeliest: int = 0) -> list[Continuation]:
-        """Score each text from a fresh state. No probability of an end is included: the model has none."""
+        """Score each text from a fresh state, and its end if the model predicts it (`by_line`)."""
         self.check_scoring(with_sources=sources is not None)
         encoded_texts = encode(check_texts(texts, caller="score takes", item="text"), self.target_vocabulary)
 
+        ends = self.by_line
+
         def score_rows(rows: Sequence[int]) -> list[tuple[NDArray[np.float64], list[dict[str, Any]]]]:
-            return [self.predict_tokens(encoded_texts[row].ids, lambda _: None, likeliest=likeliest) for row in rows]
+            texts = [[*encoded_texts[row].ids, *[EOS] * ends] for row in rows]
+            return [self.predict_tokens(tokens, lambda _: None, likeliest=likeliest) for tokens in texts]
 
         results = map_in_batches(score_rows, range(len(encoded_texts)), TEXTS_PER_BATCH)
         continuations = []
@@ -242,7 +255,7 @@ class Generator(Predictor):
             log_p = (-nats).tolist()
             total, pieces = math.fsum(log_p), [self.target_vocabulary.piece(token) for token in text.ids]
             details: dict[str, Any] = {"log_probabilities": log_p, "predicted": predicted if likeliest else None}
-            continuations.append(Continuation(text.text, total, total, pieces, None, False, target=text, **details))
+            continuations.append(Continuation(text.text, total, total, pieces, None, ends, target=text, **details))
         return continuations
 
     def check_scoring(self, *, with_sources: bool) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -13,7 +13,7 @@ from seqtool.errors import InputError
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
 if TYPE_CHECKING:
-    from seqtool.data.batches import Streams
+    from seqtool.data.batches import Examples
     from seqtool.runtime.devices import Machine
     from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings
@@ -22,7 +22,7 @@ log = logging.getLogger("seqtool")
 
 
 class LanguageModelling(Task):
-    """Continues text. Trains on a text as parallel streams; validations measure bits per character."""
+    """Continues text. Trains on parallel streams or on lines (`data.lines`); validations measure bits per character."""
 
     name = "language_modelling"
     corpus = PlainText
@@ -36,8 +36,8 @@ class LanguageModelling(Task):
     outputs = "language models"
     streams = True
 
-    def format_size(self, examples: "Streams") -> str:
-        return f"{examples.tokens:,} {self.unit}"
+    def format_size(self, examples: Any) -> str:
+        return f"{len(examples):,} lines" if examples.stream_count is None else f"{examples.tokens:,} {self.unit}"
 
     def prepare(self, config: DictConfig, *, needs: Sequence[str] = ()) -> Cache:
         return prepare_text(with_vocabulary_of_run(config.data), needs=needs)
@@ -46,30 +46,33 @@ class LanguageModelling(Task):
         """Check the settings as for every task, and that training reads at least `model.context` tokens at once."""
         super().check(config, pretrained=pretrained)
         context, bptt = config.model.get("context"), config.train.bptt
-        if isinstance(context, int) and isinstance(bptt, int) and context > bptt:
+        if isinstance(context, int) and isinstance(bptt, int) and context > bptt and not config.data.get("lines"):
             raise InputError(
                 f"model.context={context} is more than train.bptt={bptt}, the tokens read at once in training, so "
                 f"the later positions of a window would not be trained: set train.bptt={context}."
             )
 
-    def examples(self, cache: Cache, settings: "TrainSettings") -> "Streams":
+    def examples(self, cache: Cache, settings: "TrainSettings") -> "Examples":
         return _streams(cache, "train", settings)
 
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "StreamValidator":
-        """Make a validator that reads parallel streams, as training does."""
+        """Make a validator that reads parallel streams or lines, as training does."""
         from seqtool.training.validation import StreamValidator  # imports torch
 
-        streams = _streams(cache, "valid", train)
+        examples = _streams(cache, "valid", train)
+        epoch = examples.epoch(size=train.batch_size, unit="sentences", pool=train.pool, seed=0, epoch=0)
         characters = cache.summary["splits"]["valid"]["characters"]
-        return StreamValidator(streams, cache.target_vocabulary, characters=characters, machine=machine)
+        return StreamValidator(examples, epoch, cache.target_vocabulary, characters=characters, machine=machine)
 
 
-def _streams(cache: Cache, split: str, settings: "TrainSettings") -> "Streams":
+def _streams(cache: Cache, split: str, settings: "TrainSettings") -> "Examples":
     """Read a split as `train.batch_size` streams. With `train.fewer_streams`, read it as fewer streams if they would be
-    shorter than `train.bptt` tokens.
+    shorter than `train.bptt` tokens. With `data.lines`, the examples are its lines instead.
     """
+    if cache.summary["inputs"]["text"].get("lines"):
+        return cache.split(split)
     from seqtool.data.batches import Streams  # imports torch
 
     tokens, count = cache.split(split).stream, settings.batch_size

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from seqtool.data.batches import Streams
+from seqtool.data.batches import Epoch, Examples
 from seqtool.data.cache import Split
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import DecodeSettings, Sources, chunks, decode, force_all
@@ -196,10 +196,14 @@ class StreamValidator:
     """Measures the loss on a text: nats per token, and bits for each of the text's `characters`.
 
     The text is read as parallel streams, whose state is carried from chunk to chunk. Only the first stream begins where
-    the text does; the others begin without the text before them.
+    the text does; the others begin without the text before them. With `data.lines`, its lines are read instead, each by
+    itself and with its end.
+
+    epoch: one pass over the examples
     """
 
-    streams: Streams
+    examples: Examples
+    epoch: Epoch
     vocabulary: Vocabulary
     _: KW_ONLY
     characters: int
@@ -208,13 +212,15 @@ class StreamValidator:
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
         with _evaluation_mode(loss, self.machine, ": lower train.batch_size or train.bptt."):
             total, state = torch.zeros((), dtype=torch.float64), None
-            for number in range(len(self.streams)):
-                rows = self.streams.chunk(number)[distributed.rank() :: distributed.size()]
+            position = tokens = 0
+            while batches := self.epoch.batches(position, 1):
+                position, tokens = position + 1, tokens + self.examples.count_labels(batches[0])
+                rows = batches[0][distributed.rank() :: distributed.size()]
                 if len(rows):
-                    chunk = loss(self.streams.collate(rows).to(self.machine.device), state)
+                    chunk = loss(self.examples.collate(rows).to(self.machine.device), state)
                     total, state = total + chunk.nll.cpu(), chunk.state
             nats = float(distributed.total(total))
-        return {"loss": nats / self.streams.tokens, "bits": nats / math.log(2) / self.characters}
+        return {"loss": nats / tokens, "bits": nats / math.log(2) / self.characters}
 
     def samples(self, model: EncoderDecoder[Any], count: int) -> list[Sample]:
         """Sample texts from their beginning, with the same random numbers each time."""
@@ -222,8 +228,9 @@ class StreamValidator:
         model.eval()
         with torch.inference_mode(), autocast(self.machine.device, self.machine.precision):
             options: Any = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "keep_attention": False, "unknown": False}
-            # the minimum length is never reached: a text has no EOS
-            lengths: Any = {"maximum": [SAMPLE_TOKENS], "minimum": SAMPLE_TOKENS + 1}
+            # lines may end at once; the minimum length of a text, which has no EOS, is never reached
+            minimum = 1 if self.examples.stream_count is None else SAMPLE_TOKENS + 1
+            lengths: Any = {"maximum": [SAMPLE_TOKENS], "minimum": minimum}
             memory, state = model.encode(None)
             (samples,) = sample(model.step, memory, state, uniform_noise=uniform_noise, **lengths, **options)
         model.train()

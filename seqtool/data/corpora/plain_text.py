@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, final
 
@@ -22,6 +23,7 @@ class PlainText(FileCorpus):
     valid: the files to validate on; None means the end of `train`, which is then not used for training
     test: the files to test on; None means that there is no split `test`
     valid_share: the fraction of the characters of `train` that are used for validation if `valid` is None
+    lines: whether each line is a sequence of its own, without its line end; empty lines are then left out
     """
 
     name = "text"
@@ -31,20 +33,26 @@ class PlainText(FileCorpus):
     sides = ("target",)
     verbatim = True
 
-    def __init__(self, *, train: Names | None, valid: Names | None, test: Names | None, valid_share: float) -> None:
+    def __init__(
+        self, *, train: Names | None, valid: Names | None, test: Names | None, valid_share: float, lines: bool = False
+    ) -> None:
         if not 0 < valid_share < 1:
             raise InputError(f"data.valid_share must be above 0 and below 1, not {valid_share:g}.")
         files = {split: tuple(map(Path, names(value))) for split, value in (("valid", valid), ("test", test)) if value}
         training = tuple(map(Path, names(train)))
         self._files = {"train": training, "valid": training, **files}
         self._share = None if valid else valid_share
+        self.by_line = lines
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         inputs = {**super().fingerprint(digest), "valid_share": self._share}
+        inputs |= {"lines": True} if self.by_line else {}
         return inputs if self._files["train"] else {**inputs, "built_in": BUILT_IN, "grammar": list(toy.GRAMMAR)}
 
     def lines(self, split: str) -> Iterator[str]:
-        """Yield the unchanged lines of a split, with line ends. A line may be divided between train and valid."""
+        """Yield the unchanged lines of a split, with line ends. A line may be divided between train and valid. If each
+        line is a sequence of its own, yield whole lines without line ends.
+        """
         if self._share is None or split == "test":
             yield from self._lines(split)
             return
@@ -60,6 +68,8 @@ class PlainText(FileCorpus):
         """The number of characters of `train` that are used for training."""
         count = sum(map(len, self._lines("train")))
         end = int(count * (1 - (self._share or 0)))
+        if self.by_line:  # divide between two lines
+            end = max(size for size in accumulate(map(len, self._lines("train")), initial=0) if size <= end)
         if end in (0, count):
             part = "train" if end == 0 else "validate"
             raise InputError(f"data.valid_share={self._share:g} of {count:,} characters leaves nothing to {part} on.")
@@ -68,6 +78,7 @@ class PlainText(FileCorpus):
     def _lines(self, split: str) -> Iterator[str]:
         """Yield the lines of a split's files, or sentences of the built-in grammar if it has no files."""
         for path in self._files[split]:
-            yield from read_lines(path, with_ends=True)
+            yield from filter(None, read_lines(path, with_ends=not self.by_line))
         if not self._files[split]:
-            yield from (f"{pair.source}\n" for pair in toy.generate(**BUILT_IN, valid=0, test=0)["train"])
+            line_end = "\n" * (not self.by_line)
+            yield from (pair.source + line_end for pair in toy.generate(**BUILT_IN, valid=0, test=0)["train"])
