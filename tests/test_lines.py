@@ -63,7 +63,7 @@ def make_corpus(**settings: Any) -> PlainText:
 
 
 def test_most_samples_are_whole_palindromes() -> None:
-    """Of samples that only begin with the right letters and end at the right length, fewer than one in three would be."""
+    """Of samples that only begin with the right letters and end at the right length, fewer than a third would be."""
     samples = seqtool.load("runs/lstm/last", n=100, max_length=30, device="cpu").samples([""])[0]
     assert all(sample.ended for sample in samples)
     assert sum(sample.text in PALINDROMES for sample in samples) > 50
