@@ -573,7 +573,7 @@ def test_commands_explain_pictures_and_texts(
             "Unknown attribution 'magic'; choose from gradient, integrated, occlusion, attention.",
         ),
         ("attribution=gradient format=jsonl contrast=la", "contrast=la must be WORD/OTHER, such as dog/cat."),
-        ("attribution=attention format=jsonl contrast=un/una", "Attention has no contrast, since it is the same for"),
+        ("attribution=attention format=jsonl contrast=un/una", "contrast= needs attribution=gradient, integrated or"),
         ("attribution=gradient format=jsonl checkpoint=builtin/words,builtin/words", "Only one model can be looked"),
     ],
 )

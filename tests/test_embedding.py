@@ -123,3 +123,10 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     for setting, expected in mistakes.items():
         assert run("embed", *common[2:], *(["builtin/words"] if "checkpoint" not in setting else []), setting) == 2
         assert expected in capsys.readouterr().err
+
+
+def test_gradients_can_follow_vectors() -> None:
+    """The model is read without gradients for vectors, and has them afterwards."""
+    translator: Any = seqtool.load("builtin/words", device="cpu", threads=1)
+    assert translator.embed(["I see."]).shape == (1, 256)
+    assert translator.attribute("I see.", "Veo.", method="gradient").source.any()

@@ -115,6 +115,8 @@ def test_the_command_prints_the_ranking(
     ("path", "setting", "message"),
     [
         ("runs/reverse", "input=sources", "input=sources must name a file of each side: source and target."),
+        ("runs/text", "input=text output=a.json", "heads=true prints a table: leave output= and plot= out."),
+        ("runs/text", "input=text plot=a", "heads=true prints a table: leave output= and plot= out."),
         ("runs/text", "input=text,text", "input=text,text must name a file of each side: target."),
         ("runs/reverse", "input=sources,valid", "Sources and targets must have the same length, not 100 and 20: give"),
         ("builtin/text", "input=text", "has no heads to rank: choose a Transformer."),
@@ -124,7 +126,7 @@ def test_the_command_prints_the_ranking(
 def test_unsuitable_files_and_models_are_refused(
     workspace: Path, path: str, setting: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("inspect", path, "heads=true", setting) == 2
+    assert run("inspect", path, "heads=true", *setting.split()) == 2
     assert message in capsys.readouterr().err
 
 

@@ -51,9 +51,12 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
     pair = [] if settings.pair is None else [part.strip() for part in settings.pair.split("|||")]
     if settings.pair is not None and len(pair) != 2:
         raise InputError(f"pair= must be a sentence and its translation separated by |||, not '{settings.pair}'.")
+    if settings.heads and (settings.output, settings.plot) != (None, None):
+        raise InputError("heads=true prints a table: leave output= and plot= out.")
     predictor: Any = tasks.task_of_checkpoint(opened).load([opened])
     if settings.input is None:
-        show_example(settings, predictor, list(filter(None, (settings.image, *pair, settings.text))))
+        example = settings.image, *pair, settings.text
+        show_example(settings, predictor, [part for part in example if part is not None])
         return
     files = names(settings.input)
     if len(files) != len(predictor.sides):

@@ -7,10 +7,11 @@ gradient     gradient × input: the vector of a word or of an image's location t
              (Denil et al. 2014)
 integrated   integrated gradients (Sundararajan et al. 2017): the vector's difference from a baseline, times the mean
              gradient on the straight line from the baseline. The baseline is the mean embedding of the vocabulary for
-             words, and the mean annotation vector of the image for locations. With enough steps, the attributions of a
-             token to the source and to the text add up to what is explained minus its value at the baseline.
+             words, and the mean annotation vector of the image for locations, or 0 if there is only one. With enough
+             steps, the attributions of a token to the source and to the text add up to what is explained minus its
+             value at the baseline.
 occlusion    what is explained, minus its value after a token is taken out of the source or of the text, or after a
-             location's annotation vector is replaced by the image's mean one. The source's <end> and the text's <begin>
+             location's annotation vector is replaced by the same baseline. The source's <end> and the text's <begin>
              cannot be taken out: their attributions are NaN.
 attention    the attention to the source, for comparison
 """
@@ -230,7 +231,7 @@ def _gradients(question: Question) -> Sides:
         is_image = x.is_floating_point()
         table = x if is_image else question.model.get_parameter(EMBEDDINGS[side]).detach()
         vectors[side] = x if is_image else table[x]
-        starts[side] = (question.steps is not None) * table.mean(0).expand_as(vectors[side])
+        starts[side] = (question.steps is not None and len(table) > 1) * table.mean(0).expand_as(vectors[side])
     if not torch.allclose(question.values_once(vectors), question.values_once(question.inputs), rtol=1e-3, atol=1e-4):
         name = type(question.model).__name__
         raise InputError(f"{name} does not read words by their embeddings alone: choose the method occlusion.")
@@ -255,7 +256,7 @@ def _occlusion(question: Question) -> Sides:
     whole, maps = question.values_once(question.inputs), {}
     for side, x in question.inputs.items():
         first, is_image = int(side == "prefix"), x.is_floating_point()
-        replacement = x.mean(0, keepdim=True) if is_image else x[:0]
+        replacement = (len(x) > 1) * x.mean(0, keepdim=True) if is_image else x[:0]
         places = range(first, len(x) - (side == "source" and not is_image))  # BOS and the source's EOS are left in
         maps[side] = whole.new_full((len(whole), len(x)), torch.nan)
         for start in range(0, len(places), ROWS):

@@ -492,7 +492,8 @@ class Predictor(ABC):
         """
         if len(self.checkpoints) != 1:
             raise InputError("Only one model can be looked into, not an ensemble: name one run or checkpoint.")
-        return self.read(self.checkpoints[0]).model.to(self.device).eval()
+        with torch.inference_mode(False):  # tensors made in inference mode have no gradients
+            return self.read(self.checkpoints[0]).model.to(self.device).eval()
 
     def trace(self, *example: Any) -> Trace:
         """Return the states, gates and attention of an example: a source and its translation, an image and its caption,

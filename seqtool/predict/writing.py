@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from seqtool.data.images.finding import image_id
-from seqtool.data.text.alignment import format_pharaoh, join_pieces
+from seqtool.data.text.alignment import format_pharaoh
 from seqtool.data.text.words import SPLITS, analyse_writing
 from seqtool.errors import InputError, counted, place
 from seqtool.predict.predictor import Prediction, Predictor
@@ -51,7 +51,7 @@ class OutputSettings(declarations.Output):
             raise InputError("likeliest= needs format=jsonl.")
         if self.attribution and self.format != "jsonl" and self.plot is None:
             raise InputError("attribution= needs format=jsonl or plot=DIRECTORY.")
-        if self.contrast is not None and self.attribution is None:
+        if self.contrast is not None and self.attribution in (None, "attention"):
             raise InputError("contrast= needs attribution=gradient, integrated or occlusion.")
         if self.end and self.plot is None:
             raise InputError("end=true needs plot=DIRECTORY.")
@@ -182,8 +182,7 @@ class TranslationWriter(Writer[Translation]):
             with plots.optional_figure(file):
                 best.plot(file, end=self.settings.end, greyscale=self.greyscale)
                 if len(predictor.models) == 1 and self.count <= LINES_WITH_HEADS:
-                    trace = predictor.trace(join_pieces(best.source.pieces), best.text)
-                    trace.plot_heads(self.plot, self.settings.figures, number=self.count)
+                    predictor.trace(best).plot_heads(self.plot, self.settings.figures, number=self.count)
 
     def flush(self) -> None:
         """Flush the files, so that each line can be read at once."""

@@ -147,7 +147,8 @@ class Validator:
         samples: list[Sample] = [{**self.example(i), "hypothesis": x} for i, x in enumerate(self._outputs[:count])]
         sides = [example.pop("attention", None) for example in samples]
         if model.attends:
-            targets = [output.tokens for output in self._hypotheses[:count]]
+            end = model.max_positions and model.max_positions - 1  # forced decoding adds EOS, also to unended outputs
+            targets = [output.tokens[:end] for output in self._hypotheses[:count]]
             model.eval()
             forced: list[Any] = force_all(model, self.sources, targets, self._decoding, device=self.machine.device)
             model.train()

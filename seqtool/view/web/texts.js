@@ -6,7 +6,7 @@ import { explaining } from "./explaining.js";
 import { likeliest, notes, tokens } from "./tokens.js";
 
 const CONTEXT_CHARACTERS = 400; // the model reads only so many characters at the end of the text
-const LOOKED_INSIDE = 40; // the number of characters at the end of the text whose states and attributions are shown
+const LOOKED_INSIDE = 40; // the number of tokens at the end of the text whose states and attributions are shown
 const PAUSE = 200; // milliseconds without a keystroke before the model is asked
 
 export function textsView(models, kept) {
@@ -39,15 +39,15 @@ function column(model, text, kept) {
       text.value += token.replaceAll("▁", " ");
       text.dispatchEvent(new Event("input"));
     };
-    const end = Array.from(text.value).slice(-LOOKED_INSIDE).join("");
-    const example = { ask: (fields) => post("/api/inside", { text: end, model: model.place, ...fields }), tokens: answer.predicted.slice(-LOOKED_INSIDE).map(({ token }) => token), attends: false };
+    const end = answer.predicted.slice(-LOOKED_INSIDE).map(({ token }) => token);
+    const example = { ask: (fields) => post("/api/inside", { text: end, model: model.place, ...fields }), tokens: end, attends: false };
     fill(
       expected,
       h("h3", {}, `What may come next (entropy ${fixed(answer.entropy)} nats)`),
       likeliest(answer.likeliest, add),
       h("h3", {}, text.value.length > CONTEXT_CHARACTERS ? `How expected each token was, of the last ${CONTEXT_CHARACTERS} characters` : "How expected each token was"),
       tokens(answer.predicted).element,
-      ...(end ? explaining(example, kept) : []),
+      ...(end.length ? explaining(example, kept) : []),
     );
   });
 
