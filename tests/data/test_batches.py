@@ -24,6 +24,7 @@ class Pairs:
     """A corpus whose pair i has SOURCE_LENGTHS[i] and TARGET_LENGTHS[i] tokens, all of them 10 + i."""
 
     image_of = None
+    _columns = ("source", "target")
 
     def __len__(self) -> int:
         return len(SOURCE_LENGTHS)
