@@ -585,3 +585,14 @@ def test_unfit_settings_of_commands(
     assert command("translate", "checkpoint=builtin/words", f"input={file}", *settings.split()) == 2
     captured = capsys.readouterr()
     assert message in captured.err and captured.out == ""
+
+
+def test_the_end_is_explained_only_of_outputs_that_end() -> None:
+    translator: Any = seqtool.load("builtin/words", device="cpu", threads=1, max_length=3)
+    cut = translator.hypotheses(["I have a house."])[0][0]
+    found = translator.attribute(cut, method="occlusion")
+    assert not cut.ended and found.tokens == cut.pieces == found.by_word().example.text.pieces
+    assert found.explained.sum() == pytest.approx(cut.log_probability, abs=1e-4)
+    captioner: Any = seqtool.load("builtin/soft", device="cpu", threads=1, max_length=2)
+    cut = captioner.describe([np.zeros((64, 64, 3), np.uint8)])[0][0]
+    assert not cut.ended and captioner.attribute(cut, method="gradient").tokens == cut.pieces

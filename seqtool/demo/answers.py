@@ -39,6 +39,7 @@ MAX_SENTENCES_TOGETHER = 400
 MAX_SENTENCES_TO_SHARE = 100  # the number of sentences of a request that may be answered together with others
 MAX_TOKENS = 500  # the number of tokens of a text to score
 MAX_TOKENS_INSIDE = 60  # the number of tokens of a text to look inside
+STEPS = 20  # the number of points of integrated gradients
 MAX_TOP_TOKENS = 100_000  # the number of likeliest tokens in an answer
 MAX_WEIGHTS_KEPT = 40_000_000  # the number of attention weights computed for a request
 MAX_WEIGHTS_SENT = 4_000_000  # the number of attention weights in an answer
@@ -272,7 +273,8 @@ class Inside(PictureRequest):
         if not self.method:
             return cast(Answer, predictor.trace(*example).record())
         contrast = {} if self.position is None else {self.position: self.other}
-        return cast(Answer, predictor.attribute(*example, method=self.method, contrast=contrast).record())
+        explained = predictor.attribute(*example, method=self.method, contrast=contrast, steps=STEPS)
+        return cast(Answer, explained.record())
 
 
 def check_tokens(vocabulary: Vocabulary, texts: list[str], likeliest: int = 0, *, most: int = MAX_TOKENS) -> list[int]:

@@ -56,7 +56,7 @@ class Attribution:
     """The attributions of T predicted tokens in nats or, with the method attention, attention weights.
 
     example: what the model read; `by_word` splits its texts
-    tokens: the tokens that are predicted: the pieces of the text and, except with language models, <end>
+    tokens: the tokens that are predicted: the pieces of the text and, if it ends, <end>; language models predict no end
     read: the tokens that are read, one before each of them: <begin> and pieces of the text
     explained: the log-probability of each token or, with a contrast, the difference
     contrast: the token, or the word to which it belongs, that a token is compared with, by the token's position from 0
@@ -93,7 +93,7 @@ class Attribution:
         if problem := METHOD.problem("method", method) or at_least(1).problem("steps", steps):
             raise InputError(f"{problem}.")
         text, source = example.text, example.source
-        end = [] if source is None else [END]  # language models predict no end
+        end = [END] * (source is not None and text.ended)  # language models predict no end
         tokens, labels = [*text.pieces, *end], [*text.ids, EOS][: len(text.ids) + len(end)]
         if not tokens:
             raise InputError("The text is empty: there is no token to explain.")
@@ -289,7 +289,7 @@ def other_words(contrast: str, text: "EncodedText") -> dict[int, int]:
     ids, other_ids = text.vocabulary.encode(word), text.vocabulary.encode(other)
     if UNK in other_ids:
         raise InputError(f"contrast={contrast}: the vocabulary has no '{other}'.")
-    if not ids or not other_ids or ids == other_ids:
+    if not word.strip() or not other_ids or ids == other_ids:
         raise InputError(f"contrast={contrast} must be WORD/OTHER, such as dog/cat.")
     tokens, n = [*text.ids, EOS], len(ids)
     starts = [t for t in range(len(text.ids) - n + 1) if tokens[t : t + n] == ids]

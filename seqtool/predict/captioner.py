@@ -247,10 +247,10 @@ class Captioner(Predictor):
             result_by_id = dict(zip(number_by_id, pool.map(load, number_by_id.values()), strict=True))
         return {n: result_by_id[id(images[n])] for n in numbers}
 
-    def example(self, image: Picture | Caption, caption: Text = None) -> Example:
+    def example(self, image: Picture | Caption, caption: Text | Caption = None) -> Example:
         """Load an image, and encode a caption that the model is to read; without a caption, the best one."""
         if isinstance(image, Caption):
-            caption, image = image.pieces, np.asarray(image.pixels)
+            caption, image = image, np.asarray(image.pixels)
         (pixels,) = self._read([image], [0])
         text = self.encode_text(self.describe([pixels])[0][0] if caption is None else caption)
         with torch.no_grad():

@@ -50,6 +50,7 @@ class EncodedText:
 
     limit: the maximum number of tokens that the model reads; None: all
     split: splits the text into the words that alignments number
+    ended: whether the text ends there; an output that was cut off does not
     """
 
     text: str
@@ -57,6 +58,7 @@ class EncodedText:
     vocabulary: Vocabulary
     limit: int | None = None
     split: Callable[[str], list[str]] = str.split
+    ended: bool = True
 
     @property
     def read(self) -> list[int]:
@@ -518,9 +520,10 @@ class Predictor(ABC):
 
         Raises InputError if it has more tokens than the model has positions.
         """
-        text = text.pieces if isinstance(text, Prediction) else text
+        text, ended = (text.pieces, text.ended) if isinstance(text, Prediction) else (text, True)
         check_texts([text] if isinstance(text, str) else text, caller="trace and attribute take", item="text")
         encoded = self._encode_beginning(text)
+        encoded.ended = ended
         self.check_length(encoded)
         return encoded
 
