@@ -6,9 +6,10 @@ Six combinations of a shape and a colour, such as a red circle, are in no pictur
 that sees everything at once learns that red things are never circles. Here shapes and colours go separate ways: from
 silhouettes, which are what differs from the background, a CNN makes a vector s_i of each cell i of a grid, and c_i is
 made of the silhouette's mean colour in the cell. Words are embedded in the same space, so that what names a thing also
-finds it. A question is read as the sum of its words w_t, and as the word a that is asked about; γ is its kind:
+finds it. A question is read as the sum of its words w_t, and as the word a that is asked about; γ is its kind, and 0.3
+lets it settle after things can be found:
 
-    h = tanh(Σ_t m(w_t)),   γ = softmax(W h),   a = Σ_t β_t E[w_t],   β = softmax(b(w_t))
+    h = tanh(Σ_t m(w_t)),   γ = softmax(0.3 W h),   a = Σ_t β_t E[w_t],   β = softmax(b(w_t))
     α = softmax(γ_shape aᵀc_i + (1 − γ_shape) aᵀs_i)    finds by colour what shape is asked for, and else by shape
     δ = softmax(f(h, Σ_i α_i p_i))                      looks beside the place, of the places p_i, that was found
     p(answer) = softmax(E (γ_shape Σ_i α_i s_i + γ_colour Σ_i α_i c_i + γ_place Σ_i δ_i s_i))
@@ -128,8 +129,8 @@ class TwoStreams(nn.Module):
     def __init__(self, size: int, side: int) -> None:
         super().__init__()
         self.locations, self.dimension = (side // CELL, side // CELL), 2 * size + 1
-        self.edges = nn.Sequential(nn.Conv2d(1, 16, 5, 2, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU())
-        self.shapes = nn.Sequential(nn.Conv2d(32, 48, 5, 2, 2), nn.ReLU(), nn.Conv2d(48, size, 1))
+        self.edges = nn.Sequential(nn.Conv2d(1, 8, 5, 2, 2), nn.ReLU(), nn.Conv2d(8, 24, 3, 2, 1), nn.ReLU())
+        self.shapes = nn.Sequential(nn.Conv2d(24, 48, 5, 2, 2), nn.ReLU(), nn.Conv2d(48, size, 1))
         self.colours = nn.Sequential(nn.Conv2d(3, 32, 1), nn.ReLU(), nn.Conv2d(32, size, 1))
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -160,8 +161,7 @@ class Answerer(ImageCaptioner[State]):
     def encode(self, source: Images) -> tuple[Memory, State]:
         a = self.annotations(source)
         mask = a[..., -1] > 0.1
-        sizes = (self.target_embedding.embedding_dim, 1, self.meaning_embedding.embedding_dim)
-        state = tuple(a.new_zeros(len(a), size) for size in sizes)
+        state = tuple(a.new_zeros(len(a), size) for size in (self.backbone.dimension // 2, 1, 32))
         return Memory(a[..., :-1], a[..., :0], mask | ~mask.any(1, keepdim=True)), state
 
     def forward(self, source: Images, target: Tensor, state: State | None = None) -> Output:
@@ -181,7 +181,7 @@ class Answerer(ImageCaptioner[State]):
         a, h = sums[0] / sums[1], torch.tanh(sums[2])
         values, mask = (x.repeat_interleave(len(a) // len(x), 0) for x in (memory.values, memory.mask))
         s, c = values.chunk(2, -1)
-        shape, colour, place, end = self.kind(h).softmax(-1).split(1, -1)
+        shape, colour, place, end = (0.3 * self.kind(h)).softmax(-1).split(1, -1)
         nowhere, sharpness = ~mask[:, None], self.target_embedding.embedding_dim**0.5
         e = sharpness * (shape * (a @ c.transpose(1, 2)) + (1 - shape) * (a @ s.transpose(1, 2)))
         alpha = e.masked_fill(nowhere, -1e9).softmax(-1)
@@ -201,7 +201,7 @@ def train(seed: int) -> Any:
     """Train a model, and return its predictor."""
     data = "data=questions.Questions data.vocabulary.minimum_count=1 data.processes=1 device=cpu threads=1"
     model = "model=questions.Answerer model.encoder.lr=0.005 model.encoder.augment=false optim.lr=0.005"
-    training = "train.epochs=4 train.minutes=null train.pool=1 train.best_by=loss schedule=cosine schedule.warmup=30"
+    training = "train.epochs=6 train.minutes=null train.pool=1 train.best_by=loss schedule=cosine schedule.warmup=30"
     settings = f"{data} {model} {training} validation.sentences=1 seed={seed}".split()
     return seqtool.train(*settings, run=f"questions{seed}").load(trust="questions", device="cpu", beam=1)
 

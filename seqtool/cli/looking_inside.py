@@ -64,8 +64,7 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
     check_outputs({"output": settings.output}, [(f"input={file}", file) for file in files])
     texts = [list(read_lines(Path(file), with_ends=len(files) == 1)) for file in files]
     if settings.heads:
-        heads = predictor.head_ranking(*texts)
-        rows = [[*map(str, head[:-1]), f"{head.rise:.4f}"] for head in heads]
+        rows = [[*map(str, head[:-1]), f"{head.rise:.4f}"] for head in predictor.head_ranking(*texts)]
         print("\n".join(table(["attention", "layer", "head", "nats a token"], rows)))
     else:
         tell_unit(settings, predictor, texts)

@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool.cli.arguments import load
 from seqtool.cli.inspect import facts, runs_by_name
 from seqtool.errors import InputError
-from seqtool.evaluation.captions import data_url, picture
+from seqtool.evaluation.captions import samples_of_run
 from seqtool.settings import escape, leaves
 from seqtool.training import checkpoint, gradient_flow
-from seqtool.training.recording import FLOW, METRICS, read_samples
+from seqtool.training.recording import FLOW, METRICS
 from seqtool.training.validation import format_scores
 from seqtool.training.verdict import verdict
 from seqtool.view import report
@@ -70,7 +70,7 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
         report.curves("Learning curves", _learning_curves(runs)),
         report.curves("Gradients through time", _gradients(runs), GRADIENTS_CAPTION),
         *(_checkpoints(name, run) for name, run in runs.items()),
-        *(_samples(name, run) for name, run in runs.items()),
+        *(samples_of_run(name, run) for name, run in runs.items()),
         *settings,
     ]
     steps = [f"{name}: {best.progress['step']:,} steps" for name, best in checkpoints.items()]
@@ -130,15 +130,6 @@ def _checkpoints(name: str, run: Path) -> report.Section | None:
         scores = ", ".join(format_scores(last_scores)) if {"loss", "step"} <= last_scores.keys() else "not validated"
         rows.append((path.name, f"{progress['step']:,}", f"{progress.get('epoch', 0)}", scores))
     return report.table(f"Checkpoints of {name}", ("checkpoint", "step", "epochs", "validation"), rows)
-
-
-def _samples(name: str, run: Path) -> report.Section | None:
-    """The samples of a run's validations, with the pictures at which the model looked."""
-    steps = read_samples(run)
-    looked = [sample for step in steps for sample in step["samples"] if {"image", "attention"} <= sample.keys()]
-    pictures = {sample["image"]: picture(sample["image"], sample["attention"]["fit"]) for sample in looked}
-    data_urls = {file: data_url(pixels) for file, pixels in pictures.items() if pixels is not None}
-    return report.samples(f"Samples of {name}", steps, data_urls)
 
 
 def _settings(runs: Mapping[str, Path]) -> list[report.Section]:

@@ -26,6 +26,7 @@ from seqtool.demo.engine import Engine
 from seqtool.demo.guards import BODY_SECONDS, MAX_JSON_BYTES, MAX_UPLOAD_BYTES, Bodies, Guard, allowed_hosts
 from seqtool.demo.requests import FIXED_SETTINGS, LIMITS, Request, offered_scenes
 from seqtool.errors import InputError, is_out_of_memory
+from seqtool.evaluation.captions import samples_of_run
 from seqtool.runtime.files import finite_json, one_line
 from seqtool.runtime.version import __version__
 from seqtool.view.report import WEB
@@ -77,6 +78,10 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         limits = {**LIMITS, "pictures": MAX_PICTURES}
         return Json({"version": __version__, **state, "models": describe(engine.models), "limits": limits})
 
+    def samples(_: Http) -> Response:
+        runs = [(model.name, model.checkpoints[0].path.absolute().parents[1]) for model in engine.models]
+        return Json([samples_of_run(*run) for run in runs])
+
     def endpoint_for(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
         async def endpoint(http: Http) -> Response:
             content_type = http.headers.get("content-type", "")
@@ -91,6 +96,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         Route("/", page),
         Mount("/web", StaticFiles(directory=WEB)),
         Route("/api/model", model),
+        Route("/api/samples", samples),
         Route("/api/scenes", lambda _: Json(offered_scenes())),
         *(Route(f"/api/{name}", endpoint_for(kind), methods=["POST"]) for name, kind in KINDS.items()),
     ]

@@ -492,6 +492,17 @@ def data_url(pixels: NDArray[np.uint8]) -> str:
     return f"data:image/{image_format};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
+def samples_of_run(name: str, run: Path) -> report.Section | None:
+    """The section of the samples of a run's validations, with the pictures at which the model looked; None without."""
+    from seqtool.training.recording import read_samples  # imports torch
+
+    steps = read_samples(run)
+    looked = (sample for step in steps for sample in step["samples"] if {"image", "attention"} <= sample.keys())
+    fits = {sample["image"]: sample["attention"]["fit"] for sample in looked}
+    urls = {file: data_url(seen) for file, fit in fits.items() if (seen := picture(file, fit)) is not None}
+    return report.samples(f"Samples of {name}", steps, urls)
+
+
 def _caption(record: Mapping[str, Any]) -> Caption:
     """Read a caption from its record. Attention is left out if it is missing or invalid."""
     text, words = str(record.get("text", "")), record.get("words")

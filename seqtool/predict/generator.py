@@ -49,12 +49,7 @@ class Continuation(Prediction):
     """
 
     def summary(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "log_probability": self.log_probability,
-            "ended": self.ended,
-            "tokens": self.pieces,
-        }
+        return {"text": self.text, "log_probability": self.log_probability, "ended": self.ended, "tokens": self.pieces}
 
 
 @dataclass

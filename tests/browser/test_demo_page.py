@@ -557,3 +557,31 @@ def test_inside_a_translation_by_pointer_and_keys(visit: Visit, translation_demo
     page.reload()
     column.locator(".explaining[open] svg.heat").nth(1).wait_for()
     assert explained.get_by_role("button", name="attention").get_attribute("aria-pressed") == "true"
+
+
+def test_what_a_model_wrote_while_it_learnt(visit: Visit, mixed_demo: int, directory: Path) -> None:  # noqa: F811
+    """A slider goes through the validations whose samples the run kept; a damaged file is said, and stops nothing."""
+    seen = {"source": ["▁a", "<end>"], "target": ["▁un", "<end>"], "weights": [[1.0, 0.0], [0.0, 1.0]]}
+    steps = [{"step": n, "samples": [{"hypothesis": text, "attention": seen}]} for n, text in ((5, "y"), (9, "un"))]
+    file, page = directory / "runs/attend/samples.jsonl", visit.page
+    try:
+        file.write_text("".join(json.dumps(step) + "\n" for step in steps))
+        page.goto(f"http://127.0.0.1:{mixed_demo}/")
+        page.get_by_text("What attend wrote while it learnt").click()
+        slider, samples = page.get_by_label("Validation"), page.locator(".samples")
+        assert samples.locator("dd").text_content() == "un" and samples.locator(".heat").count() == 1
+        slider.focus()
+        page.keyboard.press("Home")
+        assert slider.get_attribute("aria-valuetext") == "after 5 steps (validation 1 of 2)"
+        assert samples.locator("dd").text_content() == "y"
+        wait_for_answers(page)
+        visit.assert_accessible()
+        visit.assert_reflows()
+        file.write_text('{"step": 5, "samples": 3}\n\n')
+        page.reload()
+        page.locator(".translation").wait_for()
+        alerts = page.get_by_role("alert").all_text_contents()
+        assert any("samples.jsonl" in text and "holds no samples" in text for text in alerts), alerts
+        visit.problems.clear()  # the browser reports the refusal too
+    finally:
+        file.unlink()

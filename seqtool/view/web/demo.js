@@ -3,8 +3,9 @@
 import { kept, link } from "./address.js";
 import { get } from "./asking.js";
 import { captionsView } from "./captions.js";
-import { choice, counted, fill, h, inert } from "./elements.js";
+import { choice, counted, fill, h, inert, later } from "./elements.js";
 import { textsView } from "./texts.js";
+import { samples } from "./watching.js";
 import { wordsView } from "./words.js";
 
 const VIEWS = {
@@ -26,6 +27,14 @@ async function begin() {
     return;
   }
   if (served.state === "failed") throw new Error(served.problem);
+  let learnt = [];
+  let unreadable = null;
+  try {
+    learnt = await get("/api/samples");
+  } catch (error) {
+    if (error.offline) throw error;
+    unreadable = h("p", { class: "error", role: "alert" }, error.message);
+  }
   const models = served.models.map((model, place) => ({ ...model, place }));
   const commands = Object.keys(VIEWS).filter((command) => models.some((model) => model.command === command));
   const view = h("div", {});
@@ -40,14 +49,15 @@ async function begin() {
     document.title = inert(`${shown.map((model) => model.name).join(", ")}: seqtool demo`);
     made[command] ??= await VIEWS[command].make(shown, kept(command));
     const content = made[command];
-    if (command === current) fill(view, content); // another task may have been chosen meanwhile
+    const watched = shown.filter(({ place }) => learnt[place]).map(({ name, place }) => later(`What ${name} wrote while it learnt`, () => samples(learnt[place])));
+    if (command === current) fill(view, content, watched); // another task may have been chosen meanwhile
   }
   const task = commands.includes(page.get("task", "")) ? page.get("task", "") : commands[0];
   const tasks = choice("Task", commands.map((command) => [command, VIEWS[command].title]), task, (command) => show(command).catch(problem));
   fill(document.getElementById("switches"), commands.length > 1 ? tasks : null, largeType(), copyLink());
   await show(task);
   const missing = served.problem ? h("p", { class: "error", role: "alert" }, `Left out, since it cannot be loaded: ${served.problem}`) : null;
-  fill(document.getElementById("view"), missing, view, interfaces(served));
+  fill(document.getElementById("view"), missing, unreadable, view, interfaces(served));
 }
 
 /** A button that switches to the full width and large type, for a projector. */
@@ -85,6 +95,7 @@ function interfaces({ limits }) {
     ["POST /api/generate", '{"prompts": ["…"], "settings": {"temperature": 0.8}}'],
     ["POST /api/next", '{"text": "…", "likeliest": 10}'],
     ["GET /api/model", "names, settings and limits"],
+    ["GET /api/samples", "what each model wrote, and where it looked, at the validations of its training"],
     ["GET /api/scenes", "some built-in scenes, and what objects there can be"],
   ];
   const note = `Answers are those of format=jsonl. At most ${counted(limits.sentences)} texts and ${counted(limits.characters)} characters a request; a refusal is one sentence, with a status from 400 on.`;

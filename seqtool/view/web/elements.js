@@ -49,6 +49,11 @@ export function unique(prefix) {
   return `${prefix}-${numbers}`;
 }
 
+/** A list of facts, each a name and a text. */
+export function facts(rows) {
+  return h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
 /** A details element whose content is made when it is first opened. */
 export function later(title, make, attributes = {}) {
   const details = h("details", { ...attributes, ontoggle: () => details.children.length === 1 && details.append(make()) }, h("summary", {}, title));

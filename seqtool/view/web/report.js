@@ -3,11 +3,12 @@
 import { alignment } from "./alignment.js";
 import { intervals, lines, plain } from "./charts.js";
 import { differing } from "./difference.js";
-import { choice, counted, fill, fixed, h, inert, unique } from "./elements.js";
+import { choice, facts, fill, fixed, h, inert } from "./elements.js";
 import { METHODS, attribution, states } from "./inside.js";
 import { looking, places } from "./pictures.js";
 import { table } from "./table.js";
 import { tokens } from "./tokens.js";
+import { samples } from "./watching.js";
 
 /** The JSON value in a block of the file, packed by seqtool/view/report.py. */
 function read(id) {
@@ -16,7 +17,7 @@ function read(id) {
 }
 
 const SECTIONS = {
-  facts: ({ rows }) => h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+  facts: ({ rows }) => facts(rows),
   table: ({ columns, rows }) => plain(columns, rows),
   text: ({ lines }) => h("div", {}, lines.map((line) => h("p", {}, line))),
   curves: ({ panels }) => h("div", { class: "panels" }, panels.map((panel) => lines(panel))),
@@ -27,34 +28,6 @@ const SECTIONS = {
   states: ({ trace }) => states(trace),
   attributions,
 };
-
-/** The samples of a run's validations, with a slider that chooses the validation. It keeps the chosen form and words. */
-function samples({ steps, pictures }) {
-  const place = h("div", {});
-  const chosen = { form: "map", words: [] };
-  const id = unique("validation");
-  const slider = h("input", { id, type: "range", min: 0, max: steps.length - 1, value: steps.length - 1, oninput: () => show(Number(slider.value)) });
-  const status = h("output", { class: "status", for: id });
-  function show(i) {
-    status.textContent = `after ${counted(steps[i].step, "step")} (validation ${i + 1} of ${steps.length})`;
-    slider.setAttribute("aria-valuetext", status.textContent);
-    fill(place, steps[i].samples.map((sample, k) => shownSample(sample, pictures, chosen, k)));
-  }
-  show(steps.length - 1);
-  return h("div", { class: "samples" }, h("div", { class: "controls" }, h("label", { for: id }, "Validation"), slider, status), place);
-}
-
-/** A sample and where the model looked. `chosen`: the form of alignments, and the word held in each sample `k`. */
-function shownSample({ attention, ...texts }, pictures, chosen, k) {
-  const facts = SECTIONS.facts({ rows: Object.entries(texts) });
-  if (!attention) return facts;
-  const { source, target, weights, grid } = attention;
-  if (source) return h("div", {}, facts, alignment({ source, target, weights, form: chosen.form, onform: (form) => { chosen.form = form; } }).element);
-  const held = (word) => { chosen.words[k] = word; };
-  const view = looking({ picture: pictures[texts.image], name: texts.image, words: target, attention: weights, grid, scrub: true, onhold: held });
-  view.hold(chosen.words[k] ?? -1);
-  return h("div", {}, facts, view.element);
-}
 
 /** The table of sentences and their scores. A row opens to show the details of its sentence. */
 function sentences({ systems, scores, sources, names, references, hypotheses, values, flags, details }) {
