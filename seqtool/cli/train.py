@@ -81,7 +81,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     config, last = job.config, handle.checkpoint
     validation = typed(ValidationSettings, config.validation)
     validation.check()
-    job.train.check_packages()
+    job.train.check()
     machine = Machine(choose_device(job.run.device), job.run.precision)
     check_precision(machine.device, machine.precision)
     set_threads(job.run.threads)
@@ -117,6 +117,8 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
         steps = expected_steps(epoch_of(examples, job.train, seed=job.run.seed, epoch=0), job.train)
         check_warmup(config.schedule, steps or 0)
     validator = job.task.validator(cache, validation, job.train, machine)
+    is_rewarded = job.train.objective == "sequence"
+    rewards = job.task.rewards(cache, job.train, str(validation.tokenize)) if is_rewarded else None
     with noting_signals() as stop:
         name = f"{cache.name}-{str(config.model._target_).rpartition('.')[2].lower()}"
         run = handle.make(job.run.run, suggestion=name)
@@ -134,7 +136,9 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
         checkpoints = Checkpoints(run, origin, cache.vocabulary_files)
         best_by = job.train.best_by or job.task.scores[0]
         trainer = Trainer(
-            model, examples, optimisation, validator, checkpoints, metrics, job.train, machine, best_by, job.run.seed
+            *(model, examples, optimisation, validator, checkpoints, metrics, job.train, machine, best_by),
+            seed=job.run.seed,
+            rewards=rewards,
         )
         if last is not None:
             trainer.resume(last)

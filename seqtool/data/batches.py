@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from seqtool.models.inputs import Annotations, Pixels, Source
+from seqtool.models.inputs import Images, Source
 from seqtool.models.tokens import BOS, EOS, PAD
 
 Ids = Sequence[int] | NDArray[np.integer]
@@ -36,7 +36,7 @@ class Batch:
     continues: whether rows continue those of the previous batch, from its last state; None for independent examples.
     """
 
-    source: Source | Annotations | Pixels | None
+    source: Source | Images | None
     target: Tensor
     indices: Indices
     tokens: int
@@ -63,9 +63,15 @@ class Batch:
         return replace(self, source=source, target=self.target.to(device, non_blocking=True))
 
 
-def make_batch(source: Source | Annotations | Pixels | None, targets: Sequence[Ids], indices: Indices) -> Batch:
+def make_batch(source: Source | Images | None, targets: Sequence[Ids], indices: Indices) -> Batch:
     """Make a batch of independent examples from the encoder's input and the targets' ids without special tokens."""
     return Batch(source, make_target(targets), indices, tokens=sum(len(ids) + 1 for ids in targets))
+
+
+def shared(images: Images, row: NDArray[np.int64]) -> Images:
+    """The images of a batch of captions, each of which describes the image in its `row`."""
+    is_identity = np.array_equal(row, np.arange(len(images.values)))
+    return images if is_identity else replace(images, rows=torch.from_numpy(row))
 
 
 def make_source(sentences: Sequence[Ids]) -> Source:

@@ -42,7 +42,7 @@ from seqtool.runtime.tables import columns
 if TYPE_CHECKING:
     from seqtool.data.batches import Batch, ShuffledEpoch
     from seqtool.data.images.image_store import ImageStore
-    from seqtool.models.inputs import Annotations, Pixels, Source
+    from seqtool.models.inputs import Images, Source
 
 FORMAT = 1  # the version of the directory's format, which enters the directory's name
 REFUSED = "refused.txt"
@@ -81,6 +81,11 @@ class Split:
     def __len__(self) -> int:
         """The number of pairs, captions or lines."""
         return len(self._columns["target"])
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether the encoder's input is pictures, as for an encoder that is trained, not annotation vectors."""
+        return self.store is not None and self.store.locations is None
 
     def source(self, index: int) -> Ids:
         return self._columns["source"][index]
@@ -121,18 +126,19 @@ class Split:
         return self.collate(np.flatnonzero(lengths == percentile)[:limit])
 
     def collate(self, indices: ArrayLike) -> "Batch":
-        """Make a batch of the examples with these indices, in this order."""
-        from seqtool.data.batches import make_batch, make_source  # imports torch, as in `epoch`
+        """Make a batch of the examples with these indices, in this order. Its captions of one image share the image."""
+        from seqtool.data.batches import make_batch, make_source, shared  # imports torch, as in `epoch`
 
         rows: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
         targets = [self.target(int(index)) for index in rows]
         if self.image_of is not None:
-            source: Source | Annotations | Pixels | None = self.pictures(self.image_of[rows])
+            images, row = np.unique(self.image_of[rows], return_inverse=True)
+            source: Source | Images | None = shared(self.pictures(images), row)
         else:
             source = make_source([self.source(int(index)) for index in rows]) if "source" in self._columns else None
         return make_batch(source, targets, rows)
 
-    def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Annotations | Pixels":
+    def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Images":
         """The encoder's input for the images with these indices in the split."""
         assert self.store is not None, f"{self._directory} has no images"
         return self.store.source(self._rows[np.asarray(images, np.int64)])
@@ -160,6 +166,53 @@ class Split:
 
     def _file(self, name: str) -> Path:
         return self._directory / f"{self.name}.{name}"
+
+
+class ByImage:
+    """The images of a split as examples (`batches.Examples`), each with all its captions, so that an encoder that is
+    trained reads an image once for all of them.
+
+    split: the split
+    """
+
+    stream_count: int | None = None
+
+    def __init__(self, split: Split) -> None:
+        self.split = split
+        assert split.image_of is not None, f"{split.name} has no images"
+        _, first = np.unique(split.image_of, return_index=True)  # captions are in the order of their images
+        self._bounds = np.append(first, len(split))
+        longest = np.maximum.reduceat(1 + split.lengths()[1], first)
+        self._labels = longest * np.diff(self._bounds)  # with padding
+
+    def __len__(self) -> int:
+        """The number of images that have captions."""
+        return len(self._labels)
+
+    def captions(self, images: ArrayLike) -> NDArray[np.int64]:
+        """The indices in the split of all captions of these examples."""
+        ranges = (np.arange(*self._bounds[image : image + 2]) for image in np.asarray(images))
+        return np.concatenate([*ranges])
+
+    def lengths(self, images: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return np.ones_like(images), self._labels[images] - 1
+
+    def count_labels(self, images: NDArray[np.int64]) -> int:
+        return self.split.count_labels(self.captions(images))
+
+    def probes(self, limit: int) -> "Batch":
+        return self.split.probes(limit)
+
+    def collate(self, images: ArrayLike) -> "Batch":
+        return self.split.collate(self.captions(images))
+
+    def epoch(self, *, size: int, unit: str, pool: int, seed: int, epoch: int) -> "ShuffledEpoch":
+        """One pass over all images, in batches of about `size` captions or at most `size` tokens."""
+        from seqtool.data.batches import ShuffledEpoch  # imports torch
+
+        if unit == "sentences":
+            size = max(1, round(size * len(self) / len(self.split)))
+        return ShuffledEpoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
 
 class Cache:

@@ -8,7 +8,7 @@ integers, so that all images are compared in a few array operations.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import final
@@ -319,6 +319,10 @@ class DocumentFrequencies:
                     ngrams |= {" ".join(words[start : start + n]): 1 for start in range(len(words) - n + 1)}
             counts.update(ngrams)
         return cls(len(references), counts, tokenize, name)
+
+    def without_single(self) -> "DocumentFrequencies":
+        """The frequencies without those of a single image, which weigh as much as unknown ones; in less memory."""
+        return replace(self, counts={ngram: count for ngram, count in self.counts.items() if count > 1})
 
     def save(self, path: Path) -> None:
         """Write a JSON file that `load` reads."""

@@ -19,14 +19,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from seqtool.errors import InputError, is_out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import Choice
-from seqtool.models.inputs import Annotations, Pixels
+from seqtool.models.inputs import Images, Pixels
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
 from seqtool.runtime.precision import without_tf32
 from seqtool.settings import declarations
 
 StateT = TypeVar("StateT")
-Images = Annotations | Pixels
 SMALL_REVISION = 2  # part of the fingerprint of cached annotation vectors: raise it when the output of `Small` changes
 MAX_SHIFT = 1 / 16  # augmentation moves a picture by at most this fraction of its side
 MAX_JITTER = 0.15  # augmentation changes brightness and contrast by at most this fraction
@@ -219,9 +218,9 @@ class ImageCaptioner(EncoderDecoder[StateT]):
         self.target_embedding = nn.Embedding(vocabulary, embedding)
 
     def annotations(self, source: Images) -> Tensor:
-        """Return the annotation vectors a_i, B×S×D, in the model's precision."""
+        """Return the annotation vectors a_i, B×S×D, of each caption's image, in the model's precision."""
         annotations = self.backbone(source.values) if isinstance(source, Pixels) else source.values
-        return annotations.to(self.target_embedding.weight.dtype)
+        return source.each(annotations.to(self.target_embedding.weight.dtype))
 
 
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:

@@ -169,11 +169,17 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
         """Map features to logits."""
         return self.output(features)
 
-    def loss(self, features: Float[Tensor, "N T R"], labels: Int[Tensor, "N T"], smoothing: float) -> CrossEntropy:
-        """Return −log p of the labels in nats, with label smoothing."""
+    def loss(
+        self,
+        features: Float[Tensor, "N T R"],
+        labels: Int[Tensor, "N T"],
+        smoothing: float,
+        weights: Float[Tensor, "N"] | None = None,
+    ) -> CrossEntropy:
+        """Return −log p of the labels in nats, with label smoothing. Each row's loss is multiplied by its weight."""
         overrides_project = type(self).project is not EncoderDecoder.project
         output = self.project if overrides_project else self.output  # a faster cross-entropy needs the linear map
-        return self.parts.cross_entropy(features, output, labels, smoothing)
+        return self.parts.cross_entropy(features, output, labels, smoothing, weights)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Output:
         return super().__call__(*arguments, **keywords)

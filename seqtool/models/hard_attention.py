@@ -35,6 +35,11 @@ def draw(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     return F.one_hot(categorical(alpha.detach(), uniform_noise), alpha.shape[-1]).to(alpha.dtype)
 
 
+def at(alpha: Alpha, location: Tensor) -> Alpha:
+    """Choose the given locations, which take the place of the noise."""
+    return F.one_hot(location.long(), alpha.shape[-1]).to(alpha.dtype)
+
+
 def draw_after(expected_rows: int) -> Choice:
     """Return the rule by which the first rows take the expected context and the other rows draw."""
     return lambda alpha, noise: torch.cat([alpha[:expected_rows], draw(alpha[expected_rows:], noise[expected_rows:])])

@@ -20,7 +20,8 @@ class Tensors:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, move: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, **{field.name: move(getattr(self, field.name)) for field in fields(self)})
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: move(tensor) for name, tensor in tensors.items() if tensor is not None})
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,29 @@ class Source(Tensors):
 
 
 @dataclass(frozen=True)
-class Annotations(Tensors):
-    """Annotation vectors of images, in float16 as `data/images/image_store.py` stores them."""
+class Images(Tensors):
+    """Images, of which a batch may have several captions: caption n is one of the image in row `rows[n]` of `values`.
+
+    rows: None if there is one caption for each image, in the same order
+    """
+
+    values: Tensor
+    rows: Int[Tensor, "N"] | None = None
+
+    def each(self, values: Tensor) -> Tensor:
+        """What was computed of each image, for each caption."""
+        return values if self.rows is None else values[self.rows]
+
+
+@dataclass(frozen=True)
+class Annotations(Images):
+    """Annotation vectors, in float16 as `data/images/image_store.py` stores them."""
 
     values: Float[Tensor, "B S D"]
 
 
 @dataclass(frozen=True)
-class Pixels(Tensors):
-    """Images, resized for a backbone."""
+class Pixels(Images):
+    """Pictures, resized for a backbone."""
 
     values: UInt8[Tensor, "B 3 height width"]

@@ -56,7 +56,7 @@ def weighted_sum(weights: Float[Tensor, "N S"], values: Float[Tensor, "B S D"]) 
 class CrossEntropy(NamedTuple):
     """The loss of a batch, in nats.
 
-    total: the smoothed cross-entropy, summed over the real tokens, to be minimised
+    total: the smoothed and weighted cross-entropy, summed over the real tokens, to be minimised
     nll: −log p of each token, without gradient; 0 at padding
     """
 
@@ -65,18 +65,23 @@ class CrossEntropy(NamedTuple):
 
 
 def cross_entropy(
-    features: Float[Tensor, "N T R"], output: Callable[[Tensor], Tensor], labels: Int[Tensor, "N T"], smoothing: float
+    features: Float[Tensor, "N T R"],
+    output: Callable[[Tensor], Tensor],
+    labels: Int[Tensor, "N T"],
+    smoothing: float,
+    weights: Float[Tensor, "N"] | None = None,
 ) -> CrossEntropy:
     """Return −log softmax(output(features))[label]; the softmax is in single precision at least.
 
     With label smoothing ε the target distribution is (1 − ε) on the label and ε spread over the whole vocabulary
-    (Szegedy et al. 2016).
+    (Szegedy et al. 2016). The loss of each row is multiplied by its weight.
     """
     logits: Float[Tensor, "N T V"] = output(features)
     log_p = F.log_softmax(logits, -1, dtype=single(logits.dtype))
     nll = F.nll_loss(log_p.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="none").view_as(labels)
     uniform_loss = -log_p.mean(-1) * (labels != PAD)
-    return CrossEntropy((1 - smoothing) * nll.sum() + smoothing * uniform_loss.sum(), nll.detach())
+    loss = (1 - smoothing) * nll.sum(-1) + smoothing * uniform_loss.sum(-1)
+    return CrossEntropy((loss if weights is None else weights * loss).sum(), nll.detach())
 
 
 def _no_faster_way(*_: Any) -> None:
@@ -102,7 +107,7 @@ class Parts:
     versions: Mapping[type[Any], type[Any]] = field(default_factory=dict)
     weighted_sum: Callable[[Tensor, Tensor], Tensor] = weighted_sum
     attend: Callable[..., Tensor] = F.scaled_dot_product_attention
-    cross_entropy: Callable[[Tensor, Any, Tensor, float], CrossEntropy] = cross_entropy
+    cross_entropy: Callable[..., CrossEntropy] = cross_entropy
     whole_sequence: Callable[..., Any] = _no_faster_way
     whole_target: Callable[..., Any] = _no_faster_way
     around_steps: Callable[[], AbstractContextManager[None]] = nullcontext

@@ -12,10 +12,21 @@ from torch import Tensor
 
 from seqtool.errors import InputError
 from seqtool.models.attention import AttentionScore, make_score
-from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.cells import Cell, State, make_cell
 from seqtool.models.contract import DropoutRate, Memory, Output, Size, tie_matrices
-from seqtool.models.hard_attention import BASELINES, CHOICES, CREDITS, Choice, Penalties, Rows, draw_after, expectation
+from seqtool.models.hard_attention import (
+    BASELINES,
+    CHOICES,
+    CREDITS,
+    Choice,
+    Penalties,
+    Rows,
+    at,
+    draw_after,
+    expectation,
+)
+from seqtool.models.inputs import Images
 from seqtool.models.parts import PLAIN, Parts, at_least_single, for_products, single
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
 from seqtool.settings.declarations import Setting, at_least, between, choice
@@ -143,6 +154,12 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         output = self.teacher_force(memory, first_state, target[rows.image])
         assert output.attention is not None
         return replace(output, sampled=rows.sample(output.attention))
+
+    def forward_at(self, source: Images, target: Tensor, location: Tensor) -> Output:
+        """Run teacher forcing with the context of the given locations, B×T."""
+        memory, first_state = self.encode(source)
+        memory = replace(memory, uniform_noise=location.to(memory.uniform_noise.dtype), choose=at)
+        return self.teacher_force(memory, first_state, target)
 
     def _memory_and_state(self, a: Tensor) -> tuple[ImageMemory, ShowAttendTellState]:
         """Compute the keys W_a a_i, once per image, and h_0 = tanh(MLP_h(ā)), c_0 = tanh(MLP_c(ā))."""

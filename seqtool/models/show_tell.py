@@ -8,9 +8,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.cells import Cell, Layers
 from seqtool.models.contract import DropoutRate, LayerCount, Memory, Size, tie_matrices
+from seqtool.models.inputs import Images
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.recurrent_decoder import CONTEXTS, FixedContext
 from seqtool.models.tokens import BOS

@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from seqtool.errors import InputError
-from seqtool.models.backbone import EncoderSettings, ImageCaptioner, Images
+from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.contract import DropoutRate, EncoderDecoder, LayerCount, Output, Prefilled, Size, Step, tie_matrices
-from seqtool.models.inputs import Source
+from seqtool.models.inputs import Images, Source
 from seqtool.models.parts import PLAIN, Parts, single
 from seqtool.settings.declarations import choice
 

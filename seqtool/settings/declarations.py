@@ -134,6 +134,7 @@ Probability = Annotated[float, Setting(above=0, at_most=1)]
 Length = Annotated[int, between(1, 10_000)]
 Words = choice("spaces", "marks", "characters")
 Figures = choice("png", "svg", "pdf")
+TEACHERS = ("linear", "exponential", "inverse_sigmoid")  # how often a decoder reads the reference's words
 METHOD = choice("gradient", "integrated", "occlusion", "attention")  # of attribution
 
 
@@ -194,6 +195,18 @@ class Train:
     tensorboard: bool
     show: Annotated[int, between(0, 1000)]
     fewer_streams: Annotated[bool, FIXED, STREAMS]
+    objective: Annotated[str, choice("cross_entropy", "sequence"), FIXED, SENTENCES]
+    reward: Annotated[Any, Setting(classes=True), FIXED, SENTENCES]
+    reward_end: Annotated[bool, FIXED, SENTENCES]
+    samples: Annotated[int, between(1, 1000), FIXED, SENTENCES]
+    baseline: Annotated[str, choice("leave_one_out", "greedy", "risk"), FIXED, SENTENCES]
+    risk_alpha: Annotated[float, ABOVE_0, FIXED, SENTENCES]
+    risk_reference: Annotated[bool, FIXED, SENTENCES]
+    cross_entropy: Annotated[float, between(0, 1), FIXED, SENTENCES]
+    teacher: Annotated[str, choice("always", *TEACHERS), FIXED, SENTENCES]
+    teacher_k: Annotated[float, at_least(0), FIXED, SENTENCES]
+    teacher_slope: Annotated[float, at_least(0), FIXED, SENTENCES]
+    teacher_least: Annotated[float, between(0, 1), FIXED, SENTENCES]
 
 
 @dataclass

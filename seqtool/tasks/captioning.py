@@ -2,26 +2,29 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig
 
-from seqtool.data.cache import Cache
+from seqtool.data.cache import ByImage, Cache
 from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.errors import InputError
-from seqtool.metrics.captions import NAMES, fitting_tokeniser, tokenize_captions
+from seqtool.metrics.captions import NAMES, DocumentFrequencies, fitting_tokeniser, tokenize_captions
 from seqtool.metrics.scores import System, scorers
 from seqtool.settings import declarations, typed
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
 if TYPE_CHECKING:
+    from seqtool.data.batches import Examples
     from seqtool.models.backbone import ImageCaptioner
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.saving import TrainSettings
+    from seqtool.training.sequences import Rewards
     from seqtool.training.validation import ValidationSettings, Validator
 
 
@@ -100,11 +103,40 @@ class Captioning(Task):
             f"and it is frozen: set model.encoder.weights={path / WEIGHTS}."
         )
 
+    def examples(self, cache: Cache, settings: "TrainSettings") -> "Examples":
+        """The captions or, if the encoder is trained, the pictures with all their captions."""
+        split = cache.split("train")
+        by_image = split.has_pixels or settings.objective == "sequence"
+        return ByImage(split) if by_image else split
+
+    def format_size(self, examples: Any) -> str:
+        return super().format_size(getattr(examples, "split", examples))
+
     def check_tokenizer(self, tokenize: str) -> None:
         tokenize_captions([], tokenize)
 
     def tokenizer(self, cache: Cache) -> tuple[str | None, str]:
         return fitting_tokeniser(chain.from_iterable(cache.split("valid").references()))
+
+    def rewards(self, cache: Cache, settings: "TrainSettings", tokenize: str) -> "Rewards":
+        """Rewards by CIDEr-D, or other scores, against all captions of an image. Document frequencies are those of the
+        training captions.
+        """
+        from seqtool.training.sequences import END, Rewards, reward_weights  # imports torch
+
+        split, decode = cache.split("train"), cache.target_vocabulary.decode
+        references = [tokenize_captions(captions, tokenize) for captions in split.references()]
+        end = f" {END}" if settings.reward_end else ""
+        documents = [[caption + end for caption in captions] for captions in references]
+        frequencies = DocumentFrequencies.count(documents, tokenize="none", name="train").without_single()
+        weights = reward_weights(settings.reward, "cider_d", self.name)
+        options: Any = {"tokenize": "none", "rouge": "rouge_l" in weights, "document_frequencies": frequencies}
+        scorers_of = partial(scorers, weights, **options)
+
+        def texts(sequences: Sequence[Sequence[int]]) -> list[str]:
+            return tokenize_captions([decode(ids) for ids in sequences], tokenize)
+
+        return Rewards(weights, references.__getitem__, texts, scorers_of, settings.reward_end, split.image_of)
 
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from seqtool.runtime.devices import Machine
     from seqtool.training.checkpoint import Checkpoint
     from seqtool.training.saving import TrainSettings
+    from seqtool.training.sequences import Rewards
     from seqtool.training.validation import StreamValidator, ValidationSettings, Validator
 
 
@@ -175,6 +176,10 @@ class Task(ABC):
         self, cache: "Cache", settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"
     ) -> "Validator | StreamValidator":
         """Make the validator that scores the model on the cache's validation set."""
+
+    def rewards(self, cache: "Cache", settings: "TrainSettings", tokenize: str) -> "Rewards":
+        """The rewards of sequences that a model writes for training examples."""
+        raise InputError(f"train.objective=sequence is not for {self.name}: it rewards translations and captions.")
 
     def load(self, checkpoints: Any, **settings: Any) -> Any:
         """Load the predictor for a trained model or an ensemble.

@@ -1,6 +1,7 @@
 """The translation task: sentences in, sentences out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from seqtool.models.parts import Parts
     from seqtool.runtime.devices import Machine
     from seqtool.training.saving import TrainSettings
+    from seqtool.training.sequences import Rewards
     from seqtool.training.validation import ValidationSettings, Validator
 
 
@@ -50,6 +52,19 @@ class Translation(Task):
 
     def tokenizer(self, cache: Cache) -> tuple[str | None, str]:
         return fitting_tokeniser(cache.split("valid").texts("target"))
+
+    def rewards(self, cache: Cache, settings: "TrainSettings", tokenize: str) -> "Rewards":
+        """Rewards by BLEU, or other scores, of the reference as the vocabulary writes it."""
+        from seqtool.training.sequences import Rewards, reward_weights  # imports torch
+
+        split, decode = cache.split("train"), cache.target_vocabulary.decode
+        weights = reward_weights(settings.reward, "bleu", self.name)
+        scorers_of = partial(scorers, weights, tokenize=tokenize, lowercase=False)
+
+        def texts(sequences: Sequence[Iterable[int]]) -> list[str]:
+            return [decode(ids) for ids in sequences]
+
+        return Rewards(weights, lambda i: texts([split.target(i)]), texts, scorers_of, settings.reward_end)
 
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"

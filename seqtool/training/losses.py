@@ -18,6 +18,7 @@ from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder, Output
 from seqtool.models.hard_attention import DrawnLocations, hard_attention_terms
 from seqtool.models.tokens import PAD
+from seqtool.training.scheduled_sampling import Teacher
 
 Scalar = Float[Tensor, ""]
 
@@ -47,21 +48,34 @@ class Loss(NamedTuple):
 class TrainingLoss(nn.Module):
     """A batch's loss under teacher forcing; the only module that data-parallel training wraps.
 
+    teacher: chooses what the decoder reads in training; None is the reference
     baseline: the moving average of the reward, NaN before the first reward. The training loop updates it (`observe`)
         and saves it.
+    update: the number of the update, on which random draws depend; the training loop sets it
+    mean_reward: with sequences, the mean reward of the last update
     """
 
     baseline: Scalar
+    mean_reward: Scalar | None = None
 
-    def __init__(self, model: EncoderDecoder, smoothing: float) -> None:  # type: ignore[type-arg]
+    def __init__(
+        self,
+        model: EncoderDecoder,  # type: ignore[type-arg]
+        smoothing: float,
+        teacher: Teacher | None = None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.smoothing = smoothing
+        self.teacher = teacher
+        self.update = 0
         self.register_buffer("baseline", torch.tensor(math.nan))
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
         """Compute the loss. For streams that continue, `state` is the last state of the previous batch."""
         inputs, labels = batch.inputs, batch.labels
+        if self.teacher is not None and self.training:
+            inputs = self.teacher.inputs(self.model, batch, self.update)
         output = self.model(batch.source, inputs, state)
         if output.sampled is not None:
             return self._sampled_loss(output, output.sampled, labels)

@@ -69,18 +69,22 @@ class MetricsLog:
         self._bar = progress_bar(total=total, unit="step", description=self.run.name, start=step)
         return self._bar
 
-    def restart(self, *, nll: float = 0.0, tokens: int = 0) -> None:
-        """Reset the sums of −log p, in nats, and of tokens to zero, or to the saved sums of a run that resumes."""
-        self.nll = torch.tensor(nll)
+    def restart(self, *, nll: float = 0.0, tokens: int = 0, reward: float = 0.0, rewarded: int = 0) -> None:
+        """Reset the sums of −log p, in nats, of tokens, and of the rewards of updates and their number to zero, or to
+        the saved sums of a run that resumes.
+        """
+        self.nll, self.reward, self.rewarded = torch.tensor(nll), torch.tensor(reward), rewarded
         self.tokens = self._recorded_tokens = tokens
         self.norm: Tensor | None = None
         self.since = time.monotonic()
 
-    def add(self, nll: Tensor, tokens: int, norm: Tensor) -> None:
-        """Add an update: its summed −log p in nats, its target tokens, and the norm of its gradient."""
+    def add(self, nll: Tensor, tokens: int, norm: Tensor, reward: Tensor | None) -> None:
+        """Add an update: its summed −log p in nats, target tokens, the norm of its gradient, and its mean reward."""
         self.nll = self.nll.to(nll.device) + nll
         self.tokens += tokens
         self.norm = norm
+        if reward is not None:
+            self.reward, self.rewarded = self.reward.to(reward.device) + reward, self.rewarded + 1
 
     def updated(self, progress: Progress, rate: float) -> None:
         """Advance the bar after a step, even a skipped one. Every `train.log_every` steps, record and show the loss in
@@ -97,6 +101,8 @@ class MetricsLog:
             "learning_rate": rate,
             "gradient_norm": float(self.norm if self.norm is not None else math.nan),
         }
+        if self.rewarded:
+            record["reward"] = float(self.reward) / self.rewarded
         self.restart()
         self._write(progress, {**record, "skipped_steps": progress.skipped})
         text = (
@@ -104,6 +110,8 @@ class MetricsLog:
             f"{record['tokens_per_second']:,.0f} tok/s, lr {record['learning_rate']:.2g}, "
             f"‖g‖ {record['gradient_norm']:.2f}"
         )
+        if "reward" in record:
+            text = f"reward {record['reward']:.4f}, {text}"
         if progress.skipped:
             text += f", {progress.skipped:,} skipped"
         if self.settings.minutes is not None:

@@ -18,13 +18,18 @@ from torch import Tensor
 from seqtool.decoding import tree
 from seqtool.errors import InputError
 from seqtool.runtime import distributed
+from seqtool.runtime.configs import defaults
 from seqtool.settings import declarations
 from seqtool.training import checkpoint
 from seqtool.training.checkpoint import BASELINE, CARRIED, CPU_RANDOM, CUDA_RANDOM, OPTIMISER, Checkpoint, step_name
 from seqtool.training.losses import TrainingLoss
+from seqtool.training.scheduled_sampling import Teacher
 from seqtool.training.validation import Scores, is_better
 
 AVERAGED = "averaged.txt"  # in the run's directory: the step at which its checkpoints were averaged
+# The settings that only one objective, or only scheduled sampling, uses.
+OF_SEQUENCES = ("reward", "reward_end", "samples", "baseline", "risk_alpha", "risk_reference", "cross_entropy")
+OF_TEACHER = ("teacher_k", "teacher_slope", "teacher_least")
 STATE = {"optimiser", "scaler"}  # the keys that `TrainingState` adds to a checkpoint's progress
 
 
@@ -35,8 +40,23 @@ class TrainSettings(declarations.Train):
     def __post_init__(self) -> None:
         self.resume = str(self.resume).lower()
 
-    def check_packages(self) -> None:
-        """Raise InputError if TensorBoard is wanted but not installed. A finished run does not need it."""
+    def teacher_of(self, seed: int) -> Teacher | None:
+        """The schedule by which the decoder reads its own words; None if it never does."""
+        settings = self.teacher_k, self.teacher_slope, self.teacher_least
+        return None if self.teacher == "always" else Teacher(self.teacher, *settings, seed)
+
+    def check(self) -> None:
+        """Raise InputError for settings of another objective, for a single sample without others, and if TensorBoard is
+        wanted but not installed, which a finished run does not need.
+        """
+        values, usual = vars(self), defaults("train")["train"]
+        for needed, names in {"objective": OF_SEQUENCES, "teacher": OF_TEACHER}.items():
+            changed = [f"train.{name}" for name in names if values[name] != usual[name]]
+            if changed and values[needed] == usual[needed]:
+                choice = "train.objective=sequence" if needed == "objective" else "a schedule of scheduled sampling"
+                raise InputError(f"{', '.join(changed)} means nothing without {choice}: set it, or leave this out.")
+        if self.objective == "sequence" and self.baseline == "leave_one_out" and self.samples < 2:
+            raise InputError(f"train.baseline=leave_one_out needs train.samples of at least 2, not {self.samples}.")
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             raise InputError("train.tensorboard=true needs TensorBoard: pip install 'seqtool[tensorboard]'.")
 

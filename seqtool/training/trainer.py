@@ -28,6 +28,7 @@ from seqtool.training.optimisation import Optimisation
 from seqtool.training.prefetching import Prefetcher
 from seqtool.training.recording import MetricsLog
 from seqtool.training.saving import AVERAGED, Checkpoints, Progress, TrainingState, TrainSettings
+from seqtool.training.sequences import Rewards, SequenceLoss
 from seqtool.training.validation import StreamValidator, Validator, is_better
 
 MAX_SKIPPED_IN_A_ROW = 20  # steps; fp16 may skip 16 at first, to halve its loss scale from 2¹⁶ to 1
@@ -49,6 +50,7 @@ class Trainer:
     """One run: `train` continues from `progress` until it reaches a limit or is asked to stop.
 
     best_by: the name of the score by which validations are compared.
+    rewards: the rewards of sequences; None trains by cross-entropy.
     """
 
     model: EncoderDecoder[Any]
@@ -62,10 +64,15 @@ class Trainer:
     best_by: str
     seed: int
     progress: Progress = field(default_factory=Progress)
+    rewards: Rewards | None = None
 
     def __post_init__(self) -> None:
         device = self.machine.device
-        loss = TrainingLoss(self.model, self.settings.label_smoothing).to(device)
+        model, smoothing, teacher = self.model, self.settings.label_smoothing, self.settings.teacher_of(self.seed)
+        loss = TrainingLoss(model, smoothing, teacher)
+        if self.rewards is not None:
+            loss = SequenceLoss(model, smoothing, teacher, self.settings, self.rewards, self.seed)
+        loss.to(device)
         scaler = torch.amp.GradScaler(device.type, enabled=self.machine.precision == "fp16")
         self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.stream_count, device)
 
@@ -102,6 +109,7 @@ class Trainer:
                 if self.checkpoints.is_due(progress, settings.save_minutes):
                     self._save("saved")
                 batches, following, tokens, divisor = self._begin_update(epoch)
+                state.loss.update = progress.step
                 optimiser.zero_grad(set_to_none=True)
                 sums = torch.zeros(3, device=device)
                 for number, indices in enumerate(batches, start=1):
@@ -127,7 +135,7 @@ class Trainer:
                             nn.utils.clip_grads_with_norm_(parameters, settings.clip_norm, norm)
                         scaler.step(optimiser)
                         state.loss.observe(reward / reward_count)
-                        self.log.add(nll, tokens, norm)
+                        self.log.add(nll, tokens, norm, state.loss.mean_reward)
                 scaler.update()  # lowers the scale after an infinite gradient
                 progress.skipped += skipped
                 progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if skipped else 0
@@ -203,6 +211,8 @@ class Trainer:
 
     def _save(self, reason: str) -> None:
         self.progress.meter = {"nll": float(self.log.nll), "tokens": self.log.tokens}
+        if self.rewards is not None:
+            self.progress.meter |= {"reward": float(self.log.reward), "rewarded": self.log.rewarded}
         self.checkpoints.save(self.state, self.progress, reason)
 
     def _finish(self) -> None:

@@ -187,7 +187,8 @@ class Validator:
             batch = self.split.collate(rows)
             return float(loss(batch.to(self.machine.device)).nll), batch.tokens
 
-        order = np.argsort(self.split.lengths()[1], kind="stable").tolist()
+        by_length = np.argsort(self.split.lengths()[1], kind="stable").tolist()
+        order = range(len(self.split)) if self.split.has_pixels else by_length  # captions of a picture share it
         results = distributed.parallel_map(nll_and_tokens, list(chunks(order, self._decoding.sources_per_batch)))
         return sum(nll for nll, _ in results) / max(sum(tokens for _, tokens in results), 1)
 

@@ -372,6 +372,7 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
     panel_lines: list[tuple[str, dict[str, str]]] = [
         ("loss in nats per token\n(lower is better)", {"valid_loss": "validation loss", "loss": "training loss"}),
         *((metric.directed_heading, {f"valid_{metric.name}": f"validation {metric.label}"}) for metric in scores),
+        ("mean reward", {"reward": "reward of samples"}),
         (LEARNING_RATE, {"learning_rate": LEARNING_RATE}),
         (NORM, {"gradient_norm": "norm of the gradient before clipping"}),
     ]

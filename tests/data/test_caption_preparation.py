@@ -153,11 +153,11 @@ def test_a_batch_has_each_caption_with_its_image(config: Config) -> None:
     batch = train.collate(indices)
     assert isinstance(batch.source, Annotations)
     S = backbone.locations[0] * backbone.locations[1]  # noqa: N806
-    assert batch.source.values.shape == (4, S, backbone.dimension) and batch.source.values.dtype == torch.float16
+    assert batch.source.values.shape == (2, S, backbone.dimension) and batch.source.values.dtype == torch.float16
     assert batch.indices.tolist() == indices and batch.tokens == sum(len(train.target(i)) + 1 for i in indices)
     for row, index in zip(batch.target.tolist(), indices, strict=True):
         assert row[: len(train.target(index)) + 2] == [BOS, *train.target(index).tolist(), EOS]
-    values = batch.source.values
+    values = batch.source.each(batch.source.values)
     assert torch.equal(values[0], values[3]) and torch.equal(values[1], values[2])
     assert not torch.equal(values[0], values[1])
     pictures = train.pictures([5, 0])
@@ -165,7 +165,7 @@ def test_a_batch_has_each_caption_with_its_image(config: Config) -> None:
     assert torch.equal(cache.split("valid").pictures([1]).values, values[1:2])  # a.png is in both splits
     assert len(cache.store) == 7 and train.collate([]).source.values.shape[0] == 0
     pixel_batch = prepare(config, replace(FROZEN_ENCODER, fine_tune_from=3)).split("train").collate(indices)
-    assert isinstance(pixel_batch.source, Pixels) and pixel_batch.source.values.shape == (4, 3, 32, 32)
+    assert isinstance(pixel_batch.source, Pixels) and pixel_batch.source.values.shape == (2, 3, 32, 32)
     assert torch.equal(pixel_batch.target, batch.target)
 
 

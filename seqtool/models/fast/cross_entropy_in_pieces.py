@@ -19,20 +19,32 @@ MAX_LOGITS = 2**23  # the number of logits held at a time: 32 MB in single preci
 LINEAR_MAPS = (nn.Linear, DeferredGradientLinear, PackedLinear)
 
 
-def cross_entropy_in_pieces(features: Tensor, output: Any, labels: Tensor, smoothing: float) -> CrossEntropy:
+def cross_entropy_in_pieces(
+    features: Tensor, output: Any, labels: Tensor, smoothing: float, weights: Tensor | None = None
+) -> CrossEntropy:
     """Compute `parts.cross_entropy`, in pieces if `output` is a linear map with a bias."""
     if type(output) not in LINEAR_MAPS or output.bias is None:
-        return cross_entropy(features, output, labels, smoothing)
+        return cross_entropy(features, output, labels, smoothing, weights)
+    factor = None if weights is None else weights[:, None].expand_as(labels).flatten()
     x, dtype = features.flatten(0, -2), product_dtype(features)
     with torch.autocast(x.device.type, enabled=False):  # `_ProjectedCrossEntropy` casts explicitly
-        total, nll = _ProjectedCrossEntropy.apply(x, output.weight, output.bias, labels.flatten(), smoothing, dtype)
+        total, nll = _ProjectedCrossEntropy.apply(
+            x, output.weight, output.bias, labels.flatten(), factor, smoothing, dtype
+        )
     return CrossEntropy(total, nll.view_as(labels))
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, smoothing: float, dtype: torch.dtype
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        factor: Tensor | None,
+        smoothing: float,
+        dtype: torch.dtype,
     ) -> Any:
         vocabulary, needs_gradient, sum_dtype = len(weight), any(ctx.needs_input_grad), single(dtype)
         features, matrix, output_bias = x.to(dtype), weight.to(dtype), bias.to(dtype)
@@ -58,13 +70,17 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 torch.softmax(z, -1, dtype=sum_dtype, out=p)
             log_sum = max_logit - p.amax(-1, keepdim=True).log()  # log Σ e^z
             nll[rows] = (log_sum - label_logit).where(real, 0).squeeze(1)
-            total += (1 - smoothing) * nll[rows].sum()
+            scale = None if factor is None else factor[rows, None]
+            total += (1 - smoothing) * (nll[rows] if scale is None else nll[rows] * scale.squeeze(1)).sum()
             if mean is not None:
-                total += smoothing * (log_sum - mean).where(real, 0).sum()
+                uniform_loss = (log_sum - mean).where(real, 0)
+                total += smoothing * (uniform_loss if scale is None else uniform_loss * scale).sum()
             if not needs_gradient:
                 continue
             gradient = p if mean is None else p.sub_(smoothing / vocabulary)  # p − (1 − ε) · one-hot − ε / V
             gradient.scatter_add_(1, label, gradient.new_full(label.shape, smoothing - 1))
+            if scale is not None:
+                gradient.mul_(scale)
             bias_gradient += (real.to(sum_dtype).t() @ gradient).squeeze(0)
             inputs = features[rows] * real
             if dtype != sum_dtype:
@@ -86,4 +102,4 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        return *((upstream * gradient).to(dtype) for gradient, dtype in gradients), None, None, None
+        return *((upstream * gradient).to(dtype) for gradient, dtype in gradients), None, None, None, None

@@ -1,0 +1,230 @@
+"""Training on whole sequences: what the model itself writes is rewarded.
+
+K samples y_k of a source x have rewards r_k. The loss is −Σ_k a_k log p(y_k | x), with the `baseline`
+
+leave_one_out   a_k = (r_k − the mean of the other samples' rewards) / K (Luo 2020, "A better variant of self-critical
+                sequence training")
+greedy          a_k = (r_k − the greedy output's reward) / K (Rennie et al. 2017, (8))
+risk            a_k = α q_k (r_k − Σ_j q_j r_j), where q_k ∝ p(y_k | x)^α over samples that differ; this gives the
+                gradient of the risk −Σ_k q_k r_k (Shen et al. 2016, (9) to (11)). The reference may be a sample.
+
+The end of a sequence is a token as any other: it has a gradient, and n-grams that contain it are rewarded. With hard
+attention the locations s_k that were drawn are part of a sample: λ_r log p(s_k) is added to log p(y_k | x).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from seqtool.data.batches import Batch, Indices, make_target
+from seqtool.decoding import tree
+from seqtool.decoding.common import Hypothesis
+from seqtool.decoding.sampling import sample
+from seqtool.errors import InputError
+from seqtool.metrics.scores import SCORES, TRANSLATION, Scorer, higher_is_better, score_names
+from seqtool.models.contract import EncoderDecoder
+from seqtool.models.hard_attention import draw
+from seqtool.models.inputs import Images
+from seqtool.models.tokens import PAD
+from seqtool.settings import declarations
+from seqtool.training.losses import Loss, TrainingLoss
+from seqtool.training.scheduled_sampling import Teacher, random_numbers
+
+MAX_LENGTH = 1000  # tokens of a sample
+END = "␄"  # the word that stands for the end in the texts that are rewarded
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """The rewards of sequences: a weighted sum of the scores that `eval` gives a segment alone.
+
+    Scores of translations count from 0 to 1, and scores of which lower is better are subtracted.
+
+    weights: the weights of the scores, by name
+    references: the tokenised references of the source with this index
+    texts: makes tokenised texts of sequences of ids
+    scorers: makes the scorers of sequences with these references
+    end: whether the end of a sequence counts as a word
+    source_of: the index of each training example's source; None if example i has the source i
+    """
+
+    weights: Mapping[str, float]
+    references: Callable[[int], Sequence[str]]
+    texts: Callable[[Sequence[Sequence[int]]], Sequence[str]]
+    scorers: Callable[[Sequence[Sequence[str]]], Iterable[Scorer]]
+    end: bool = True
+    source_of: NDArray[np.int64] | None = None
+
+    def sources(self, examples: Indices) -> tuple[Indices, Indices]:
+        """The indices of a batch's sources, and for each the position in the batch of its first example."""
+        if self.source_of is None:
+            return examples, np.arange(len(examples))
+        return np.unique(self.source_of[examples], return_index=True)
+
+    def __call__(self, sources: Indices, samples: Sequence[Sequence[Hypothesis]]) -> Float[Tensor, "B K"]:
+        """The rewards of K sequences for each source."""
+        sequences = [sequence for row in samples for sequence in row]
+        end = f" {END}" if self.end else ""
+        texts = self.texts([sequence.tokens for sequence in sequences])
+        hypotheses = [text + end * sequence.ended for text, sequence in zip(texts, sequences, strict=True)]
+        references = [[text + end for text in self.references(source)] for source in sources.tolist()]
+        rewards = np.zeros(len(sequences))
+        for scorer in self.scorers([texts for texts, row in zip(references, samples, strict=True) for _ in row]):
+            for i, scores in enumerate(scorer.each(scorer.statistics(hypotheses))):
+                rewards[i] += sum(self._weight(name) * score for name, score in scores.items() if name in self.weights)
+        return torch.from_numpy(rewards).float().view(len(samples), -1)
+
+    def _weight(self, name: str) -> float:
+        scale = 0.01 if name in SCORES and SCORES[name].task == TRANSLATION else 1.0
+        return self.weights[name] * scale * (1 if higher_is_better(name) else -1)
+
+
+def reward_weights(setting: Any, default: str, task: str) -> dict[str, float]:
+    """The weights of the scores that `train.reward` names, by name. Raises InputError for what is no score of the task.
+
+    setting: a name, names with weights, or None for the `default`
+    """
+    weights = {default: 1.0} if setting is None else setting if isinstance(setting, Mapping) else {setting: 1.0}
+    for name, weight in weights.items():
+        if "." not in str(name) and name not in score_names(task):
+            choices = ", ".join(score_names(task))
+            raise InputError(f"train.reward={name} is no score of {task}; choose from {choices}, or one of your own.")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise InputError(f"train.reward: the weight of {name} must be a number, not {weight}.")
+    return {str(name): float(weight) for name, weight in weights.items()}
+
+
+def limit_of(longest: int) -> int:
+    """The maximum length of a sample for a source whose longest reference has this length, in tokens with the end."""
+    return 2 * longest + 5
+
+
+class SequenceLoss(TrainingLoss):
+    """The loss of what the model writes for a batch's sources and, in part, cross-entropy. Outside training it is the
+    cross-entropy alone.
+    """
+
+    def __init__(
+        self,
+        model: EncoderDecoder[Any],
+        smoothing: float,
+        teacher: Teacher | None,
+        settings: declarations.Train,
+        rewards: Rewards,
+        seed: int,
+    ) -> None:
+        super().__init__(model, smoothing, teacher)
+        self.settings, self.rewards, self.seed = settings, rewards, seed
+        self.hard: bool = getattr(model, "hard", False)
+        if self.hard and settings.risk_reference:
+            raise InputError("train.risk_reference=true is not for hard attention: nobody knows where it looked.")
+
+    def forward(self, batch: Batch, state: Any = None) -> Loss:
+        if not self.training:
+            return super().forward(batch, state)
+        settings, device, source = self.settings, batch.target.device, batch.source
+        sources, first = self.rewards.sources(batch.indices)
+        counts = np.diff(np.append(first, len(batch.indices)))  # examples of a source are adjacent
+        source = replace(source, rows=None) if isinstance(source, Images) else source
+        longest = np.maximum.reduceat((batch.labels != PAD).sum(1).cpu().numpy(), first)
+        limits = [min(limit_of(length), self.model.max_positions or MAX_LENGTH) for length in longest.tolist()]
+        samples = self._write(source, sources, limits)
+        if settings.risk_reference and settings.baseline == "risk":
+            targets = [ids[: n + 1] for ids, n in zip(batch.target[first].tolist(), longest, strict=True)]
+            references = [Hypothesis(ids[1:-1], 0.0, 0.0, None, ended=True) for ids in targets]
+            samples = [[*row, reference] for row, reference in zip(samples, references, strict=True)]
+        rewards = self.rewards(sources, samples)
+        baseline = None
+        if settings.baseline == "greedy":
+            baseline = self.rewards(sources, self._write(source, sources, limits, greedy=True))
+        total, nll = self._loss_of(source, samples, rewards.to(device), baseline, torch.from_numpy(counts).to(device))
+        if share := settings.cross_entropy:
+            total = (1 - share) * total + share * super().forward(batch).total
+        return Loss(total, nll, rewards.mean().to(device))
+
+    @torch.no_grad()
+    def observe(self, reward: Tensor) -> None:
+        """Keep the mean reward of the last update, for the log."""
+        self.mean_reward = reward
+
+    @torch.no_grad()
+    def _write(
+        self, source: Any, sources: Indices, limits: list[int], *, greedy: bool = False
+    ) -> list[list[Hypothesis]]:
+        """Draw samples for each source, of at most as many tokens as its limit, or take the likeliest tokens."""
+        count, length = 1 if greedy else self.settings.samples, max(limits)
+        numbers = [random_numbers(self.seed, self.update, sources.tolist(), k, length) for k in range(2 * count)]
+        noise = torch.stack(numbers, 1).to(self.baseline.device)
+        self.model.eval()
+        memory, state = self.model.encode(source)
+        if is_drawn := self.hard and not greedy:  # each sample has locations of its own
+            rows = torch.arange(len(limits), device=noise.device).repeat_interleave(count)
+            memory, state = tree.select((memory, state), rows)
+            memory = replace(memory, uniform_noise=noise[:, count:].flatten(0, 1), choose=draw)
+        words = noise[:, :count]
+        samples = sample(
+            self.model.step,
+            memory,
+            state,
+            uniform_noise=words.flatten(0, 1)[:, None] if is_drawn else words,
+            maximum=[limit for limit in limits for _ in range(count)] if is_drawn else limits,
+            temperature=0.0 if greedy else 1.0,
+            top_k=0,
+            top_p=1.0,
+            keep_attention=is_drawn,
+        )
+        self.model.train()
+        flat = [sequence for row in samples for sequence in row]
+        return [flat[i : i + count] for i in range(0, len(flat), count)]
+
+    def _loss_of(
+        self,
+        source: Any,
+        samples: Sequence[Sequence[Hypothesis]],
+        rewards: Float[Tensor, "B K"],
+        baseline: Float[Tensor, "B 1"] | None,
+        counts: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of the samples, and their mean −log p summed over the sources. A source counts as often as it has
+        examples (`counts`), so that cross-entropy has the same scale.
+        """
+        sequences, shape, device = [sequence for row in samples for sequence in row], rewards.shape, rewards.device
+        rows = torch.arange(shape[0], device=device).repeat_interleave(shape[1])
+        source = replace(source, rows=rows) if isinstance(source, Images) else tree.select(source, rows)
+        target = make_target([sequence.tokens for sequence in sequences])
+        for row, sequence in zip(target, sequences, strict=True):
+            row[len(sequence.tokens) + 1] *= sequence.ended  # what was cut off has no end
+        inputs, labels = target[:, :-1].to(device), target[:, 1:].to(device)
+        if self.hard:
+            lists = [torch.tensor(sequence.locations) for sequence in sequences]
+            locations = nn.utils.rnn.pad_sequence(lists, batch_first=True).to(device)
+            model: Any = self.model
+            output = model.forward_at(source, inputs[:, : locations.shape[1]], locations)
+            labels = labels[:, : locations.shape[1]]
+        else:
+            output = self.model(source, inputs)
+        if self.settings.baseline == "risk":
+            with torch.no_grad():
+                log_p = -self.model.loss(output.features, labels, 0.0).nll.sum(1).view(shape)
+            keys = [[(*sequence.tokens, sequence.ended) for sequence in row] for row in samples]
+            repeated = [[key in row[:k] for k, key in enumerate(row)] for row in keys]
+            alpha = self.settings.risk_alpha
+            q = (alpha * log_p).masked_fill(torch.tensor(repeated, device=device), -torch.inf).softmax(1)
+            advantage = alpha * q * (rewards - (q * rewards).sum(1, keepdim=True))
+        else:
+            others = (rewards.sum(1, keepdim=True) - rewards) / max(1, shape[1] - 1)
+            advantage = (rewards - (others if baseline is None else baseline.to(device))) / shape[1]
+        weights = (advantage * counts[:, None]).flatten()
+        total, nll = self.model.loss(output.features, labels, 0.0, weights)
+        if self.hard:
+            alpha = output.attention.clamp_min(torch.finfo(output.attention.dtype).tiny)
+            log_s = (alpha.gather(-1, locations[:, :, None]).squeeze(-1).log() * (labels != PAD)).sum(1)
+            total = total - self.model.penalties.reward * (weights * log_s).sum()
+        return total, (nll.sum(1).view(shape).mean(1) * counts).sum()

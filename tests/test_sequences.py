@@ -1,0 +1,340 @@
+"""Tests of training on sequences: its gradient is that of the expected reward, and rewards are the scores of `eval`."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import LUONG, SHOW_ATTEND_TELL, make_captioner, make_model, random_images, random_sentences
+from torch import Tensor
+
+from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.decoding.common import Hypothesis
+from seqtool.errors import InputError
+from seqtool.metrics.scores import Scorer
+from seqtool.models.inputs import Annotations
+from seqtool.models.luong import Luong
+from seqtool.models.show_attend_tell import ShowAttendTell
+from seqtool.models.tokens import BOS, EOS, PAD, UNK
+from seqtool.training import sequences
+from seqtool.training.losses import TrainingLoss
+from seqtool.training.saving import TrainSettings
+from seqtool.training.scheduled_sampling import Teacher, random_numbers
+from seqtool.training.sequences import Rewards, SequenceLoss, reward_weights
+
+
+class Count(Scorer):
+    """Rewards 3 for every 4, 1 for every 5, and 2 for the end."""
+
+    def __init__(self, references: Sequence[Sequence[str]]) -> None:
+        self.references = references
+
+    def statistics(self, hypotheses: Sequence[str]) -> Any:
+        return np.array(
+            [[3 * text.count("4") + text.count("5") + 2 * text.count(sequences.END)] for text in hypotheses]
+        )
+
+    def scores(self, statistics: Any) -> dict[str, float]:
+        return {"mine.Count": float(statistics.mean())}
+
+    def signature(self, *, samples: int | None = None) -> str:
+        return ""
+
+
+@pytest.fixture(autouse=True)
+def count_is_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequences, "higher_is_better", lambda name: True)
+
+
+def texts(ids: Sequence[Sequence[int]]) -> list[str]:
+    return [" ".join(map(str, row)) for row in ids]
+
+
+COUNTS = Rewards({"mine.Count": 1.0}, lambda source: [""], texts, lambda references: [Count(references)])
+
+
+def settings(**changes: Any) -> TrainSettings:
+    from seqtool.runtime.configs import defaults
+
+    return TrainSettings(**{**defaults("train")["train"], "objective": "sequence", **changes})
+
+
+def only_words(model: Any) -> Any:
+    """Make PAD, UNK and BOS impossible, so that sequences of words and the end can be enumerated."""
+    with torch.no_grad():
+        model.output.bias[[PAD, UNK, BOS]] = -60.0
+    return model
+
+
+def translator() -> Any:
+    torch.manual_seed(3)
+    model = Luong(**LUONG | {"target_vocabulary": 6, "hidden": 4, "layers": 1, "embedding": 2, "alignment": 2}).double()
+    return only_words(model).train()
+
+
+def captioner() -> Any:
+    torch.manual_seed(5)
+    hard = {"attention": "hard", "samples": 2, "doubly_stochastic": 0.0, "entropy": 0.0, "target_vocabulary": 6}
+    model = ShowAttendTell(**SHOW_ATTEND_TELL | hard | {"hidden": 3, "embedding": 2, "alignment": 2}).double()
+    return only_words(model).train()
+
+
+def batch_of(sources: Any, targets: Sequence[Sequence[int]]) -> Batch:
+    return Batch(sources, make_target(targets), np.arange(len(targets)), sum(len(ids) + 1 for ids in targets))
+
+
+SENTENCE = batch_of(make_source([[4, 7, 5]]), [[4]])
+PICTURE = batch_of(Annotations(torch.randn(1, 3, 96, generator=torch.Generator().manual_seed(0)).half()), [[4]])
+
+
+def gradient(model: Any, total: Tensor) -> Tensor:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+    pairs = zip(parameters, gradients, strict=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs])
+
+
+def estimates(model: Any, batch: Batch, count: int, **changes: Any) -> Tensor:
+    """The gradient of each of `count` updates."""
+    loss = SequenceLoss(model, 0.0, None, settings(**changes), COUNTS, seed=1).double()
+    results = []
+    for loss.update in range(count):
+        results.append(gradient(model, loss(batch).total))
+    return torch.stack(results)
+
+
+def written(length: int) -> list[tuple[list[int], bool]]:
+    """All sequences of 4 and 5 that end within `length` tokens, or are cut off there."""
+    words = [list(ids) for n in range(length + 1) for ids in itertools.product((4, 5), repeat=n)]
+    return [(ids, len(ids) < length) for ids in words]
+
+
+def reward_of(ids: Sequence[int], ended: bool) -> float:
+    return 3 * ids.count(4) + ids.count(5) + 2 * ended
+
+
+def expected_reward(model: Any, batch: Batch, length: int) -> Tensor:
+    """Σ_y p(y | x) r(y), by enumeration."""
+    ids, ends = zip(*written(length), strict=True)
+    target = make_target(ids)
+    for row, tokens, ended in zip(target, ids, ends, strict=True):
+        row[len(tokens) + 1] *= ended
+    rows = torch.zeros(len(ids), dtype=torch.int64)
+    source = (
+        make_source([[4, 7, 5]] * len(ids)) if not hasattr(batch.source, "rows") else replace(batch.source, rows=rows)
+    )
+    labels = target[:, 1:]
+    nll = model.parts.cross_entropy(model(source, target[:, :-1]).features, model.output, labels, 0.0)
+    log_p = model.project(model(source, target[:, :-1]).features).log_softmax(-1)
+    log_p = (log_p.gather(-1, labels[:, :, None]).squeeze(-1) * (labels != PAD)).sum(1)
+    torch.testing.assert_close(-nll.nll.sum(1), log_p.detach())
+    assert float(log_p.detach().exp().sum()) == pytest.approx(1, abs=1e-12)
+    return (log_p.exp() * torch.tensor([reward_of(*pair) for pair in written(length)])).sum()
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "greedy"])
+def test_the_gradient_averages_to_that_of_the_expected_reward(baseline: str) -> None:
+    model = translator()
+    exact = -gradient(model, expected_reward(model, SENTENCE, 2 * 2 + 5))
+    samples = estimates(model, SENTENCE, 40, samples=64, baseline=baseline)
+    error = (samples.mean(0) - exact) / (samples.std(0) / len(samples) ** 0.5).clamp_min(1e-12)
+    assert exact.norm() > 1 and (samples.mean(0) - exact).norm() < 0.2 * exact.norm()
+    assert float((error.abs() < 4).float().mean()) > 0.99
+
+
+def test_hard_attention_learns_where_to_look_from_the_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient averages to that of the reward that is expected over words and locations."""
+    model = captioner()
+    monkeypatch.setattr(sequences, "limit_of", lambda longest: 2)
+    memory, first_state = model.encode(PICTURE.source)
+    expected = torch.zeros((), dtype=torch.float64)
+    for places in itertools.product(range(3), repeat=2):
+        for ids, ended in written(2):
+            log_p, state, token = torch.zeros((), dtype=torch.float64), first_state, torch.tensor([BOS])
+            for place, word in zip(places, [*ids, EOS] if ended else ids, strict=False):
+                weights = torch.nn.functional.one_hot(torch.tensor([place]), 3).double()
+                step = model.step(replace(memory, choose=lambda alpha, noise, w=weights: w), state, token)
+                log_p = log_p + step.attention[0, place].log() + step.logits.log_softmax(-1)[0, word]
+                state, token = step.state, torch.tensor([word])
+            repeats = 3 if ids == [] else 1  # a sequence that ends at once has no second location
+            expected = expected + log_p.exp() * reward_of(ids, ended) / repeats
+    exact = -gradient(model, expected)
+    samples = estimates(model, PICTURE, 40, samples=64)
+    error = (samples.mean(0) - exact) / (samples.std(0) / len(samples) ** 0.5).clamp_min(1e-12)
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    sizes = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    parts = dict(zip(names, exact.split(sizes), strict=True))
+    assert max(parts[name].norm() for name in names if name.startswith("score.")) > 0.01  # only locations depend on it
+    assert (samples.mean(0) - exact).norm() < 0.2 * exact.norm()
+    assert float((error.abs() < 4).float().mean()) > 0.99
+
+
+def test_leave_one_out_varies_less_than_the_greedy_baseline() -> None:
+    model = translator()
+    variances = [
+        estimates(model, SENTENCE, 40, samples=4, baseline=name).var(0).sum() for name in ("leave_one_out", "greedy")
+    ]
+    assert variances[0] < 0.9 * variances[1]
+
+
+def test_risk_has_the_gradient_of_minus_the_reward_under_q() -> None:
+    """q ∝ p^α over samples that differ, the reference among them."""
+    model = translator()
+    changes: dict[str, Any] = {"baseline": "risk", "risk_alpha": 0.3, "risk_reference": True, "samples": 6}
+    loss = SequenceLoss(model, 0.0, None, settings(**changes), COUNTS, seed=1).double()
+    result = loss(SENTENCE)
+    (row,) = loss._write(SENTENCE.source, np.arange(1), [9])
+    different = list({(tuple(sample.tokens), sample.ended) for sample in row} | {((4,), True)})
+    assert len(different) > 2
+    log_ps, rewards = [], []
+    for ids, ended in different:
+        tokens = torch.tensor([[BOS, *ids, *[EOS] * ended]])
+        log_p = model.project(model(SENTENCE.source, tokens[:, :-1]).features).log_softmax(-1)
+        log_ps.append(log_p.gather(-1, tokens[:, 1:, None]).sum())
+        rewards.append(reward_of(ids, ended))
+    q = (0.3 * torch.stack(log_ps)).softmax(0)
+    exact = gradient(model, -(q * torch.tensor(rewards)).sum())
+    torch.testing.assert_close(gradient(model, result.total), exact)
+
+
+def test_draws_depend_on_seed_update_example_and_number_alone() -> None:
+    """Neither on the batch's other sources nor on their order nor on padding."""
+    model = only_words(make_model("transformer", scale=1.0)).train()
+    loss = SequenceLoss(model, 0.0, None, settings(samples=3), COUNTS, seed=1)
+    sources = random_sentences(4, seed=1)
+
+    def tokens(rows: Sequence[int], update: int = 0) -> dict[int, list[list[int]]]:
+        loss.update = update
+        source = make_source([sources[i] for i in rows])
+        written = loss._write(source, np.array(rows), [5 + i for i in rows])
+        return {i: [sample.tokens for sample in row] for i, row in zip(rows, written, strict=True)}
+
+    together, alone = tokens([0, 1, 2, 3]), {i: tokens([i])[i] for i in range(4)}
+    assert together == alone == tokens([3, 1, 0, 2]) and len({str(row) for row in together.values()}) == 4
+    assert tokens([0, 1, 2, 3], update=1) != together
+    fewer = random_numbers(1, 2, [7], 0, 3)
+    assert torch.equal(fewer, random_numbers(1, 2, [5, 7], 0, 9)[1:, :3]) and not torch.equal(
+        fewer, random_numbers(1, 2, [7], 1, 3)
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_a_batch_is_the_sum_of_its_parts(share: float) -> None:
+    """As for processes that share a batch. With a share of cross-entropy the two losses are mixed."""
+    model = only_words(make_model("luong")).double().train()
+    loss = SequenceLoss(model, 0.0, None, settings(samples=3, cross_entropy=share), COUNTS, seed=1).double()
+    batch = batch_of(make_source(random_sentences(5, seed=1)), random_sentences(5, seed=2))
+
+    def part(rows: list[int]) -> Batch:
+        source = replace(batch.source, tokens=batch.source.tokens[rows], lengths=batch.source.lengths[rows])
+        return replace(batch, source=source, target=batch.target[rows], indices=batch.indices[rows])
+
+    whole = gradient(model, loss(batch).total)
+    torch.testing.assert_close(
+        whole, gradient(model, loss(part([0, 2, 4])).total) + gradient(model, loss(part([1, 3])).total)
+    )
+    if share:
+        loss.settings = settings(samples=3)
+        words = gradient(model, TrainingLoss(model, 0.0).double().train()(batch).total)
+        torch.testing.assert_close(whole, 0.75 * gradient(model, loss(batch).total) + 0.25 * words)
+
+
+def test_captions_of_an_image_are_one_source() -> None:
+    """Their samples are compared with all of them, and count once for each."""
+    captioner = make_captioner("show_attend_tell-soft").double().train()
+    model, images = only_words(captioner), random_images(2, seed=0)
+    rows = torch.tensor([0, 0, 0, 1])
+    batch = batch_of(replace(images, rows=rows), random_sentences(4, seed=2))
+    seen: list[Any] = []
+
+    def references(source: int) -> list[str]:
+        seen.append(source)
+        return [f"{source}"]
+
+    rewards = replace(COUNTS, references=references, source_of=np.array([5, 5, 5, 8]))
+    loss = SequenceLoss(model, 0.0, None, settings(samples=2), rewards, seed=1).double()
+    whole = gradient(model, loss(batch).total)
+    assert seen == [5, 8]
+
+    def one(image: int, caption: list[int], count: int) -> Tensor:
+        """The gradient of an image with one caption, the longest, which limits the samples, `count` times."""
+        part = batch_of(replace(images, values=images.values[image : image + 1]), [caption])
+        return count * gradient(model, loss(replace(part, indices=np.array([3 * image]))).total)
+
+    *captions, last = random_sentences(4, seed=2)
+    torch.testing.assert_close(whole, one(0, max(captions, key=len), 3) + one(1, last, 1))
+
+
+def test_teachers_share_of_the_words() -> None:
+    """Bengio et al. 2015, section 2.4."""
+    linear = Teacher("linear", 1.0, 0.01, 0.25, seed=1)
+    assert [linear.share(i) for i in (0, 50, 1000)] == [1.0, 0.5, 0.25]
+    assert Teacher("exponential", 0.9, 0.0, 0.0, seed=1).share(3) == pytest.approx(0.729)
+    sigmoid = Teacher("inverse_sigmoid", 10.0, 0.0, 0.0, seed=1)
+    assert sigmoid.share(0) == pytest.approx(10 / 11) and sigmoid.share(10**9) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["luong", "transformer"])
+def test_decoders_read_their_own_words(name: str) -> None:
+    model = only_words(make_model(name)).train()
+    targets = random_sentences(6, seed=2)
+    batch = batch_of(make_source(random_sentences(6, seed=1)), targets)
+    assert torch.equal(Teacher("linear", 1.0, 0.0, 0.0, 1).inputs(model, batch, 3), batch.inputs)
+    own = Teacher("linear", 0.0, 0.0, 0.0, 1).inputs(model, batch, 3)
+    half = Teacher("linear", 0.5, 0.0, 0.0, 1).inputs(model, batch, 3)
+    real = (batch.inputs != PAD) & (batch.inputs != BOS)
+    assert torch.equal(own[~real], batch.inputs[~real]) and not ((own[real] == EOS) | (own[real] == PAD)).any()
+    is_reference = (half == batch.inputs)[real].float().mean()
+    assert 0.3 < float(is_reference) < 0.85 and float((own == batch.inputs)[real].float().mean()) < 0.4
+    assert model.training
+    alone = replace(batch, source=make_source(random_sentences(6, seed=1)[2:3]), target=make_target(targets[2:3]))
+    alone = replace(alone, indices=np.array([2]))
+    assert torch.equal(Teacher("linear", 0.5, 0.0, 0.0, 1).inputs(model, alone, 3)[0], half[2, : len(targets[2]) + 1])
+
+
+def test_weights_of_rewards() -> None:
+    assert reward_weights(None, "bleu", "translation") == {"bleu": 1.0}
+    assert reward_weights({"cider_d": 1, "bleu4": 0.5}, "cider_d", "captioning") == {"cider_d": 1.0, "bleu4": 0.5}
+    with pytest.raises(InputError, match=r"train\.reward=bleu is no score of captioning; choose from bleu1"):
+        reward_weights("bleu", "cider_d", "captioning")
+    with pytest.raises(InputError, match="the weight of chrf must be a number, not x"):
+        reward_weights({"chrf": "x"}, "bleu", "translation")
+
+
+def test_the_reference_of_hard_attention_has_no_locations() -> None:
+    with pytest.raises(InputError, match=r"train\.risk_reference=true is not for hard attention"):
+        SequenceLoss(captioner(), 0.0, None, settings(baseline="risk", risk_reference=True), COUNTS, seed=1)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"objective": "cross_entropy", "reward": "chrf"},
+            "train.reward means nothing without train.objective=sequence",
+        ),
+        ({"teacher_k": 0.5}, "train.teacher_k means nothing without a schedule"),
+        ({"samples": 1}, "train.baseline=leave_one_out needs train.samples of at least 2, not 1"),
+    ],
+)
+def test_settings_that_mean_nothing(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        settings(**changes).check()
+
+
+def test_samples_are_hypotheses() -> None:
+    """Rewards see the tokens, and the end only of samples that ended."""
+    seen: list[str] = []
+
+    class Seeing(Count):
+        def statistics(self, hypotheses: Sequence[str]) -> Any:
+            seen.extend(hypotheses)
+            return super().statistics(hypotheses)
+
+    rewards = replace(COUNTS, scorers=lambda references: [Seeing(references)])
+    pair = [Hypothesis([4, 5], 0.0, 0.0, None, True), Hypothesis([4, 4], 0.0, 0.0, None, False)]
+    assert rewards(np.arange(1), [pair]).tolist() == [[6.0, 6.0]] and seen == [f"4 5 {sequences.END}", "4 4"]
+    assert replace(rewards, end=False)(np.arange(1), [pair]).tolist() == [[4.0, 6.0]]
