@@ -32,7 +32,7 @@ from seqtool.metrics.scores import SCORES, TRANSLATION, Scorer, higher_is_better
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import draw
 from seqtool.models.inputs import Images
-from seqtool.models.tokens import PAD
+from seqtool.models.tokens import EOS, PAD
 from seqtool.settings import declarations
 from seqtool.training.losses import Loss, TrainingLoss
 from seqtool.training.scheduled_sampling import Teacher, random_numbers
@@ -137,9 +137,8 @@ class SequenceLoss(TrainingLoss):
         limits = [min(limit_of(length), self.model.max_positions or MAX_LENGTH) for length in longest.tolist()]
         samples = self._write(source, sources, limits)
         if settings.risk_reference and settings.baseline == "risk":
-            targets = [ids[: n + 1] for ids, n in zip(batch.target[first].tolist(), longest, strict=True)]
-            references = [Hypothesis(ids[1:-1], 0.0, 0.0, None, ended=True) for ids in targets]
-            samples = [[*row, reference] for row, reference in zip(samples, references, strict=True)]
+            for row, ids in zip(samples, batch.target[first].tolist(), strict=True):
+                row.append(Hypothesis(ids[1 : ids.index(EOS)], 0.0, 0.0, None, ended=True))
         rewards = self.rewards(sources, samples)
         baseline = None
         if settings.baseline == "greedy":
@@ -159,12 +158,13 @@ class SequenceLoss(TrainingLoss):
         self, source: Any, sources: Indices, limits: list[int], *, greedy: bool = False
     ) -> list[list[Hypothesis]]:
         """Draw samples for each source, of at most as many tokens as its limit, or take the likeliest tokens."""
-        count, length = 1 if greedy else self.settings.samples, max(limits)
-        numbers = [random_numbers(self.seed, self.update, sources.tolist(), k, length) for k in range(2 * count)]
+        count, length, is_drawn = 1 if greedy else self.settings.samples, max(limits), self.hard and not greedy
+        draws = range(2 * count if is_drawn else count)  # of words, and then of locations
+        numbers = [random_numbers(self.seed, self.update, sources.tolist(), k, length) for k in draws]
         noise = torch.stack(numbers, 1).to(self.baseline.device)
         self.model.eval()
         memory, state = self.model.encode(source)
-        if is_drawn := self.hard and not greedy:  # each sample has locations of its own
+        if is_drawn:  # each sample has locations of its own
             rows = torch.arange(len(limits), device=noise.device).repeat_interleave(count)
             memory, state = tree.select((memory, state), rows)
             memory = replace(memory, uniform_noise=noise[:, count:].flatten(0, 1), choose=draw)
@@ -213,11 +213,7 @@ class SequenceLoss(TrainingLoss):
         if self.settings.baseline == "risk":
             with torch.no_grad():
                 log_p = -self.model.loss(output.features, labels, 0.0).nll.sum(1).view(shape)
-            keys = [[(*sequence.tokens, sequence.ended) for sequence in row] for row in samples]
-            repeated = [[key in row[:k] for k, key in enumerate(row)] for row in keys]
-            alpha = self.settings.risk_alpha
-            q = (alpha * log_p).masked_fill(torch.tensor(repeated, device=device), -torch.inf).softmax(1)
-            advantage = alpha * q * (rewards - (q * rewards).sum(1, keepdim=True))
+            advantage = self._risk(samples, rewards, log_p)
         else:
             others = (rewards.sum(1, keepdim=True) - rewards) / max(1, shape[1] - 1)
             advantage = (rewards - (others if baseline is None else baseline.to(device))) / shape[1]
@@ -228,3 +224,13 @@ class SequenceLoss(TrainingLoss):
             log_s = (alpha.gather(-1, locations[:, :, None]).squeeze(-1).log() * (labels != PAD)).sum(1)
             total = total - self.model.penalties.reward * (weights * log_s).sum()
         return total, (nll.sum(1).view(shape).mean(1) * counts).sum()
+
+    def _risk(
+        self, samples: Sequence[Sequence[Hypothesis]], rewards: Float[Tensor, "B K"], log_p: Float[Tensor, "B K"]
+    ) -> Float[Tensor, "B K"]:
+        """α q (r − Σ q r), where q is 0 for all but the first of equal samples."""
+        texts = [[(*sequence.tokens, sequence.ended) for sequence in row] for row in samples]
+        is_repeated = torch.tensor([[text in row[:k] for k, text in enumerate(row)] for row in texts])
+        alpha = self.settings.risk_alpha
+        q = (alpha * log_p).masked_fill(is_repeated.to(log_p.device), -torch.inf).softmax(1)
+        return alpha * q * (rewards - (q * rewards).sum(1, keepdim=True))

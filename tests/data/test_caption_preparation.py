@@ -20,7 +20,7 @@ from PIL import Image
 from seqtool import tasks
 from seqtool.data import preparation
 from seqtool.data.batches import ShuffledEpoch
-from seqtool.data.cache import Cache, is_cache
+from seqtool.data.cache import ByImage, Cache, is_cache
 from seqtool.data.corpora.corpus import Captioned, Digest, ImageCorpus
 from seqtool.data.images import image_store
 from seqtool.data.images.image_store import prepare_captions
@@ -30,6 +30,7 @@ from seqtool.models.backbone import EncoderSettings, make_backbone
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.tokens import BOS, EOS
 from seqtool.runtime.files import config_directory
+from seqtool.training.losses import TrainingLoss
 
 Config = dict[str, Any]
 
@@ -444,3 +445,46 @@ def test_an_interrupted_preparation_is_resumed(
 def test_the_cache_is_memory_mapped(config: Config) -> None:
     split = prepare(config).split("train")
     assert isinstance(split.image_of, np.memmap) and isinstance(split.store._values, np.memmap)
+
+
+@pytest.fixture
+def examples(config: Any) -> ByImage:
+    cache = prepare(config, replace(FROZEN_ENCODER, fine_tune_from=0))
+    assert cache.split("train").has_pixels
+    return ByImage(cache.split("train"))
+
+
+@pytest.mark.parametrize("size, unit", [(10, "sentences"), (1, "sentences"), (60, "tokens")])
+def test_an_epoch_visits_every_caption_once(examples: ByImage, size: int, unit: str) -> None:
+    epoch = examples.epoch(size=size, unit=unit, pool=2, seed=1, epoch=0)
+    batches = [examples.collate(images) for images in epoch.batches(0, len(epoch))]
+    indices = np.concatenate([batch.indices for batch in batches])
+    assert sorted(indices.tolist()) == list(range(len(examples.split)))
+    for batch, images in zip(batches, epoch.batches(0, len(epoch)), strict=True):
+        assert batch.tokens == examples.count_labels(images)
+        if unit == "tokens":
+            assert len(images) == 1 or batch.target[:, 1:].numel() <= size
+        else:
+            assert len(batch.indices) == max(size, 5)
+    again = ShuffledEpoch(examples, size=2, unit="sentences", pool=2, seed=1, epoch=1)
+    assert np.concatenate(again.batches(0, 9)).tolist() != np.concatenate(epoch.batches(0, 9)).tolist()
+
+
+@pytest.mark.parametrize("name", ["SHOW_TELL", "SHOW_ATTEND_TELL"])
+def test_one_pass_of_the_encoder_has_the_gradient_of_one_for_each_caption(examples: ByImage, name: str) -> None:
+    import small_models  # not at the top: a process that is killed imports this module without it
+
+    torch.manual_seed(0)
+    encoder = EncoderSettings(**small_models.ENCODER | {"fine_tune_from": 0, "size": 32})
+    size = len(examples.split._columns["target"].stream)  # more than its largest id
+    kind = small_models.ShowTell if name == "SHOW_TELL" else small_models.ShowAttendTell
+    model = kind(**getattr(small_models, name) | {"encoder": encoder, "target_vocabulary": size}).double().train()
+    loss, batch = TrainingLoss(model, 0.1).double().train(), examples.collate([0, 3])
+    assert isinstance(batch.source, Pixels) and batch.source.values.shape[0] == 2 and len(batch.target) == 10
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    shared = torch.autograd.grad(loss(batch).total, parameters)
+    values = batch.source.each(batch.source.values)
+    alone = torch.autograd.grad(loss(replace(batch, source=Pixels(values))).total, parameters)
+    for one, other in zip(shared, alone, strict=True):
+        torch.testing.assert_close(one, other)
+    assert any(gradient.norm() > 0 for gradient in shared[:4])
