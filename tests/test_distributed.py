@@ -51,6 +51,10 @@ SOFT = [
     *("train", "run=soft", *COMMON, *PHOTOS, *ATTEND, *STEPS, "model.encoder.fine_tune_from=4"),
     *("train.batch_by=tokens", "train.batch_size=40", "model.encoder.augment=false"),
 ]
+SEQUENCE = [
+    *("train", "run=sequence", *COMMON, *PHOTOS, *ATTEND, *STEPS, "model.encoder.fine_tune_from=null", "optim=sgd"),
+    *("model.encoder.augment=false", "optim.lr=0.1", "train.objective=sequence", "train.samples=3"),
+]
 HARD = [
     *("train", "run=hard", *COMMON, *PHOTOS, *ATTEND, "model.attention=hard", "train.steps=12"),
     *("train.validate_every=6", "train.resume=auto", "train.batch_size=5"),
@@ -94,7 +98,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
         directory = directories[processes] = tmp_path_factory.mktemp(f"processes-{processes}")
         make_photos(directory / "photos")
         decoding = decoding_commands(directories[1] / "runs")
-        run_commands(directory, SGD, STREAMS, TRANSFORMER, ADAM, SOFT, *decoding, processes=processes)
+        run_commands(directory, SGD, STREAMS, TRANSFORMER, ADAM, SOFT, SEQUENCE, *decoding, processes=processes)
     return directories
 
 
@@ -152,7 +156,8 @@ def records(directory: Path, run: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize(
-    ("run", "tolerance"), [("sgd", 1e-9), ("streams", 1e-9), ("transformer", 1e-9), ("adam", 1e-7), ("soft", 1e-7)]
+    ("run", "tolerance"),
+    [("sgd", 1e-9), ("streams", 1e-9), ("transformer", 1e-9), ("adam", 1e-7), ("soft", 1e-7), ("sequence", 1e-9)],
 )
 def test_weights_equal_those_of_one_process(
     directories: dict[int, Path], run: str, tolerance: float, processes: int

@@ -43,6 +43,16 @@ VOCABULARIES = {
     "word": [*SUTSKEVER, "data.vocabulary.kind=word"],
     "char": [*SUTSKEVER, "data.vocabulary.kind=char"],
     "captions": [*CAPTIONING, "data.vocabulary.kind=word"],
+    "sequences": [
+        *(*PAIRS, "data.vocabulary.kind=word", "model=bahdanau", "model.encoder_hidden=8", "model.decoder_hidden=8"),
+        *("model.alignment=8", "model.maxout=8", "model.embedding=8", "train.objective=sequence", "train.samples=3"),
+        "train.cross_entropy=0.2",
+    ],
+    "sequences, hard attention": [
+        *(*CAPTIONING, "model.attention=hard", "train.objective=sequence", "train.baseline=greedy"),
+        "train.reward={cider_d: 1, bleu4: 0.5}",
+    ],
+    "scheduled sampling": [*SUTSKEVER, "train.teacher=exponential", "train.teacher_k=0.8"],
     "text": [*PLAIN_TEXT, "model=language_model", "model.hidden=12", "model.embedding=8"],
     "transformer": [*PAIRS, "data.vocabulary.kind=word", "model=transformer", *TRANSFORMER_SIZES],
     "transformer, text": [*PLAIN_TEXT, "model=transformer_language_model", "model.context=4", *TRANSFORMER_SIZES],

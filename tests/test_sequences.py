@@ -266,6 +266,9 @@ def test_captions_of_an_image_are_one_source() -> None:
 
     *captions, last = random_sentences(4, seed=2)
     torch.testing.assert_close(whole, one(0, max(captions, key=len), 3) + one(1, last, 1))
+    order = [3, 1, 0, 2]
+    mixed = batch_of(replace(images, rows=rows[order]), [[*captions, last][i] for i in order])
+    torch.testing.assert_close(whole, gradient(model, loss(replace(mixed, indices=np.array(order))).total))
 
 
 def test_teachers_share_of_the_words() -> None:

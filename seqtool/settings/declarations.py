@@ -196,7 +196,7 @@ class Train:
     show: Annotated[int, between(0, 1000)]
     fewer_streams: Annotated[bool, FIXED, STREAMS]
     objective: Annotated[str, choice("cross_entropy", "sequence"), FIXED, SENTENCES]
-    reward: Annotated[Any, Setting(classes=True), FIXED, SENTENCES]
+    reward: Annotated[Any, FIXED, SENTENCES]
     reward_end: Annotated[bool, FIXED, SENTENCES]
     samples: Annotated[int, between(1, 1000), FIXED, SENTENCES]
     baseline: Annotated[str, choice("leave_one_out", "greedy", "risk"), FIXED, SENTENCES]

@@ -28,7 +28,7 @@ from seqtool.decoding import tree
 from seqtool.decoding.common import Hypothesis
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
-from seqtool.metrics.scores import SCORES, TRANSLATION, Scorer, higher_is_better, score_names
+from seqtool.metrics.scores import SCORES, TRANSLATION, Scorer, higher_is_better, metric, score_names
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import draw
 from seqtool.models.inputs import Images
@@ -63,10 +63,10 @@ class Rewards:
     source_of: NDArray[np.int64] | None = None
 
     def sources(self, examples: Indices) -> tuple[Indices, Indices]:
-        """The indices of a batch's sources, and for each the position in the batch of its first example."""
+        """The indices of a batch's sources in the order of its inputs, and which of them each example has."""
         if self.source_of is None:
             return examples, np.arange(len(examples))
-        return np.unique(self.source_of[examples], return_index=True)
+        return np.unique(self.source_of[examples], return_inverse=True)
 
     def __call__(self, sources: Indices, samples: Sequence[Sequence[Hypothesis]]) -> Float[Tensor, "B K"]:
         """The rewards of K sequences for each source."""
@@ -93,7 +93,9 @@ def reward_weights(setting: Any, default: str, task: str) -> dict[str, float]:
     """
     weights = {default: 1.0} if setting is None else setting if isinstance(setting, Mapping) else {setting: 1.0}
     for name, weight in weights.items():
-        if "." not in str(name) and name not in score_names(task):
+        if "." in str(name):
+            metric(str(name), setting="train.reward")
+        elif name not in score_names(task):
             choices = ", ".join(score_names(task))
             raise InputError(f"train.reward={name} is no score of {task}; choose from {choices}, or one of your own.")
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
@@ -130,15 +132,15 @@ class SequenceLoss(TrainingLoss):
         if not self.training:
             return super().forward(batch, state)
         settings, device, source = self.settings, batch.target.device, batch.source
-        sources, first = self.rewards.sources(batch.indices)
-        counts = np.diff(np.append(first, len(batch.indices)))  # examples of a source are adjacent
+        sources, row = self.rewards.sources(batch.indices)
+        counts, longest = np.bincount(row), np.zeros(len(sources), np.int64)
+        np.maximum.at(longest, row, (batch.labels != PAD).sum(1).cpu().numpy())
         source = replace(source, rows=None) if isinstance(source, Images) else source
-        longest = np.maximum.reduceat((batch.labels != PAD).sum(1).cpu().numpy(), first)
         limits = [min(limit_of(length), self.model.max_positions or MAX_LENGTH) for length in longest.tolist()]
         samples = self._write(source, sources, limits)
         if settings.risk_reference and settings.baseline == "risk":
-            for row, ids in zip(samples, batch.target[first].tolist(), strict=True):
-                row.append(Hypothesis(ids[1 : ids.index(EOS)], 0.0, 0.0, None, ended=True))
+            for i, ids in dict(zip(row.tolist(), batch.target.tolist(), strict=True)).items():
+                samples[i].append(Hypothesis(ids[1 : ids.index(EOS)], 0.0, 0.0, None, ended=True))
         rewards = self.rewards(sources, samples)
         baseline = None
         if settings.baseline == "greedy":
