@@ -195,6 +195,7 @@ class Train:
     tensorboard: bool
     show: Annotated[int, between(0, 1000)]
     fewer_streams: Annotated[bool, FIXED, STREAMS]
+    by_image: Annotated[bool, FIXED, SENTENCES]
     objective: Annotated[str, choice("cross_entropy", "sequence"), FIXED, SENTENCES]
     reward: Annotated[Any, FIXED, SENTENCES]
     reward_end: Annotated[bool, FIXED, SENTENCES]

@@ -104,10 +104,9 @@ class Captioning(Task):
         )
 
     def examples(self, cache: Cache, settings: "TrainSettings") -> "Examples":
-        """The captions or, if the encoder is trained, the pictures with all their captions."""
+        """The captions, or the images with all their captions."""
         split = cache.split("train")
-        by_image = split.has_pixels or settings.objective == "sequence"
-        return ByImage(split) if by_image else split
+        return ByImage(split) if settings.by_image or settings.objective == "sequence" else split
 
     def format_size(self, examples: Any) -> str:
         return super().format_size(getattr(examples, "split", examples))

@@ -47,6 +47,11 @@ class Translation(Task):
             raise InputError("model.tie=all needs one vocabulary for both sides: set data.vocabulary.joint=true.")
         return super().make_model(config, cache, pretrained=pretrained, parts=parts)
 
+    def check(self, config: DictConfig, *, pretrained: bool) -> None:
+        super().check(config, pretrained=pretrained)
+        if config.train.by_image:
+            raise InputError("train.by_image=true is for captions: leave it out.")
+
     def check_tokenizer(self, tokenize: str) -> None:
         make_bleu(tokenize, lowercase=False)
 
