@@ -249,7 +249,8 @@ def measure(evaluation: Mapping[str, Any], path: Path | None, split: str | None 
     if checkpoint is None or not (checkpoint / "checkpoint.json").exists():
         return Measured(values, facts)
     record, manifest = (read_record(checkpoint / name) for name in ("checkpoint.json", "manifest.json"))
-    minutes = record["progress"]["seconds"] / 60
+    last = read_record(max(checkpoint.parent.glob("step-*"), default=checkpoint) / "checkpoint.json")
+    minutes = last["progress"]["seconds"] / 60
     losses = first_losses(checkpoint.parents[1] / "metrics.jsonl")
     return Measured(values, facts, training_facts(record, manifest), record["config"]["seed"], minutes, losses)
 
@@ -269,13 +270,12 @@ def scores(evaluation: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def training_facts(record: Mapping[str, Any], manifest: Mapping[str, Any]) -> Facts:
-    """What the scores of a checkpoint depend on: its data, vocabularies, settings, versions and updates."""
+    """What the scores of a checkpoint depend on: its data, vocabularies, settings and versions."""
     facts = {f"data, {name}": digest(value) for name, value in record["data"].items()}
     vocabularies = {name: file["sha256"] for name, file in manifest.items() if name.endswith(".vocabulary")}
     facts |= {f"vocabulary, {name.removesuffix('.vocabulary')}": digest(value) for name, value in vocabularies.items()}
     facts |= setting_facts(record["config"])
-    facts |= {f"version of {name}": value for name, value in record["versions"].items()}
-    return {**facts, "updates": record["progress"]["step"]}
+    return facts | {f"version of {name}": value for name, value in record["versions"].items()}
 
 
 def setting_facts(config: Mapping[str, Any]) -> Facts:
@@ -300,9 +300,10 @@ def command_facts(row: Row) -> Facts:
 
 
 def evaluation_facts(evaluation: Mapping[str, Any], split: str | None) -> Facts:
-    """What the scores of an evaluation depend on: its examples, the search, and the score's signature."""
+    """What the scores of an evaluation depend on: checkpoint, examples, search, and the score's signature."""
     system = evaluation.get("system", {})
-    facts: Facts = {"split": split, "text": evaluation.get("text")}
+    checkpoint = ", ".join(Path(path).name for path in evaluation.get("checkpoints", [])) or None
+    facts: Facts = {"checkpoint": checkpoint, "split": split, "text": evaluation.get("text")}
     counts = {name: evaluation.get(name) for name in ("scenes", "tokens")}
     facts |= {"sentences": system.get("sentences"), **counts}
     lengths = {each["label"]: each["sentences"] for each in system.get("by_length", [])}
@@ -360,10 +361,8 @@ def store(row: Row, measured: Sequence[Measured], folder: Path) -> None:
 
 def report(row: Row, measured: Sequence[Measured], record: Mapping[str, Any]) -> tuple[bool, list[str]]:
     """Whether no score is beyond its spread, and lines that say so and what differs."""
-    lines, verdicts = (
-        [f"{row.name}, seed {', '.join(str(each.seed) if each.training else 'unknown' for each in measured)}"],
-        [],
-    )
+    seeds = ", ".join(str(each.seed) if each.training else "unknown" for each in measured)
+    lines, verdicts = [f"{row.name}, seed {seeds}"], []
     for name, expected in row.scores.items():
         values = [each.scores[name]["value"] for each in measured if name in each.scores]
         if not values:
@@ -382,7 +381,8 @@ def report(row: Row, measured: Sequence[Measured], record: Mapping[str, Any]) ->
         lines.append("Training is not compared: the checkpoint that was evaluated is not here.")
     if False in verdicts:
         since = f"with the same training losses up to {row.compared}" if row.compared else "not compared since"
-        lines.append(f"Measured at {row.commit}, {since} (scripts/development/compare_checkouts.py).")
+        remark = f" ({row.remark})" if row.remark else ""
+        lines.append(f"Measured at {row.commit}{remark}, {since} (scripts/development/compare_checkouts.py).")
     return False not in verdicts, lines
 
 
@@ -407,9 +407,9 @@ def differing(row: Row, now: Measured, record: Mapping[str, Any]) -> Iterator[st
 
 
 def changed(now: Facts, then: Facts) -> Iterator[str]:
-    """Yield the facts that are not as they were. The split is unknown if only a file of scores is compared."""
+    """Yield the facts that are not as they were. Some files of scores do not say the split or the checkpoint."""
     for name, value in then.items():
-        if now.get(name) != value and (name != "split" or name in now):
+        if now.get(name) != value and (name in now or name not in ("split", "checkpoint")):
             yield f"{name}: {finite_json(now.get(name))} instead of {finite_json(value)}"
 
 
