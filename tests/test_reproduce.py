@@ -215,8 +215,6 @@ def test_deviations_of_evaluation_are_named(bench: Bench) -> None:
     assert causes(bench.evaluate("lower", "lowercase=true")) == ['metric, lower-casing (case): "lc" instead of "mixed"']
     assert causes(bench.evaluate("tok", "tokenize=char")) == ['metric, tokenisation: "char" instead of "13a"']
     assert causes(bench.evaluate("beam", "beam=2")) == ["search, beam: 2 instead of 5"]
-    penalty = causes(bench.evaluate("penalty", "length_penalty=none"))
-    assert penalty == ['search, length_penalty: "none" instead of "average"']
     split = causes("runs/mine-seed-1", "split=valid")
     assert split[:2] == ['split: "valid" instead of "test"', "sentences: 12 instead of 24"]
     split = causes(bench.evaluate("split", "split=valid"))  # a file does not say which split it scores
