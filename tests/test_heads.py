@@ -120,7 +120,7 @@ def test_the_command_prints_the_ranking(
         ("runs/text", "input=text,text", "input=text,text must name a file of each side: target."),
         ("runs/reverse", "input=sources,valid", "Sources and targets must have the same length, not 100 and 20: give"),
         ("builtin/text", "input=text", "has no heads to rank: choose a Transformer."),
-        ("builtin/soft", "input=text", "holds a captioner: give image= or image= and text=."),
+        ("builtin/soft", "input=text", "holds a captioner: give image= or image= and text=, not "),
     ],
 )
 def test_unsuitable_files_and_models_are_refused(
@@ -148,7 +148,7 @@ def test_figures_of_a_pair_show_the_arrays_of_its_trace(
     expected = {
         "encoder-self-attention": ("encoder.0.attention", source, source),
         "decoder-self-attention": ("decoder.layers.0.attention", target, target),
-        "cross-attention": ("decoder.layers.0.source_attention", source, target),
+        "cross-attention": ("decoder.layers.0.source_attention", source, trace.written()),
     }
     for kind, (name, columns, rows) in expected.items():
         weights, *labels, _ = drawn[f"{kind}-0001.png"]
@@ -174,7 +174,7 @@ def test_locations_of_an_image_have_no_labels(tmp_path: Path, monkeypatch: pytes
     trace = Trace({"x": weights}, {"x": ("target", "head", "location")}, {"target": ["<begin>", "a"]}, (2, 2))
     assert trace.plot_heads(tmp_path, "pdf", number=7) == [tmp_path / "cross-attention-0007.pdf"]
     ((drawn_weights, columns, rows, _),) = drawn
-    assert drawn_weights.shape == (1, 3, 2, 4) and columns == [""] * 4 and rows == ["<begin>", "a"]
+    assert drawn_weights.shape == (1, 3, 2, 4) and columns == [""] * 4 and rows == ["<begin> → a", "a → …"]
 
 
 def test_models_without_heads_have_no_figures(workspace: Path, tmp_path: Path) -> None:

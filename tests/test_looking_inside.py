@@ -113,7 +113,7 @@ def test_the_unit_of_a_text(capsys: Capture, monkeypatch: pytest.MonkeyPatch) ->
     assert [value for _, value in shown[:-1]] == pytest.approx(expected.tolist(), abs=1e-3)
 
 
-TAKES = "builtin/text holds a language model: give text= or input= and units= or heads= and input=."
+TAKES = "builtin/text holds a language model: give text= or input= and units= or heads= and input=, not "
 MESSAGES = {
     "input=a.txt": TAKES,
     "units=column": TAKES,
@@ -141,7 +141,7 @@ def test_messages_about_other_models(capsys: Capture, monkeypatch: pytest.Monkey
     expected = "pair= must be a sentence and its translation separated by |||, not 'I see.'."
     assert expected in capsys.readouterr().err
     assert run("inspect", "builtin/soft", "input=pairs.txt", "units=position") == 2
-    assert "holds a captioner: give image= or image= and text=." in capsys.readouterr().err
+    assert "holds a captioner: give image= or image= and text=, not " in capsys.readouterr().err
     assert run("inspect", "builtin/words", "builtin/text", "text=a", "plot=figures") == 2
     assert "inspect needs one path" in capsys.readouterr().err
     assert Trace({"logits": np.zeros((1, 5), np.float32)}, {"logits": ("target", "symbol")}, {}).plot(".") == []

@@ -118,7 +118,7 @@ def test_an_alignment_grows_with_its_words(tmp_path: Path, rows: int, columns: i
 def test_heads_are_labelled_maps_in_a_grid(tmp_path: Path, figures: list[Figure]) -> None:
     """Each map shows the weights of its head; maps of a layer are beside each other, and nothing overlaps."""
     weights = np.random.default_rng(0).dirichlet(np.ones(6), size=(2, 4, 5))
-    columns, rows = ["I", "sing", "extraordinarily", "well", ".", "<end>"], ["<begin>", "猫です", "c", "d", "e"]
+    columns, rows = ["I", "sing", "extraordinarily", "well", ".", "<end>"], ["<begin>", "дом", "c", "d", "e"]
     plots.heads(weights, columns, rows, tmp_path / "heads.png")
     *maps, bar = figures[0].axes
     assert bar.get_ylabel() == "attention weight"

@@ -356,7 +356,7 @@ def test_streams_are_read_as_if_alone() -> None:
     model, (text,) = quoting_model(), encode([quoting_text(450)], VOCABULARY)
     with torch.inference_mode():
         reading = Reading.of(model, None, [text])
-        states, nats = reading.states()["decoder.0.c"], reading.nats()
+        states, nats = reading.states()["decoder.0.c"], reading.nats()[0]
     count, length = nats.shape
     length -= 1  # EOS, which no text of a language model has, is not counted
     assert count == len(text.ids) // 200 > 1 and states.shape == (count * (length - 20), 8)

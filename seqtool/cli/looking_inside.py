@@ -27,6 +27,7 @@ EXAMPLES: dict[str, Sequence[set[str]]] = {  # the settings that a model of each
     "captioning": ({"image"}, {"image", "text"}),
     "language_modelling": ({"text"}, {"input", "units"}, {"input", "heads"}),
 }
+LONGEST = 300  # tokens of an example that is drawn; its attributions take minutes
 COLOURED, COLOURED_PAIRS = 5000, 50  # the characters, or the pairs, that are shown in the colours of a unit
 
 
@@ -42,7 +43,8 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
     possible = EXAMPLES.get(opened.model_task, [*chain(*EXAMPLES.values())])  # a user's task may read any of them
     if given not in possible:
         choices = " or ".join(" and ".join(f"{name}=" for name in sorted(names)) for names in possible)
-        raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}.")
+        together = " and ".join(f"{name}=" for name in SETTINGS if name in given)
+        raise InputError(f"{path} holds {TASKS[opened.model_task].model}: give {choices}, not {together}.")
     suffixes = ".npz or .html" if settings.input is None else ".json"
     if settings.output is not None and Path(settings.output).suffix not in suffixes.split():
         raise InputError(f"output={settings.output} must be a name that ends in {suffixes}.")
@@ -75,6 +77,9 @@ def show_example(settings: declarations.Inspect, predictor: Any, example: Sequen
     arrays, or a page that shows them and what each token depends on, and draw them.
     """
     trace, output = predictor.trace(*example), settings.output
+    longest = max(map(len, trace.labels.values()))
+    if longest > LONGEST and (settings.plot is not None or str(output).endswith(".html")):
+        raise InputError(f"A text has {longest:,} tokens, and at most {LONGEST} are drawn: output=trace.npz takes all.")
     rows = [[name, " × ".join(trace.axes[name]), " × ".join(map(str, trace[name].shape))] for name in trace]
     print("\n".join(table(["array", "axes", "shape"], rows)))
     if output is not None and output.endswith(".npz"):

@@ -127,8 +127,10 @@ def embed(config: DictConfig) -> None:
     if settings.output is not None:
         np.save(content := BytesIO(), vectors)
         write_whole(Path(settings.output), content.getvalue())
+        print(f"Vectors: {settings.output}", file=sys.stderr)
     if settings.plot is not None:
         plots.principal_components(vectors, texts, Path(settings.plot))
+        print(f"Figure: {settings.plot}", file=sys.stderr)
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     for row, text in enumerate(texts):
         if settings.neighbours:

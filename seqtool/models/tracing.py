@@ -111,7 +111,7 @@ def embed(model: Any, source: Any, vector: str) -> Float[Tensor, "B D"]:
             return torch.cat([layers[-1][0] for layers in (encodings[0].forward, encodings[0].backward) if layers], -1)
         h = encodings[0].annotations
     if h is None or vector not in ("last", "mean"):
-        raise InputError(f"{type(model).__name__} has no vector={vector}: choose another of last, mean and c.")
+        raise InputError(f"{type(model).__name__} has no vector={vector}: choose last or mean.")
     real = source.mask[:, :, None]
     return (h * real).sum(1) / real.sum(1) if vector == "mean" else h[torch.arange(len(h)), source.lengths - 1]
 

@@ -159,8 +159,8 @@ class Attribution:
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Draw a heat map, with what is read at the top and the predicted tokens at the left; blue speaks for a token
-        and red against it. An image is drawn once for each token, bright where it speaks for the token: the brightest
-        location has the token's greatest attribution, however small.
+        and red against it. What is read only after a token is grey, as is, between words, the word itself, whose pieces
+        depend on each other. An image is drawn once for each token, under the same colours.
 
         path: the PNG, SVG or PDF file to write, if any
         """
@@ -168,12 +168,15 @@ class Attribution:
         labels = [", not ".join(tokens).replace(SPACE, "") for tokens in contrasted]
         grid, pixels = self.example.grid, self.example.pixels
         if self.source is not None and grid is not None and pixels is not None:
-            maps = self.source.clip(0).reshape(-1, *grid)
-            return plots.attention_over_image(pixels, labels, maps, path, chosen=None)
+            look = None if self.method == "attention" else plots.signed(self.source)
+            maps = self.source.reshape(-1, *grid)
+            return plots.attention_over_image(pixels, labels, maps, path, chosen=None, look=look)
         source_tokens = self.source_tokens or []
         if self.source is not None and self.prefix is None:
             return plots.alignment(self.source, source_tokens, labels, path)
-        values = np.hstack([values for values in (self.source, self.prefix) if values is not None])
+        assert self.prefix is not None  # only attention, which is to a source, leaves it out
+        prefix = np.where(np.tri(*self.prefix.shape) > 0, self.prefix, np.nan)
+        values = prefix if self.source is None else np.hstack([self.source, prefix])
         sides = {"xlabel": "source, and the text before" if source_tokens else "the text before", "ylabel": "predicted"}
         look, bar = plots.signed(values), {"label": "attribution in nats"}
         return plots.heat_map(values, [*source_tokens, *self.read], labels, path, sides=sides, look=look, bar=bar)

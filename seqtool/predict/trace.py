@@ -124,6 +124,11 @@ class Trace(Mapping[str, NDArray[np.float32]]):
                 kinds.setdefault(kind if axes[-1] == "key" else "cross-attention", []).append(name)
         return kinds
 
+    def written(self) -> list[str]:
+        """The labels of the axis `target` with the token that follows: cross-attention is to what helps to write it."""
+        target = self.labels["target"]
+        return [f"{token} → {following}" for token, following in zip(target, [*target[1:], "…"], strict=True)]
+
     def plot_heads(self, folder: str | Path, figures: str = "png", *, number: int = 1) -> list[Path]:
         """Draw each kind of attention in a figure, such as cross-attention-0001.png, with a map for each head.
 
@@ -138,7 +143,7 @@ class Trace(Mapping[str, NDArray[np.float32]]):
             weights = np.stack([self[name].swapaxes(0, 1) for name in names])
             labels = self.labels.get(rows if columns == "key" else columns, [""] * weights.shape[-1])
             files.append(Path(folder) / f"{kind}-{number:04d}.{figures}")
-            plots.heads(weights, labels, self.labels[rows], files[-1])
+            plots.heads(weights, labels, self.labels[rows] if columns == "key" else self.written(), files[-1])
         return files
 
     def save(self, path: str | Path) -> None:
@@ -157,8 +162,12 @@ class Trace(Mapping[str, NDArray[np.float32]]):
 
         CELL.c.png: tanh c, or h if there is no c, of the units that vary most, with their numbers
         CELL.gates.png: the `gate_rates`
+        attention.png: the attention to a sentence, unless `plot_heads` draws it
         """
         files: list[Path] = []
+        if "source" in self.labels and self.axes.get("attention") == ("target", "source") and not self.heads():
+            files.append(Path(folder) / f"attention.{figures}")
+            plots.alignment(self["attention"], self.labels["source"], self.written(), files[-1])
         for cell in dict.fromkeys(name.rpartition(".")[0] for name in self if self.axes[name][-1] == "unit"):
             names = [name for name in self if name.rpartition(".")[0] == cell]
             state = f"{cell}.c" if f"{cell}.c" in names else names[0]

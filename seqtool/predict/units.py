@@ -14,7 +14,7 @@ so its first `WARM_UP` tokens, which know too little of the text before them, ar
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ WARM_UP = 100  # tokens at the beginning of each stream that do not count
 LEAST_TOKENS = 1000  # of a text
 SHIFTS = 199  # so the least p-value is 1/200
 UNITS_AT_ONCE = 64  # units that are ranked together; this bounds the memory for their ranks
+ROWS_AT_ONCE = 512  # rows that are read together, each with a unit that is held
 ABLATION_TOKENS = 25_000  # about as many tokens of the second half are read again for each unit that is held
 
 
@@ -168,20 +169,25 @@ class Reading(NamedTuple):
         counts = self.numbers[:, :-1] >= 0
         return {name: torch.stack([step.pop(name) for step in steps], 1)[counts].float().cpu() for name in latest}
 
-    def nats(self, cell: str | None = None, unit: int = 0, mean: float = 0.0) -> Tensor:
-        """−log p of every token but the first of each row, N×T, while a unit of the h of a cell, if this is given, is
-        held at its mean.
+    def nats(self, held: Sequence[tuple[str, int, float]] = ()) -> Tensor:
+        """−log p of every token but the first of each row, K×N×T, while one of K units, (cell, number of an element of
+        its h, mean), is held at its mean; 1×N×T if none is held. The rows are read once for each unit, all together.
         """
+        rows = torch.arange(len(self.tokens), device=self.tokens.device)
+        copies = Reading(*select(self, rows.repeat(len(held) or 1)))
 
-        index = torch.tensor([unit], device=self.tokens.device)
+        def hold(places: tuple[Tensor, Tensor], means: Tensor, _: Cell, __: Any, state: State) -> State:
+            return (state[0].index_put(places, means.to(state[0])), *state[1:])
 
-        def hold(_: Cell, __: Any, state: State) -> State:
-            return (state[0].index_fill(1, index, mean), *state[1:])
-
-        with cells_of(self.model)[cell].register_forward_hook(hold) if cell else nullcontext():
-            steps = zip(self.read(), self.tokens.T[1:], strict=True)
+        with ExitStack() as hooks:
+            for cell in {cell for cell, _, _ in held}:
+                own = [(k, unit, mean) for k, (name, unit, mean) in enumerate(held) if name == cell]
+                copy, unit, mean = (torch.tensor(x, device=rows.device)[:, None] for x in zip(*own, strict=True))
+                hook = partial(hold, (copy * len(rows) + rows, unit), mean.expand(-1, len(rows)))
+                hooks.enter_context(cells_of(self.model)[cell].register_forward_hook(hook))
+            steps = zip(copies.read(), copies.tokens.T[1:], strict=True)
             nats = [F.cross_entropy(step.logits.float(), token, reduction="none") for step, token in steps]
-        return torch.stack(nats, 1).double().cpu()
+        return torch.stack(nats, 1).double().cpu().view(-1, len(rows), len(nats))
 
 
 def find_unit(reading: Reading, rule: str | Rule, *, decides: Rule | None = None, random_units: int = 100) -> Unit:
@@ -303,9 +309,11 @@ def ablate(
     if not at.any() or not elsewhere.any():
         share = "every" if at.any() else "no"
         raise InputError(f"The property decides {share} token in the second half: give another text or random_units=0.")
-    nats, others = part.nats(), [other for other in means if other != unit]
+    nats, others = part.nats()[0], [other for other in means if other != unit]
     order = torch.randperm(len(others), generator=torch.Generator().manual_seed(0))[:random_units].tolist()
-    rises = [part.nats(cell, i, means[cell, i]) - nats for cell, i in (unit, *(others[k] for k in order))]
+    held = [(*other, means[other]) for other in (unit, *(others[k] for k in order))]
+    at_once = max(1, ROWS_AT_ONCE // len(rows))
+    rises = [rise - nats for k in range(0, len(held), at_once) for rise in part.nats(held[k : k + at_once])]
     (rise, rise_elsewhere), *random = [(float(rise[at].mean()), float(rise[elsewhere].mean())) for rise in rises]
     hurt_less = sum(a - b < rise - rise_elsewhere for a, b in random) / max(1, len(order))
     return Ablation(int(at.sum()), rise, rise_elsewhere, len(order), hurt_less)

@@ -266,11 +266,14 @@ def attention_over_image(
     *,
     chosen: Sequence[int] | None,
     axes: Any = None,
+    look: Mapping[str, Any] | None = None,
 ) -> "Figure":
-    """Draw the image, then once more for each word, bright where attention is high, like Figure 2 of Xu et al. 2015.
+    """Draw the image, then once more for each word, bright where attention is high, like Figure 2 of Xu et al. 2015; or
+    under the colours of a `look`, with a bar that explains them.
 
     image: side × side × 3
     attention: words × rows × columns; words without attention leave empty places
+    look: settings of the colours
     chosen: for each word, the location that hard attention chose, in reading order; it is marked by a frame
     axes: the caller's figure to draw into
     """
@@ -290,10 +293,14 @@ def attention_over_image(
         grey = image.mean(-1, keepdims=True).repeat(3, -1) / 255
         extent = (0, side, side, 0)
         for t, (panel, word, alpha) in enumerate(zip(panels[1:], words, attention, strict=False)):
-            weights = alpha / max(float(alpha.max()), 1e-12)
-            panel.imshow(0.35 * grey + 0.1, extent=extent)
-            smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
-            panel.imshow(image, extent=extent, alpha=np.asarray(smooth).clip(0, 1))
+            if look is None:
+                weights = alpha / max(float(alpha.max()), 1e-12)
+                panel.imshow(0.35 * grey + 0.1, extent=extent)
+                smooth = fromarray(weights.astype(np.float32)).resize((side, side), Resampling.BICUBIC)
+                panel.imshow(image, extent=extent, alpha=np.asarray(smooth).clip(0, 1))
+            else:
+                panel.imshow(0.5 * grey + 0.5, extent=extent)
+                shown = panel.imshow(alpha, extent=extent, alpha=0.7, **look)
             panel.set_title(word_label(word), fontsize=9, pad=3, parse_math=False, fontfamily=families(word))
             if chosen is not None and t < len(chosen):
                 row, column = divmod(chosen[t], columns)
@@ -301,6 +308,8 @@ def attention_over_image(
                 corner = (column * width, row * height)
                 panel.add_patch(Rectangle(corner, width, height, fill=False, ec=COLOURS[1], lw=1.5, clip_on=False))
         figure.tight_layout(pad=0.3)
+        if look is not None:
+            figure.colorbar(shown, cax=figure.add_axes((1.01, 0.1, 0.01, 0.8)), label="attribution in nats")
     return figure
 
 

@@ -286,7 +286,8 @@ def report_unknown(counts: Counter[str], where: str) -> None:
     """Print on standard error how many unknown pieces there are, and name the most frequent of them."""
     if counts:
         listed = f"{'The commonest are' if len(counts) > MAX_NAMED_UNKNOWN else 'Unknown:'} {list_commonest(counts)}."
-        print(f"The model does not know {counts.total():,} words or pieces {where}. {listed}", file=sys.stderr)
+        pieces = "1 word or piece" if counts.total() == 1 else f"{counts.total():,} words or pieces"
+        print(f"The model does not know {pieces} {where}. {listed}", file=sys.stderr)
 
 
 def _printable(piece: str) -> str:
