@@ -202,7 +202,7 @@ def train(seed: int) -> Any:
     data = "data=questions.Questions data.vocabulary.minimum_count=1 data.processes=1 device=cpu threads=1"
     model = "model=questions.Answerer model.encoder.lr=0.005 model.encoder.augment=false optim.lr=0.005"
     training = "train.epochs=6 train.minutes=null train.pool=1 train.best_by=loss schedule=cosine schedule.warmup=30"
-    settings = f"{data} {model} {training} validation.sentences=1 seed={seed}".split()
+    settings = f"{data} {model} {training} train.by_image=true validation.sentences=1 seed={seed}".split()
     return seqtool.train(*settings, run=f"questions{seed}").load(trust="questions", device="cpu", beam=1)
 
 
