@@ -35,11 +35,14 @@ function attributions({ ask, tokens, methods, picture, groups }, kept) {
   let method = methods.includes(kept.get("method", "")) ? kept.get("method", "") : "integrated";
   const position = h("select", { "aria-label": "The token to explain" }, tokens.map((token, t) => h("option", { value: t }, `${t + 1}: ${label(token)}`)));
   const other = h("input", { type: "text", "aria-label": "Another token", placeholder: "another token" });
+  const refusal = h("p", { class: "error", role: "alert" });
   const explain = newest(place, async (chosen = null) => {
     const typed = other.value.trim();
     const compares = typed && method !== "attention"; // which is the same for every next token
     const token = Number(position.value);
-    if (compares && isSame(typed, tokens[token])) throw new Error(`“${label(tokens[token])}” is the token itself: type another one to compare it with.`);
+    const same = compares && isSame(typed, tokens[token]);
+    fill(refusal, same ? `“${label(tokens[token])}” is the token itself: type another one to compare it with.` : "");
+    if (same) return;
     const contrast = compares ? { position: token, other: typed } : {};
     fill(place, attribution(await ask({ method, ...contrast }), { picture, groups, position: compares ? token : chosen }));
   });
@@ -60,6 +63,7 @@ function attributions({ ask, tokens, methods, picture, groups }, kept) {
     {},
     h("div", { class: "controls" }, choice("Method", methods.map((name) => [name, METHODS[name]]), method, press), saveButton(() => place.querySelector("svg"), "attribution")),
     h("form", { class: "controls", onsubmit: submit }, "Why", position, "rather than", other, h("button", {}, "Explain")),
+    refusal,
     place,
   );
 }

@@ -59,7 +59,7 @@ function units({ name, units: numbers, gate, values: ofPieces }, pieces, groups)
   const map = heatMap({ rows, columns: tokens, values: rows.map((_, u) => values.map((ofToken) => ofToken[u])), largest, read, onrow: colour, name: `${name}: rows are units, columns tokens` });
   map.go(0, tokens.length - 1);
   const bar = gate ? colourBar("0 closed", "weights", "1 open") : colourBar(`−${fixed(largest)}`, "signed", fixed(largest));
-  return [h("p", { class: "note" }, `The ${rows.length} units that vary most. The text is coloured by the chosen unit.`), bar, text, map.element];
+  return [h("p", { class: "note" }, `The ${rows.length} units that vary most. The text is coloured by the chosen unit.${joins(places) ? " A word has the values at its last piece." : ""}`), bar, text, map.element];
 }
 
 /** A token on the colour of a number; that of `largest` is the strongest. */
@@ -88,12 +88,13 @@ function heads({ name, title, axes, values }, labels, written, groups) {
     const weights = joinedNumbers(values.map((row) => (axes.length === 3 ? row[head] : row)), places, across, true);
     const read = (t, i) => `${label(rows[t])} looks at ${label(columns[i])}: ${fixed(weights[t][i], 3)}`;
     const heading = axes.length === 3 ? `${title}, head ${head + 1}` : title;
-    fill(place, h("h4", {}, heading, title === name ? null : h("small", { class: "status" }, ` ${name}[:, ${head}]`)), heatMap({ rows, columns, values: weights, read, name: `${heading}: rows look at columns` }).element);
+    fill(place, h("h4", {}, heading, title === name ? null : h("small", {}, ` ${name}[:, ${head}]`)), heatMap({ rows, columns, values: weights, read, name: `${heading}: rows look at columns` }).element);
   }
   show(0);
   const buttons = axes.length === 3 ? choice("Head", values[0].map((_, head) => [head, `Head ${head + 1}`]), 0, show) : null;
   const note = crosses ? "Rows: the token that was read → the one written next. Columns: what was looked at." : "Rows: the token that was read. Columns: what it looked at.";
-  return [h("p", { class: "note" }, note), colourBar("Weights from 0", "weights", "to 1."), buttons, place];
+  const sums = joins(places) || joins(across) ? " Words have the sums over the pieces that are looked at, and the means over those that look." : "";
+  return [h("p", { class: "note" }, note, sums), colourBar("Weights from 0", "weights", "to 1."), buttons, place];
 }
 
 /**
@@ -119,6 +120,7 @@ export function attribution(record, { picture = null, groups = singly, position 
     const largest = weighs ? 1 : strongest(values);
     const reading = (t, i) => `${label(rows[t])} ← ${label(columns[i])}: ${values[t][i] === null ? "not defined" : fixed(values[t][i], 3) + (weighs ? "" : ` of ${fixed(told[t][0], 3)} nats`)}`;
     const map = heatMap({ rows, columns, values, largest, read: reading, name: `Attributions (${METHODS[method]}): rows are predicted tokens, columns what they depend on` });
+    if (joins(places)) elements.push(h("p", { class: "note" }, weighs ? "Words have the sums over the pieces of the source, and the means over those of the predicted word." : "Words have the sums over their pieces."));
     if (chosen >= 0) map.go(chosen, values[chosen].indexOf(farthest(values[chosen])));
     elements.push(...meaning(weighs, largest, "signed"), map.element);
   }
@@ -147,6 +149,11 @@ function overPicture({ picture, grid, method, words, chosen, values }) {
 function meaning(weighs, largest, kind) {
   if (weighs) return [h("p", { class: "note" }, "Weights from 0 to 1."), colourBar("0", "weights", "1")];
   return [h("p", { class: "note" }, "In nats: blue speaks for a token, orange against it. All tokens have the same scale:"), colourBar(`−${fixed(largest, 3)}`, kind, `${fixed(largest, 3)} nats`)];
+}
+
+/** Whether a group has several pieces. */
+function joins(groups) {
+  return groups.some((group) => group.length > 1);
 }
 
 /** The number that is farthest from 0; null counts as 0. */
