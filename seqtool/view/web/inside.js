@@ -106,7 +106,7 @@ export function attribution(record, { picture = null, groups = singly, position 
   const { method, tokens, read, contrast = [], explained, source = null, source_tokens: sourceTokens, prefix = null, grid = null } = record;
   const [places, weighs] = [groups(tokens), method === "attention"];
   const other = (group) => group.map((t) => contrast[t]).find(Boolean);
-  const rows = joinedPieces(tokens, places).map((token, t) => (other(places[t]) ? `${shown(token).trim()}, not ${shown(other(places[t])).trim()}` : token));
+  const rows = joinedPieces(tokens, places).map((token, t) => (other(places[t]) ? `${label(token)}, not ${label(other(places[t]))}` : token));
   const told = joinedNumbers(explained.map((value) => [value]), places, [[0]]);
   const chosen = position === null ? -1 : places.findIndex((group) => group.includes(position));
   const elements = [];
