@@ -263,7 +263,8 @@ class Inside(PictureRequest):
         if (len(sources), len(self.images)) != (isinstance(predictor, Translator), isinstance(predictor, Captioner)):
             raise InputError("A translation model needs 'source', a captioner a picture, and a language model neither.")
         if not isinstance(self.text, str) and (len(self.text) > MAX_TOKENS_INSIDE or "" in self.text):
-            raise InputError(f"'text' may have at most {MAX_TOKENS_INSIDE} tokens, none of them empty.")
+            size = f"{len(self.text):,} tokens: at most {MAX_TOKENS_INSIDE} are read here, none of them empty"
+            raise InputError(f"The text has {size}.")
         written = self.text if isinstance(self.text, str) else join_pieces(self.text)
         check_tokens(predictor.target_vocabulary, [written], most=MAX_TOKENS_INSIDE)
         if sources:

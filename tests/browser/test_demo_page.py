@@ -293,6 +293,18 @@ def test_a_picture_is_chosen_or_dropped(visit: Visit, caption_demo: Server, tmp_
     assert response.value.json()["captions"][0]["image"] == "dropped.png"
     wait_for_answers(page)
     assert "Chosen: dropped.png" in page.locator(".column").first.text_content()
+    assert not page.locator(".board").is_visible()  # the scene is another picture
+    column = page.locator(".column").nth(1)
+    column.get_by_text("What each token depends on").click()
+    column.locator(".explaining .looking .token").first.click()
+    marks = column.locator(".explaining .veil rect").evaluate_all(
+        "rects => rects.map((rect) => rect.getAttribute('class'))"
+    )
+    assert {*marks} <= {"for", "against"} and "The full colour is" in column.locator(".explaining").nth(
+        1
+    ).text_content()
+    page.get_by_role("button", name="Back to the scene").click()
+    assert page.locator(".board").is_visible()
 
 
 def test_next_tokens_are_shown_while_one_types(visit: Visit, text_demo: Server) -> None:
@@ -541,13 +553,17 @@ def test_inside_a_translation_by_pointer_and_keys(visit: Visit, translation_demo
     coloured = states.locator(".coloured span").nth(2)
     assert token in coloured.text_content() and float(coloured.get_attribute("title")) == round(float(value), 2)
     states.get_by_label("What to show").select_option("decoder.z")
+    assert "from 0 (white: closed) to 1 (blue: open)" in states.text_content()
     states.locator("svg.heat rect.cell").first.hover()
     assert re.search(r"All units: mean 0\.\d\d, .+ % closed \(under 0\.1\)", states.locator(".reading").text_content())
     column.get_by_text("What each token depends on").click()
     explained = column.locator(".explaining").nth(1)
     explained.get_by_role("button", name="occlusion").press("Enter")
     wait_for_answers(page)
-    assert explained.locator("rect.unknown").count() > 0  # nothing can be said of <end> and <begin>
+    explained.locator("rect.unknown").first.wait_for()  # nothing can be said of <end> and <begin>
+    explained.get_by_label("Another token").fill(explained.locator("svg.heat text.end").first.text_content() or "")
+    page.keyboard.press("Enter")
+    explained.get_by_text("compare it with another token").wait_for()
     explained.get_by_label("Another token").fill("casa")
     page.keyboard.press("Enter")
     wait_until(page, lambda: ", not casa" in (explained.locator("svg.heat text.end").first.text_content() or ""))

@@ -14,6 +14,7 @@ export async function captionsView(models, kept) {
   const lines = models.map((model) => [h("dt", {}, model.name), h("dd", {}, "…")]);
   const edited = () => {
     picture = null;
+    editor.element.parentElement.classList.remove("photo");
     fill(status);
     anew();
   };
@@ -34,7 +35,8 @@ export async function captionsView(models, kept) {
     if (!files.length) return;
     [picture] = files;
     editor.look(null, null, null);
-    fill(status, `Chosen: ${picture.name}`);
+    editor.element.parentElement.classList.add("photo");
+    fill(status, `Chosen: ${picture.name} `, h("button", { type: "button", onclick: edited }, "Back to the scene"));
     anew();
   };
   const choose = () => {

@@ -1,7 +1,7 @@
 // Asks for what a model computes inside, and for what each of its tokens depends on.
 
 import { newest, post } from "./asking.js";
-import { choice, fill, h, label, later } from "./elements.js";
+import { choice, fill, h, label, later, shown } from "./elements.js";
 import { METHODS, attribution, states } from "./inside.js";
 import { saveButton } from "./saving.js";
 
@@ -31,8 +31,9 @@ function attributions({ ask, tokens, methods, picture }, kept) {
   const position = h("select", { "aria-label": "The token to explain" }, tokens.map((token, t) => h("option", { value: t }, `${t + 1}: ${label(token)}`)));
   const other = h("input", { type: "text", "aria-label": "Another token", placeholder: "another token" });
   const explain = newest(place, async () => {
-    const contrast = other.value.trim() && method !== "attention" ? { position: Number(position.value), other: other.value.trim() } : {};
-    fill(place, attribution(await ask({ method, ...contrast }), picture));
+    const [word, rival] = [Number(position.value), method === "attention" ? "" : other.value.trim()];
+    if (rival && rival === shown(tokens[word]).trim()) throw new Error(`The text has “${rival}” there: compare it with another token.`);
+    fill(place, attribution(await ask({ method, ...(rival ? { position: word, other: rival } : {}) }), picture, rival ? word : -1));
   });
   const press = (next) => {
     method = next;

@@ -15,7 +15,7 @@ export function states({ labels, arrays }, kept = null) {
   const place = h("div", {});
   const named = (name) => shownArrays.find((one) => one.name === name) ?? shownArrays[0];
   const chosen = named(kept?.get("array", ""));
-  const select = h("select", { "aria-label": "What to show", onchange: () => show(select.value) }, shownArrays.map(({ name }) => h("option", { value: name, selected: name === chosen.name }, name)));
+  const select = h("select", { "aria-label": "What to show", onchange: () => show(select.value) }, shownArrays.map((one) => h("option", { value: one.name, selected: one.name === chosen.name }, titled(one, shownArrays))));
   function show(name) {
     kept?.set("array", name);
     const array = named(name);
@@ -25,9 +25,17 @@ export function states({ labels, arrays }, kept = null) {
   return h("div", { class: "inside" }, h("div", { class: "controls" }, select, saveButton(() => place.querySelector("svg"), "inside")), place);
 }
 
+/** The name of an array; for one with heads, its kind and its layer, counted from 1. */
+function titled(array, arrays) {
+  if (array.axes.length < 3) return array.name;
+  const kind = ({ axes }) => (axes.at(-1) === "key" ? `${axes[0] === "source" ? "encoder" : "decoder"} self-attention` : "cross-attention");
+  const layer = arrays.filter((one) => one.axes.length === 3 && kind(one) === kind(array)).indexOf(array) + 1;
+  return `${kind(array)}, layer ${layer} (${array.name})`;
+}
+
 /** The units of a cell, or of one of its gates, at each token; the text is coloured by the chosen unit. */
 function units({ name, units: numbers, gate, values }, tokens) {
-  const largest = Math.max(...values.flat().map(Math.abs), 1e-9);
+  const largest = gate ? 1 : Math.max(...values.flat().map(Math.abs), 1e-9);
   const text = h("p", { class: "coloured", dir: "auto" });
   const unit = (u) => `${name}[${numbers[u]}]`;
   const colour = (u) => fill(text, h("span", { class: "status" }, `${unit(u)}: `), tokens.map((token, t) => coloured(token, values[t][u], largest)));
@@ -36,7 +44,10 @@ function units({ name, units: numbers, gate, values }, tokens) {
   const rows = numbers.map(String);
   const map = heatMap({ rows, columns: tokens, values: rows.map((_, u) => values.map((ofToken) => ofToken[u])), largest, read, onrow: colour, name: `${name}: rows are units, columns tokens` });
   colour(0);
-  const note = `The ${rows.length} units that vary most, from −${fixed(largest)} (orange) to ${fixed(largest)} (blue). The text is coloured by the chosen unit.`;
+  const mean = (i) => gate[i].reduce((sum, one) => sum + one, 0) / tokens.length;
+  const scale = gate ? "from 0 (white: closed) to 1 (blue: open)" : `from −${fixed(largest)} (orange) to ${fixed(largest)} (blue)`;
+  const whole = gate ? ` All units at all tokens: mean ${fixed(mean(0))}, ${percent(mean(1))} closed (under 0.1), ${percent(mean(2))} open (over 0.9).` : "";
+  const note = `The ${rows.length} units that vary most, ${scale}. The text is coloured by the chosen unit.${whole}`;
   return [h("p", { class: "note" }, note), text, map.element];
 }
 
@@ -47,10 +58,14 @@ function coloured(token, value, largest) {
   return span;
 }
 
-/** Attention by head, which a row of buttons chooses, or without heads. */
+/** Attention by head, which a row of buttons chooses, or without heads. A row of attention to a source is the step that
+ * reads a token and writes the next.
+ */
 function heads({ name, axes, values }, labels) {
-  const rows = labels[axes[0]];
-  const columns = axes.at(-1) === "key" ? rows : labels[axes.at(-1)];
+  const tokens = labels[axes[0]];
+  const isCross = axes.at(-1) !== "key";
+  const rows = isCross ? tokens.map((token, t) => `${shown(token).trim()} → ${t + 1 < tokens.length ? shown(tokens[t + 1]).trim() : "…"}`) : tokens;
+  const columns = isCross ? labels[axes.at(-1)] : tokens;
   const place = h("div", {});
   const ofHead = (head) => values.map((row) => (axes.length === 3 ? row[head] : row));
   function show(head) {
@@ -59,19 +74,22 @@ function heads({ name, axes, values }, labels) {
     fill(place, heatMap({ rows, columns, values: weights, read, name: `${name}: rows look at columns` }).element);
   }
   show(0);
-  const buttons = axes.length === 3 ? choice("Head", values[0].map((_, head) => [head, `Head ${head}`]), 0, show) : null;
+  const buttons = axes.length === 3 ? choice("Head", values[0].map((_, head) => [head, `Head ${head + 1}`]), 0, show) : null;
   return [buttons, place];
 }
 
-/** An attribution: `record` is that of `seqtool.predict.attribution.Attribution`. */
-export function attribution(record, picture = null) {
+/** An attribution: `record` is that of `seqtool.predict.attribution.Attribution`; `word` is shown on the picture. */
+export function attribution(record, picture = null, word = -1) {
   const { method, tokens, read, contrast = [], explained, source = null, source_tokens: sourceTokens, prefix = null, grid = null } = record;
   const rows = tokens.map((token, t) => (contrast[t] ? `${shown(token).trim()}, not ${shown(contrast[t]).trim()}` : token));
   const unit = method === "attention" ? "" : " nats";
   const elements = [];
   if (grid && source && picture) {
-    const attention = source.map((ofToken) => ofToken.map((value) => Math.max(0, value ?? 0)));
-    elements.push(looking({ picture, name: `the picture, bright where it speaks for a word (${METHODS[method]})`, words: rows, attention, grid }).element);
+    const largest = method === "attention" ? null : Math.max(...source.flat().map((value) => Math.abs(value ?? 0)), 1e-9);
+    const name = largest ? `the picture, blue where it speaks for a word and orange against it (${METHODS[method]})` : "the picture, bright where a word looked";
+    const view = looking({ picture, name, words: rows, attention: source.map((ofToken) => ofToken.map((value) => value ?? 0)), grid, largest });
+    view.hold(word);
+    elements.push(view.element, h("p", { class: "note" }, `Choose a word.${largest ? ` The full colour is ${fixed(largest, 3)} nats.` : ""}`));
   }
   const sides = [[grid ? null : source, sourceTokens], [prefix, read]].filter(([values]) => values);
   if (sides.length) {

@@ -5,8 +5,11 @@ import { buttonRow, h, mark, s, shown } from "./elements.js";
 const SIDE = 224; // the side of a picture, in the drawing's units
 const VEIL = 0.82; // the opacity of the veil over a location without attention
 
-/** A veil over a picture of side × side units, dark where attention is low, and a frame around the chosen location. */
-export function gaze(side, grid) {
+/**
+ * A veil over a picture of side × side units, dark where attention is low, and a frame around the chosen location. With
+ * `largest`, weights have a sign, and that number has the full colour.
+ */
+export function gaze(side, grid, largest = null) {
   const [rows, columns] = grid;
   const [height, width] = [side / rows, side / columns];
   const frame = s("rect", { class: "frame", width, height, visibility: "hidden" });
@@ -14,7 +17,11 @@ export function gaze(side, grid) {
   /** weights: the attention to each location, or null for no veil; where: the chosen location, or null. */
   function show(weights, where = null) {
     const most = weights ? Math.max(...weights, 1e-9) : 1;
-    cells.forEach((cell, i) => cell.setAttribute("fill-opacity", weights ? (VEIL * (1 - weights[i] / most)).toFixed(3) : 0));
+    cells.forEach((cell, i) => {
+      const opacity = largest ? (VEIL * Math.abs(weights?.[i] ?? 0)) / largest : VEIL * (1 - (weights?.[i] ?? most) / most);
+      cell.setAttribute("fill-opacity", opacity.toFixed(3));
+      if (largest) cell.setAttribute("class", weights?.[i] < 0 ? "against" : "for");
+    });
     frame.setAttribute("visibility", where === null ? "hidden" : "visible");
     frame.setAttribute("x", (where % columns) * width);
     frame.setAttribute("y", Math.floor(where / columns) * height);
@@ -27,9 +34,9 @@ export function gaze(side, grid) {
  * words × locations, or null; `grid`: the numbers of rows and columns of locations; `chosen`: the location that hard
  * attention chose for each word, or null; `scrub`: whether a slider moves through the words. The attention of the word
  * under the pointer is shown; a click on a word holds it until another click or Escape. `onword(index)` is called on a
- * click, `onhold(index)` when a word is held (-1: none), and `onlook(weights, location)` when another word is shown.
+ * click, `largest` as in `gaze`, `onhold(index)` when a word is held (-1: none), and `onlook(weights, location)` when another word is shown.
  */
-export function looking({ picture, name, words, attention, grid, chosen = null, onword = null, onhold = null, onlook = null, scrub = false }) {
+export function looking({ picture, name, words, attention, grid, largest = null, chosen = null, onword = null, onhold = null, onlook = null, scrub = false }) {
   const image = s("image", { href: picture, width: SIDE, height: SIDE, preserveAspectRatio: "none" });
   let held = -1;
   function hold(place) {
@@ -46,7 +53,7 @@ export function looking({ picture, name, words, attention, grid, chosen = null, 
   );
   const escape = (event) => event.key === "Escape" && hold(-1);
   const text = buttonRow({ move: (place) => buttons[place].focus(), "aria-label": attention ? "Words: the arrow keys show where each looked" : "Words", onpointerleave: () => look(held), onkeyup: escape }, buttons);
-  const view = attention ? gaze(SIDE, grid ?? [1, 1]) : null;
+  const view = attention ? gaze(SIDE, grid ?? [1, 1], largest) : null;
   const slider = h("input", { type: "range", min: -1, max: words.length - 1, value: -1, "aria-label": "Go through the words", oninput: () => hold(Number(slider.value)) });
 
   function look(place) {
