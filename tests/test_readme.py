@@ -74,7 +74,7 @@ def configuration(words: list[str]) -> DictConfig:
 def test_pages_have_commands() -> None:
     assert sum(page == "README.md" for page, _, _ in EXAMPLES) >= 2
     assert sum(page == "data/README.md" for page, _, _ in EXAMPLES) >= 15
-    assert len(LECTURES) == 10
+    assert len(LECTURES) == 11
     assert len(BEGINNINGS) == 3
     for page_with_commands in (*LECTURES, *BEGINNINGS):
         assert sum(page == page_with_commands for page, _, _ in EXAMPLES) >= 2, page_with_commands

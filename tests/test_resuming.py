@@ -50,7 +50,7 @@ VOCABULARIES = {
     ],
     "sequences, hard attention": [
         *(*CAPTIONING, "model.attention=hard", "train.objective=sequence", "train.baseline=greedy"),
-        "train.reward={cider_d: 1, bleu4: 0.5}",
+        "train.reward=cider_d+0.5*bleu4",
     ],
     "scheduled sampling": [*SUTSKEVER, "train.teacher=exponential", "train.teacher_k=0.8"],
     "text": [*PLAIN_TEXT, "model=language_model", "model.hidden=12", "model.embedding=8"],

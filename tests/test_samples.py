@@ -131,7 +131,7 @@ def test_learning_is_drawn(
             frames = [np.asarray(frame.convert("L")) for frame in ImageSequence.Iterator(gif)]
         assert len(frames) == len(read_samples(name)) and not np.array_equal(frames[0], frames[-1])
     for name, count in (("show_tell", 0), ("show_attend_tell", 2)):
-        section = cli_report._samples(name, Path("runs") / name)
+        section = cli_report.samples_of_run(name, Path("runs") / name)
         assert section is not None and len(section["pictures"]) == count
         assert all(url.startswith("data:image/") for url in section["pictures"].values())
 

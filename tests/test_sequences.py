@@ -300,11 +300,11 @@ def test_decoders_read_their_own_words(name: str) -> None:
 
 def test_weights_of_rewards() -> None:
     assert reward_weights(None, "bleu", "translation") == {"bleu": 1.0}
-    assert reward_weights({"cider_d": 1, "bleu4": 0.5}, "cider_d", "captioning") == {"cider_d": 1.0, "bleu4": 0.5}
+    assert reward_weights("cider_d + 0.5*bleu4", "cider_d", "captioning") == {"cider_d": 1.0, "bleu4": 0.5}
     with pytest.raises(InputError, match=r"train\.reward=bleu is no score of captioning; choose from bleu1"):
         reward_weights("bleu", "cider_d", "captioning")
     with pytest.raises(InputError, match="the weight of chrf must be a number, not x"):
-        reward_weights({"chrf": "x"}, "bleu", "translation")
+        reward_weights("x*chrf", "bleu", "translation")
 
 
 def test_the_reference_of_hard_attention_has_no_locations() -> None:

@@ -112,6 +112,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
 
     penalties: the terms that the loss adds to −log p
     max_positions: the greatest length of a source or target, in tokens, BOS or EOS included; None: unlimited
+    reads_at_once: whether reading a whole target costs hardly more time than reading a token
     embedding_scale: the factor by which embedded words are multiplied
     source_embedding: the embedding of source words; only models that read text have it
     parts: the parts that the model is built of
@@ -122,6 +123,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
     attends: bool
     penalties = Penalties()
     max_positions: int | None = None
+    reads_at_once = False
     embedding_scale: float = 1.0
     source_embedding: nn.Embedding
     target_embedding: nn.Embedding

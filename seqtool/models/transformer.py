@@ -328,6 +328,7 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
     """The base class of the translator and the captioner: a decoder over annotation vectors."""
 
     attends = True
+    reads_at_once = True
 
     def make_decoder(self, settings: LayerSettings, layers: int, vocabulary: int, tie: str, show: LayerAndHead) -> None:
         """Make the decoder and the output matrix, after the parts that compute the annotation vectors."""

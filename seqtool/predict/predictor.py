@@ -25,7 +25,7 @@ from seqtool.data.text.vocabulary import Vocabulary, load_all
 from seqtool.decoding.batching import DecodeSettings, Ensemble, Sources, check_used, decode, force_all
 from seqtool.decoding.beam_search import length_penalty
 from seqtool.decoding.common import Hypothesis, TokenPredictions, Whole
-from seqtool.errors import InputError, counted, out_of_memory
+from seqtool.errors import InputError, out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.parts_for import parts_for
@@ -40,8 +40,6 @@ from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import import_class, modules
 from seqtool.training.checkpoint import Checkpoint, find, run_name
-
-LEAST_RANKED = 20  # tokens by which heads are ranked
 
 Text = str | Sequence[str] | None  # a text or its pieces, to be read by a model; None is the best prediction
 
@@ -558,8 +556,8 @@ class Predictor(ABC):
 
         if not (heads := self.trace(*(column[0] for column in texts)).heads()):
             raise InputError(f"{self.checkpoints[0].path} has no heads to rank: choose a Transformer.")
-        if (count := sum(map(len, self.target_vocabulary.encode_batch(texts[-1])))) < LEAST_RANKED:
-            raise InputError(f"The texts have {counted(count, 'token')}, too few to rank heads: give {LEAST_RANKED}.")
+        if not any(self.target_vocabulary.encode_batch(texts[-1])):
+            raise InputError("The texts are empty: there is nothing by which to rank heads.")
         whole = loss()
         for kind, layers in heads.items():
             for layer, attention in enumerate(map(plain.model.get_submodule, layers), 1):

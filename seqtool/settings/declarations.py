@@ -197,7 +197,7 @@ class Train:
     fewer_streams: Annotated[bool, FIXED, STREAMS]
     by_image: Annotated[bool, FIXED, SENTENCES]
     objective: Annotated[str, choice("cross_entropy", "sequence"), FIXED, SENTENCES]
-    reward: Annotated[Any, FIXED, SENTENCES]
+    reward: Annotated[str | None, TEXT, FIXED, SENTENCES]
     reward_end: Annotated[bool, FIXED, SENTENCES]
     samples: Annotated[int, between(1, 1000), FIXED, SENTENCES]
     baseline: Annotated[str, choice("leave_one_out", "greedy", "risk"), FIXED, SENTENCES]

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from seqtool.data.batches import Batch
 from seqtool.models.categorical import categorical
-from seqtool.models.recurrent_decoder import RecurrentDecoder
 from seqtool.models.tokens import BOS, EOS, PAD
 
 
@@ -54,8 +53,8 @@ class Teacher:
     @torch.no_grad()
     def inputs(self, model: Any, batch: Batch, update: int) -> Int[Tensor, "N T"]:
         """What the decoder reads: at each position a coin decides between the reference's word and one drawn from what
-        the model predicted there. A recurrent decoder predicts from the words that it has read so; others read the
-        reference once, and then the mixture. Special tokens are never drawn. No gradient flows through the draws.
+        the model predicted there, from the words that it has read so. A model that reads a whole target at once
+        predicts from the reference's words instead. Special tokens are never drawn. No gradient flows through draws.
         """
         inputs, share, steps = batch.inputs, self.share(update), batch.inputs.shape[1] - 1
         if share >= 1 or not steps:
@@ -63,7 +62,7 @@ class Teacher:
         numbers = (random_numbers(self.seed, update, batch.indices.tolist(), i, steps) for i in (-1, -2))
         coins, noise = (rows.to(inputs.device) for rows in numbers)
         model.eval()
-        if isinstance(model, RecurrentDecoder):
+        if not model.reads_at_once:
             memory, state = model.encode(batch.source)
             read = [inputs[:, 0]]
             for t in range(steps):

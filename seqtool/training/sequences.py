@@ -12,7 +12,6 @@ The end of a sequence is a token as any other: it has a gradient, and n-grams th
 attention the locations s_k that were drawn are part of a sample: λ_r log p(s_k) is added to log p(y_k | x).
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -86,21 +85,24 @@ class Rewards:
         return self.weights[name] * scale * (1 if higher_is_better(name) else -1)
 
 
-def reward_weights(setting: Any, default: str, task: str) -> dict[str, float]:
+def reward_weights(setting: str | None, default: str, task: str) -> dict[str, float]:
     """The weights of the scores that `train.reward` names, by name. Raises InputError for what is no score of the task.
 
-    setting: a name, names with weights, or None for the `default`
+    setting: a name, a weighted sum such as cider_d+0.5*bleu4, or None for the `default`
     """
-    weights = {default: 1.0} if setting is None else setting if isinstance(setting, Mapping) else {setting: 1.0}
-    for name, weight in weights.items():
-        if "." in str(name):
-            metric(str(name), setting="train.reward")
+    weights: dict[str, float] = {}
+    for part in (setting or default).split("+"):
+        weight, _, name = (side.strip() for side in part.rpartition("*"))
+        if "." in name:
+            metric(name, setting="train.reward")
         elif name not in score_names(task):
             choices = ", ".join(score_names(task))
             raise InputError(f"train.reward={name} is no score of {task}; choose from {choices}, or one of your own.")
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise InputError(f"train.reward: the weight of {name} must be a number, not {weight}.")
-    return {str(name): float(weight) for name, weight in weights.items()}
+        try:
+            weights[name] = float(weight or 1)
+        except ValueError as error:
+            raise InputError(f"train.reward: the weight of {name} must be a number, not {weight}.") from error
+    return weights
 
 
 def limit_of(longest: int) -> int:

@@ -109,7 +109,6 @@ class Trainer:
                 if self.checkpoints.is_due(progress, settings.save_minutes):
                     self._save("saved")
                 batches, following, tokens, divisor = self._begin_update(epoch)
-                state.loss.update = progress.step
                 optimiser.zero_grad(set_to_none=True)
                 sums = torch.zeros(3, device=device)
                 for number, indices in enumerate(batches, start=1):
@@ -169,6 +168,7 @@ class Trainer:
         batches = epoch.batches(progress.position, count)
         epochs = progress.epoch + epoch.fraction_done(progress.position)
         progress.step += 1
+        self.state.loss.update = progress.step
         progress.position += len(batches)
         following = [] if epoch.has_ended(progress.position) else epoch.batches(progress.position, count)
         self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)

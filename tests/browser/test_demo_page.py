@@ -567,7 +567,7 @@ def test_inside_a_translation_by_pointer_and_keys(visit: Visit, translation_demo
     explained = column.locator(".explaining").nth(1)
     explained.get_by_role("button", name="occlusion").press("Enter")
     wait_for_answers(page)
-    assert explained.locator("rect.unknown").count() > 0  # nothing can be said of <end> and <begin>
+    explained.locator("rect.unknown").first.wait_for()  # nothing can be said of <end> and <begin>
     explained.get_by_label("Another token").fill("casa")
     page.keyboard.press("Enter")
     wait_until(page, lambda: ", not casa" in (explained.locator("svg.heat text.end").first.text_content() or ""))
