@@ -245,12 +245,12 @@ def inside(models: list[Any], **fields: Any) -> Any:
     [
         ("inside", {"text": "a"}, "A translation model needs 'source', a captioner a picture, and a language model "),
         ("inside", {"text": "a " * 70, "source": "a"}, "tokens, and at most 60 are read here: shorten it."),
-        ("inside", {"text": ["a"] * 61, "source": "a"}, "The text has 61 tokens: at most 60 are read here"),
         (
             "inside",
-            {"text": ["a", ""], "source": "a"},
-            "The text has 2 tokens: at most 60 are read here, none of them empty.",
+            {"text": ["a"] * 61, "source": "a"},
+            "The text has 61 tokens; at most 60 can be looked into here: choose",
         ),
+        ("inside", {"text": ["a", ""], "source": "a"}, "'text' has an empty token: leave it out."),
         ("inside", {"text": "a", "source": "a", "method": "magic"}, "Unknown method 'magic'; choose from gradient, "),
         ("inside", {"text": "a", "source": "a", "method": "gradient", "position": 9, "other": "b"}, "names token 9"),
         ("score", {"references": ["a"]}, "A translation model needs 'sources', one for each reference; a language "),

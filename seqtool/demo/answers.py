@@ -262,9 +262,12 @@ class Inside(PictureRequest):
         sources = [] if self.source is None else [self.source]
         if (len(sources), len(self.images)) != (isinstance(predictor, Translator), isinstance(predictor, Captioner)):
             raise InputError("A translation model needs 'source', a captioner a picture, and a language model neither.")
-        if not isinstance(self.text, str) and (len(self.text) > MAX_TOKENS_INSIDE or "" in self.text):
-            size = f"{len(self.text):,} tokens: at most {MAX_TOKENS_INSIDE} are read here, none of them empty"
-            raise InputError(f"The text has {size}.")
+        if not isinstance(self.text, str):
+            if (count := len(self.text)) > (most := MAX_TOKENS_INSIDE):
+                here = "can be looked into here: choose a shorter one"
+                raise InputError(f"The text has {count:,} tokens; at most {most} {here}.")
+            if "" in self.text:
+                raise InputError("'text' has an empty token: leave it out.")
         written = self.text if isinstance(self.text, str) else join_pieces(self.text)
         check_tokens(predictor.target_vocabulary, [written], most=MAX_TOKENS_INSIDE)
         if sources:

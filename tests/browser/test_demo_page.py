@@ -293,18 +293,11 @@ def test_a_picture_is_chosen_or_dropped(visit: Visit, caption_demo: Server, tmp_
     assert response.value.json()["captions"][0]["image"] == "dropped.png"
     wait_for_answers(page)
     assert "Chosen: dropped.png" in page.locator(".column").first.text_content()
-    assert not page.locator(".board").is_visible()  # the scene is another picture
-    column = page.locator(".column").nth(1)
-    column.get_by_text("What each token depends on").click()
-    column.locator(".explaining .looking .token").first.click()
-    marks = column.locator(".explaining .veil rect").evaluate_all(
-        "rects => rects.map((rect) => rect.getAttribute('class'))"
-    )
-    assert {*marks} <= {"for", "against"} and "The full colour is" in column.locator(".explaining").nth(
-        1
-    ).text_content()
-    page.get_by_role("button", name="Back to the scene").click()
-    assert page.locator(".board").is_visible()
+    assert page.get_by_role("img", name="Photo: dropped.png").locator("image").count() == 1
+    assert page.locator(".item").count() == 0 and not page.get_by_label("Scene", exact=True).is_visible()
+    with page.expect_response("**/api/caption") as response:
+        page.get_by_role("button", name="Back to the scene").click()
+    assert response.value.json()["captions"][0]["image"] == "scene" and page.locator(".item").count() > 0
 
 
 def test_next_tokens_are_shown_while_one_types(visit: Visit, text_demo: Server) -> None:
@@ -494,6 +487,21 @@ def test_pieces_are_joined_to_words(visit: Visit, translation_demo: Server) -> N
         "cells => cells.map((cell) => Number(cell.getAttribute('fill-opacity')))"
     )
     assert opacities == pytest.approx(means, abs=6e-4)
+    pieces = [prediction["token"] for prediction in best["predicted"]]
+    body = {"source": SENTENCE, "text": best["tokens"], "method": "integrated"}
+    explained = translation_demo.post("/api/inside", body).json
+    column.get_by_text("What each token depends on").click()
+    part = column.locator(".explaining").nth(1)
+    part.locator("rect.cell").first.hover()
+    read = re.search(r": (\S+) of (\S+) nats", part.locator(".reading").text_content())
+    sums = [sum(explained["source"][t][i] for t in words[0] for i in groups(source)[0])]
+    sums.append(sum(explained["explained"][t] for t in words[0]))
+    assert read and [float(number) for number in read.groups()] == pytest.approx(sums, abs=6e-4)
+    column.get_by_text("Inside: states, gates and heads").click()
+    column.get_by_label("What to show").select_option("attention")
+    rows = column.locator(".inside svg .end").all_text_contents()
+    texts = ["".join(pieces[i] for i in word).replace("▁", " ").strip() for word in words]
+    assert [row.split(" → ")[-1][:8] for row in rows] == [text[:8] for text in texts]
 
 
 def test_drawings_are_saved(visit: Visit, translation_demo: Server, caption_demo: Server) -> None:
@@ -553,7 +561,6 @@ def test_inside_a_translation_by_pointer_and_keys(visit: Visit, translation_demo
     coloured = states.locator(".coloured span").nth(2)
     assert token in coloured.text_content() and float(coloured.get_attribute("title")) == round(float(value), 2)
     states.get_by_label("What to show").select_option("decoder.z")
-    assert "from 0 (white: closed) to 1 (blue: open)" in states.text_content()
     states.locator("svg.heat rect.cell").first.hover()
     assert re.search(r"All units: mean 0\.\d\d, .+ % closed \(under 0\.1\)", states.locator(".reading").text_content())
     column.get_by_text("What each token depends on").click()
@@ -564,6 +571,13 @@ def test_inside_a_translation_by_pointer_and_keys(visit: Visit, translation_demo
     explained.get_by_label("Another token").fill("casa")
     page.keyboard.press("Enter")
     wait_until(page, lambda: ", not casa" in (explained.locator("svg.heat text.end").first.text_content() or ""))
+    options = explained.get_by_label("The token to explain").locator("option").all_text_contents()
+    assert ", not casa ←" in explained.locator(".reading").text_content()  # the word is chosen at once
+    place, own = next(re.findall(r"^(\d+): (\w+)$", text)[0] for text in options if re.search(r": \w+$", text))
+    explained.get_by_label("The token to explain").select_option(str(int(place) - 1))
+    explained.get_by_label("Another token").fill(own)
+    page.keyboard.press("Enter")
+    explained.get_by_text(f"“{own}” is the token itself: type another one to compare it with.").wait_for()
     explained.get_by_role("button", name="attention").click()
     wait_until(page, lambda: "Weights from 0 to 1." in (explained.locator(".note").first.text_content() or ""))
     wait_until(page, lambda: "method=attention" in page.url)

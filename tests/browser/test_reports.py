@@ -334,6 +334,51 @@ def test_a_page_of_what_a_model_computes(
     assert re.search(r"<end> ← <end>: [01]\.\d{3}$", page.locator(".reading").nth(1).text_content())
 
 
+@pytest.mark.parametrize("visit", ["light", "dark"], indirect=True)
+def test_heads_gates_and_signs_are_named(visit: Visit, tmp_path: Path) -> None:
+    """Layers and heads count from 1, rows of cross-attention say what is written, gates run from closed to open, and
+    the signs of attributions have two colours of one scale over a picture.
+    """
+    cross = {"name": "decoder.layers.0.source_attention", "axes": ["target", "head", "source"]}
+    arrays = [
+        {"name": "encoder.0.attention", "axes": ["source", "head", "key"], "values": [[[1.0, 0.0]]] * 2},
+        {**cross, "values": [[[0.2, 0.8], [0.6, 0.4]]] * 3},
+        {**cross, "name": "decoder.layers.1.source_attention", "values": [[[0.2, 0.8], [0.6, 0.4]]] * 3},
+        {"name": "decoder.z", "axes": ["target", "unit"], "units": [4], "values": [[0.1], [0.2], [0.3]]}
+        | {"gate": [[0.5, 0.5, 0.25], [0.0, 0.0, 0.75], [0.0, 0.0, 0.0]]},
+    ]
+    labels = {"source": ["▁house", "<end>"], "target": ["<begin>", "▁una", "▁puerta"]}
+    example = {"tokens": ["▁una", "▁puerta", "<end>"], "read": labels["target"], "grid": [1, 2]}
+    signed = {"method": "integrated", "explained": [-1.0] * 3, "source": [[0.5, 0.0], [-0.25, 1.0], [0.0, 0.0]]}
+    weights = {"method": "attention", "explained": [-1.0] * 3, "source": [[0.75, 0.25], [0.5, 0.5], [1.0, 0.0]]}
+    records = [{**example, **signed}, {**example, **weights}]
+    sections = report.inside({"labels": labels, "grid": None, "arrays": arrays}, records, PICTURE_URL)
+    report.write(tmp_path / "inside.html", report.page("Inside", "a test", sections))
+    page = open_report(visit, tmp_path / "inside.html")
+    inside, select = page.locator(".inside"), page.get_by_label("What to show")
+    assert inside.locator("h4").text_content().startswith("encoder self-attention, layer 1, head 1 encoder.0.attention")
+    select.select_option("decoder.layers.1.source_attention")
+    page.get_by_role("button", name="Head 2").click()
+    assert inside.locator("h4").text_content().startswith("cross-attention, layer 2, head 2")
+    rows = inside.locator("svg .end").all_text_contents()
+    assert rows == ["<begin> → una", "una → puerta", "puerta → <end>"]
+    select.select_option("decoder.z")
+    assert "0 closed" in inside.text_content() and "1 open" in inside.text_content()
+    expected = "decoder.z[4] after “puerta”: 0.300. All units: mean 0.25, 75 % closed (under 0.1), 0 % open (over 0.9)"
+    assert inside.locator(".reading").text_content() == expected
+    assert [cell.get_attribute("fill-opacity") for cell in inside.locator(".cell").all()] == ["0.100", "0.200", "0.300"]
+    page.locator(".looking .token").nth(1).click()
+    cells = page.locator(".tinted rect")
+    assert [cell.get_attribute("fill-opacity") for cell in cells.all()] == ["0.200", "0.800"]
+    assert [cell.get_attribute("class") or "" for cell in cells.all()] == ["against", ""]
+    assert page.get_by_text("1.000 nats").count() == 1
+    visit.assert_accessible()
+    visit.assert_reflows()
+    page.get_by_role("button", name="attention").click()
+    section = page.locator("section").last.text_content()
+    assert "no sign" in section and "orange" not in section and page.locator(".tinted").count() == 0
+
+
 def test_other_outputs_are_refused(shown_runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("inspect", f"checkpoint={shown_runs}/runs/attend", "text=I have a cat.", "output=inside.txt") == 2
     expected = "output=inside.txt must be a name that ends in .npz or .html."

@@ -3,10 +3,11 @@
 import { get, modelColumn, post, settings } from "./asking.js";
 import { fill, h } from "./elements.js";
 import { explaining } from "./explaining.js";
+import { END } from "./joining.js";
 import { looking } from "./pictures.js";
 import { saveButton } from "./saving.js";
 import { sceneEditor } from "./scene.js";
-import { END, forceable } from "./tokens.js";
+import { forceable } from "./tokens.js";
 
 export async function captionsView(models, kept) {
   let picture = null; // a File, or null for the scene
@@ -14,12 +15,15 @@ export async function captionsView(models, kept) {
   const lines = models.map((model) => [h("dt", {}, model.name), h("dd", {}, "…")]);
   const edited = () => {
     picture = null;
-    editor.element.parentElement.classList.remove("photo");
     fill(status);
     anew();
   };
   const editor = sceneEditor(await get("/api/scenes"), kept, edited, h("dl", { class: "captions" }, lines.flat()));
-  const columns = models.map((model, i) => column(model, kept, { said: (text) => fill(lines[i][1], text || "(nothing)"), look: (...seen) => picture || editor.look(...seen) }));
+  const said = (i, text, asked, seen) => {
+    fill(lines[i][1], text || "(nothing)");
+    if (picture && asked === picture) editor.photo(picture.name, seen);
+  };
+  const columns = models.map((model, i) => column(model, kept, { said: (...answer) => said(i, ...answer), look: editor.look }));
   const hard = models.find((model) => model.hard);
   const names = ["beam", "length_penalty", ...(hard ? ["hard_attention", "seed"] : [])];
   const controls = settings(hard ?? models[0], names, kept, () => all());
@@ -34,9 +38,8 @@ export async function captionsView(models, kept) {
   const take = (files) => {
     if (!files.length) return;
     [picture] = files;
-    editor.look(null, null, null);
-    editor.element.parentElement.classList.add("photo");
-    fill(status, `Chosen: ${picture.name} `, h("button", { type: "button", onclick: edited }, "Back to the scene"));
+    editor.photo(picture.name);
+    fill(status, `Chosen: ${picture.name}`);
     anew();
   };
   const choose = () => {
@@ -50,7 +53,10 @@ export async function captionsView(models, kept) {
   return h("div", {}, h("div", { class: "columns pictures" }, h("section", { class: "column scene", "aria-label": "Picture" }, h("h2", {}, "Picture"), editor.element, drop, status, controls.element), columns.map(({ element }) => element)));
 }
 
-/** The column of a model. `said` is called with each caption, `look` with the grid, weights and location of a word. */
+/**
+ * The column of a model. `said` is called with each caption, the picture that was asked about, and its URL as the model
+ * saw it; `look` with the grid, weights and location of a word.
+ */
 function column(model, kept, { said, look }) {
   return modelColumn(model, kept, async (picture, settings, prefix) => {
     const answer = await post("/api/caption", about(picture, { prefix, likeliest: 5, weights: model.attends, picture: true, model: model.place, settings }));
@@ -66,7 +72,7 @@ function column(model, kept, { said, look }) {
       const example = { ask, tokens: [...pieces, END], attends: model.attends, picture: answer.pictures[0] };
       return [h("div", { onkeyup: escape }, looks.element, saveButton(() => looks.element.querySelector("svg"), "caption"), elements), ...explaining(example, kept)];
     };
-    said(best.text);
+    said(best.text, picture, answer.pictures[0]);
     return { text: best.text, draw };
   });
 }

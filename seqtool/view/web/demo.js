@@ -50,7 +50,8 @@ async function begin() {
     made[command] ??= await VIEWS[command].make(shown, kept(command));
     const content = made[command];
     const watched = shown.filter(({ place }) => learnt[place]).map(({ name, place }) => later(`What ${name} wrote while it learnt`, () => samples(learnt[place])));
-    if (command === current) fill(view, content, watched); // another task may have been chosen meanwhile
+    const learning = watched.length ? h("section", { class: "learning", "aria-labelledby": "learning" }, h("h2", { id: "learning" }, "From the training"), watched) : null;
+    if (command === current) fill(view, content, learning); // another task may have been chosen meanwhile
   }
   const task = commands.includes(page.get("task", "")) ? page.get("task", "") : commands[0];
   const tasks = choice("Task", commands.map((command) => [command, VIEWS[command].title]), task, (command) => show(command).catch(problem));

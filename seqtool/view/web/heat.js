@@ -51,6 +51,11 @@ export function heatMap({ rows, columns, values, largest = 1, read, name, onrow 
   return { element: h("div", {}, h("div", { class: "scroll" }, svg), reading), go: (t, i) => go(t * across + i) };
 }
 
+/** A bar that explains colours, between what its ends stand for. `kind`: weights, signed or, over pictures, tinted. */
+export function colourBar(low, kind, high) {
+  return h("p", { class: "note" }, low, " ", h("span", { class: `bar ${kind}` }), " ", high);
+}
+
 /** The width of a word in bold type, in pixels. */
 export function wide(word) {
   pen.font = `700 13px ${getComputedStyle(document.body).fontFamily}`;

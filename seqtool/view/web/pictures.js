@@ -4,10 +4,11 @@ import { buttonRow, h, mark, s, shown } from "./elements.js";
 
 const SIDE = 224; // the side of a picture, in the drawing's units
 const VEIL = 0.82; // the opacity of the veil over a location without attention
+const TINT = 0.8; // the opacity of the strongest colour over a picture, which stays visible
 
 /**
  * A veil over a picture of side × side units, dark where attention is low, and a frame around the chosen location. With
- * `largest`, weights have a sign, and that number has the full colour.
+ * `largest`, weights have signs: the veil is blue for positive ones and orange for negative ones, most at `largest`.
  */
 export function gaze(side, grid, largest = null) {
   const [rows, columns] = grid;
@@ -17,26 +18,27 @@ export function gaze(side, grid, largest = null) {
   /** weights: the attention to each location, or null for no veil; where: the chosen location, or null. */
   function show(weights, where = null) {
     const most = weights ? Math.max(...weights, 1e-9) : 1;
+    const opacity = (weight) => (largest ? (TINT * Math.abs(weight)) / largest : VEIL * (1 - weight / most));
     cells.forEach((cell, i) => {
-      const opacity = largest ? (VEIL * Math.abs(weights?.[i] ?? 0)) / largest : VEIL * (1 - (weights?.[i] ?? most) / most);
-      cell.setAttribute("fill-opacity", opacity.toFixed(3));
-      if (largest) cell.setAttribute("class", weights?.[i] < 0 ? "against" : "for");
+      cell.setAttribute("fill-opacity", weights ? opacity(weights[i]).toFixed(3) : 0);
+      cell.classList.toggle("against", weights?.[i] < 0);
     });
     frame.setAttribute("visibility", where === null ? "hidden" : "visible");
     frame.setAttribute("x", (where % columns) * width);
     frame.setAttribute("y", Math.floor(where / columns) * height);
   }
-  return { elements: [s("g", { class: "veil" }, cells), frame], show };
+  return { elements: [s("g", { class: largest ? "veil tinted" : "veil" }, cells), frame], show };
 }
 
 /**
  * A picture with the words of its caption. `picture`: its URL; `name`: its description for screen readers; `attention`:
  * words × locations, or null; `grid`: the numbers of rows and columns of locations; `chosen`: the location that hard
- * attention chose for each word, or null; `scrub`: whether a slider moves through the words. The attention of the word
+ * attention chose for each word, or null; `largest`: if the weights have signs, the number with the full colour;
+ * `scrub`: whether a slider moves through the words. The attention of the word
  * under the pointer is shown; a click on a word holds it until another click or Escape. `onword(index)` is called on a
- * click, `largest` as in `gaze`, `onhold(index)` when a word is held (-1: none), and `onlook(weights, location)` when another word is shown.
+ * click, `onhold(index)` when a word is held (-1: none), and `onlook(weights, location)` when another word is shown.
  */
-export function looking({ picture, name, words, attention, grid, largest = null, chosen = null, onword = null, onhold = null, onlook = null, scrub = false }) {
+export function looking({ picture, name, words, attention, grid, chosen = null, largest = null, onword = null, onhold = null, onlook = null, scrub = false }) {
   const image = s("image", { href: picture, width: SIDE, height: SIDE, preserveAspectRatio: "none" });
   let held = -1;
   function hold(place) {
@@ -68,7 +70,7 @@ export function looking({ picture, name, words, attention, grid, largest = null,
   }
 
   look(-1);
-  const drawing = s("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, class: "picture", role: "img", "aria-label": name }, image, view?.elements ?? []);
+  const drawing = s("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, class: largest ? "picture grey" : "picture", role: "img", "aria-label": name }, image, view?.elements ?? []);
   return { element: h("div", { class: "looking" }, drawing, text, scrub && attention && words.length ? slider : null), look: (place) => look(place < 0 ? held : place), hold };
 }
 

@@ -25,7 +25,7 @@ const SECTIONS = {
   samples,
   sentences,
   pictures,
-  states: ({ trace }) => states(trace),
+  states: ({ trace }) => states(trace, { written: report.sections.find(({ kind }) => kind === "attributions")?.records[0]?.tokens }),
   attributions,
 };
 
@@ -78,7 +78,7 @@ function sentence({ source, references, systems, hypotheses, flags, more }) {
 /** What each token of an example depends on, by a method that is chosen. */
 function attributions({ records, picture }) {
   const place = h("div", {});
-  const show = (i) => fill(place, attribution(records[i], picture));
+  const show = (i) => fill(place, attribution(records[i], { picture }));
   show(0);
   return h("div", {}, h("div", { class: "controls" }, choice("Method", records.map(({ method }, i) => [i, METHODS[method]]), 0, show)), place);
 }

@@ -2,7 +2,7 @@
 
 import { h, s } from "./elements.js";
 
-const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "font-family", "font-size", "font-weight", "text-anchor", "text-decoration", "visibility", "direction"];
+const STYLES = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray", "font-family", "font-size", "font-weight", "text-anchor", "text-decoration", "visibility", "direction", "filter"];
 
 /** A button that saves the SVG element `drawing()` as NAME.svg. */
 export function saveButton(drawing, name) {

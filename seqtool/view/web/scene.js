@@ -1,6 +1,6 @@
 // The editor of built-in scenes: choose a scene and edit its objects, with the pointer or the keyboard.
 
-import { fill, h, s } from "./elements.js";
+import { fill, h, inert, s } from "./elements.js";
 import { gaze } from "./pictures.js";
 
 const MAX_OBJECTS = 12; // in a scene
@@ -9,7 +9,8 @@ const apart = (a, b) => a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= 
 
 /**
  * Make the editor. `offered`: the answer of /api/scenes; `kept`: stores the scene; `changed`: called after each edit;
- * `below`: an element shown right below the scene. The result's `look(grid, weights, where)` shows a word's attention.
+ * `below`: an element shown right below the scene. The result's `look(grid, weights, where)` shows a word's attention,
+ * and `photo(name, url)` shows a photo instead of the scene, or nothing without a URL, with a button that goes back.
  */
 export function sceneEditor(offered, kept, changed, below) {
   const { side } = offered;
@@ -17,7 +18,8 @@ export function sceneEditor(offered, kept, changed, below) {
   let scene = structuredClone(isScene(remembered, offered) ? remembered : offered.scenes[0]);
   let chosen = 0;
   let view = null; // the attention of a word, drawn over the scene
-  const board = s("svg", { viewBox: `0 0 ${side} ${side}`, class: "board", role: "group", "aria-label": "Scene: choose an object, drag it or move it with the arrow keys" });
+  let photographed = null; // the name and the URL of the photo that is shown instead of the scene
+  const board = s("svg", { viewBox: `0 0 ${side} ${side}`, class: "board" });
   const tools = h("div", { class: "controls" });
 
   function outline(item) {
@@ -39,6 +41,15 @@ export function sceneEditor(offered, kept, changed, below) {
   }
 
   function draw() {
+    scenes.hidden = photographed !== null;
+    board.setAttribute("role", photographed ? "img" : "group");
+    board.setAttribute("aria-label", photographed ? inert(`Photo: ${photographed.name}`) : "Scene: choose an object, drag it or move it with the arrow keys");
+    if (photographed) {
+      const { url } = photographed;
+      fill(board, s("rect", { width: side, height: side, class: "paper" }), url ? s("image", { href: url, width: side, height: side }) : null, view?.elements ?? []);
+      fill(tools, h("button", { type: "button", onclick: back }, "Back to the scene"));
+      return;
+    }
     const items = scene.items.map((item, i) =>
       s("polygon", {
         points: outline(item),
@@ -77,6 +88,7 @@ export function sceneEditor(offered, kept, changed, below) {
 
   function edit(change) {
     change();
+    photographed = null;
     scene = structuredClone(scene); // another question to the models
     chosen = Math.max(0, Math.min(chosen, scene.items.length - 1));
     view = null;
@@ -90,6 +102,17 @@ export function sceneEditor(offered, kept, changed, below) {
     view = weights && gaze(side, grid);
     view?.show(weights, where);
     board.append(...(view?.elements ?? []));
+  }
+
+  function photo(name, url = null) {
+    photographed = { name, url };
+    view = null;
+    draw();
+  }
+
+  function back() {
+    edit(() => {});
+    tools.querySelector("select, button").focus();
   }
 
   function add() {
@@ -144,12 +167,12 @@ export function sceneEditor(offered, kept, changed, below) {
   }
 
   const names = offered.scenes.map((_, i) => `number ${i + 1}`);
-  const scenes = pick("Scene", names, names[0], (name) => {
+  const scenes = h("div", { class: "controls" }, pick("Scene", names, names[0], (name) => {
     scene = structuredClone(offered.scenes[names.indexOf(name)]);
     chosen = 0;
-  });
+  }));
   draw();
-  return { element: h("div", { class: "editor" }, h("div", { class: "controls" }, scenes), board, below, tools), scene: () => scene, look };
+  return { element: h("div", { class: "editor" }, scenes, board, below, tools), scene: () => scene, look, photo };
 }
 
 /** Whether a scene that was read from the page's address can be drawn. */

@@ -1,8 +1,8 @@
 // What a model predicted at each token: a colour for the token's probability, and on a click the likeliest tokens.
 
 import { buttonRow, counted, fill, fixed, h, label, mark, shown } from "./elements.js";
+import { END, singly } from "./joining.js";
 
-export const END = "<end>"; // how the end of a text is shown
 const MAX_NAMED = 12; // unknown pieces that a note names
 const LEVELS = [0.5, 0.2, 0.05, 0.01]; // probabilities below which a token has another colour
 
@@ -39,18 +39,6 @@ export function tokens(predicted, { groups = singly(predicted), onforce = null, 
   }
   const list = buttonRow({ move: choose, "aria-label": "Tokens: the arrow keys move through them", onpointerleave: () => onlook?.(-1) }, buttons);
   return { element: h("div", { class: "predicted" }, list, legend(), detail), choose };
-}
-
-/** Groups of one index each: every piece has its own button. */
-export function singly(pieces) {
-  return (pieces ?? []).map((_, i) => [i]);
-}
-
-/** The indices of the pieces of each word; a word begins with ▁, the mark for a space. */
-export function wordGroups(pieces) {
-  const groups = [];
-  pieces.forEach((piece, i) => (i === 0 || piece.startsWith("▁") || piece === END ? groups.push([i]) : groups.at(-1).push(i)));
-  return groups;
 }
 
 /** The legend: the range of probabilities that each colour stands for. */

@@ -5,7 +5,8 @@ import { modelColumn, newest, post, settings } from "./asking.js";
 import { differing } from "./difference.js";
 import { choice, fill, fixed, h, label, later } from "./elements.js";
 import { explaining } from "./explaining.js";
-import { END, forceable, notes, singly, wordGroups } from "./tokens.js";
+import { END, joinedNumbers, joinedPieces, singly, wordGroups } from "./joining.js";
+import { forceable, notes } from "./tokens.js";
 import { searchTree } from "./tree.js";
 
 const PAUSE = 500; // milliseconds without a keystroke before the text is translated
@@ -88,16 +89,14 @@ function translation(nBest, rank, force, kept) {
   const target = [...one.tokens, ...(one.ended ? [END] : [])];
   const groups = kept.get("unit", "pieces") === "words" ? wordGroups : singly;
   const [rows, columns] = [groups(target), groups(one.source_tokens ?? [])];
-  const joined = (places, pieces) => places.map((group) => group.map((i) => pieces[i]).join(""));
-  const sum = (values) => values.reduce((a, b) => a + b, 0);
   let looked = null;
   const beside = h("div", {});
   const title = rank ? differing(one.text, nBest[0].text) : one.text || "(nothing)";
   const { elements, choose } = forceable(one, force, { title, beside, groups: one.predicted ? groups(one.predicted.map(({ token }) => token)) : undefined, onlook: (place) => looked?.look(place), onchosen: (place) => looked?.look(place, true) });
   if (one.attention?.length) {
-    // Attention between words: summed over the pieces of a source word, averaged over those of a target word.
-    const weights = rows.map((row) => columns.map((column) => sum(row.map((t) => sum(column.map((i) => one.attention[t]?.[i] ?? 0)))) / row.length));
-    looked = alignment({ source: joined(columns, one.source_tokens), target: joined(rows, target), weights, onword: one.predicted ? choose : null, form: kept.get("form", "lines"), onform: (form) => kept.set("form", form === "lines" ? null : form) });
+    const attention = target.map((_, t) => one.attention[t] ?? one.source_tokens.map(() => 0));
+    const weights = joinedNumbers(attention, rows, columns, true);
+    looked = alignment({ source: joinedPieces(one.source_tokens, columns), target: joinedPieces(target, rows), weights, onword: one.predicted ? choose : null, form: kept.get("form", "lines"), onform: (form) => kept.set("form", form === "lines" ? null : form) });
     fill(beside, h("h3", {}, "Where it looked"), looked.element);
   }
   return elements;
