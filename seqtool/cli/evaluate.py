@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -14,39 +14,47 @@ from omegaconf import DictConfig, OmegaConf
 from seqtool import tasks
 from seqtool.data.corpora.caption_files import holds_captions
 from seqtool.errors import InputError
-from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
+from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator, SeedsEvaluation
 from seqtool.metrics.scores import TRANSLATION
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import finite_json
 from seqtool.runtime.task_table import TASKS
-from seqtool.settings import declarations, names, plain, typed
+from seqtool.settings import declarations, escape, names, plain, typed
 from seqtool.settings.classes import modules
 from seqtool.view import report
 
 if TYPE_CHECKING:
     from seqtool.training.checkpoint import Checkpoint
 
+# settings that concern a single system, or whose results have no mean over seeds
+ONE_SYSTEM = "checkpoint", "hypotheses", "output", "report", "plot", "alignments", "gold", "bound", "java", "likeliest"
 DECLARED = declarations.command_settings("eval")
 
 
 def evaluate(config: DictConfig) -> None:
     """Score a checkpoint on a data set, or files of hypotheses. Prints a table, JSON or JSON lines."""
     group: AbstractContextManager[None] = nullcontext()  # scoring files is not divided between processes
-    if config.checkpoint is not None:
+    runs = list(_runs_of_seeds(config)) if config.seeds else [("", "", config)]
+    if any(run.checkpoint is not None for *_, run in runs):
         from seqtool.runtime import distributed  # imports torch, which is not needed to score files
 
         group = distributed.group()
     with group:
-        task, checkpoints = _task_and_checkpoints(config)
-        _check_all_used(config, task)
-        evaluator = _evaluator(config, task)
-        decoding: dict[str, Any] = {}
-        if checkpoints:
-            decoding, evaluation = _evaluate_checkpoints(config, evaluator, checkpoints)
-        else:
-            evaluation = evaluator.evaluate_files()
-        settings = evaluator.settings
-        paths = [str(checkpoint.path) for checkpoint in checkpoints]
+        systems: dict[str, dict[str, Evaluation]] = {}
+        paths, decoding = list[str](), dict[str, Any]()
+        for system, path, run in runs:
+            task, checkpoints = _task_and_checkpoints(run)
+            _check_all_used(run, task)
+            evaluator = _evaluator(run, task)
+            if checkpoints:
+                decoding, evaluation = _evaluate_checkpoints(run, evaluator, checkpoints)
+            else:
+                evaluation = evaluator.evaluate_files()
+            settings = evaluator.settings
+            systems.setdefault(system, {})[path] = evaluation
+            paths += [str(checkpoint.path) for checkpoint in checkpoints]
+        if config.seeds:
+            evaluation = SeedsEvaluation(systems)
         unused = declarations.SEARCH if decoding.get("sample") else declarations.SAMPLING
         used = {name: value for name, value in decoding.items() if DECLARED[name].method != unused.method}
         if settings.report is not None and os.environ.get("RANK", "0") == "0":
@@ -64,6 +72,16 @@ def evaluate(config: DictConfig) -> None:
         else:
             heading = f"Checkpoint: {', '.join(paths)}\nDecoding: {_as_arguments(used)}\n\n" if paths else ""
             print(heading + evaluation.text())
+
+
+def _runs_of_seeds(config: DictConfig) -> Iterator[tuple[str, str, Any]]:
+    """Yield the system, the path and the configuration of each run or file of hypotheses of baseline= and seeds=."""
+    if unused := [f"{name}=" for name in ONE_SYSTEM if _is_changed(config, name)]:
+        raise InputError(f"{', '.join(unused)} cannot be given with seeds=: evaluate the run or file by itself.")
+    for system, setting in (("baseline", config.baseline), ("system", config.seeds)):
+        for path in dict.fromkeys(names(setting)):
+            kind = "hypotheses" if Path(path).is_file() else "checkpoint"
+            yield system, path, OmegaConf.merge(config, {"seeds": None, "baseline": None, kind: escape(path)})
 
 
 def _as_arguments(decoding: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -32,6 +33,7 @@ from seqtool.view import plots
 
 log = logging.getLogger("seqtool")
 
+NOT_COMPARED = "seed", "run", "device", "threads", "train.resume"  # settings in which runs with other seeds may differ
 # The last columns of the table of runs, by the names of the last measurements in metrics.jsonl.
 MEASURED = {"tokens_per_second": "trained/s", "decoded_tokens_per_second": "decoded/s", "peak_memory": "MB"}
 
@@ -132,7 +134,8 @@ def _trained_runs(runs: Iterable[Path]) -> list[Path]:
 
 
 def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) -> str:
-    """A table with a row for each run: its best validation scores and, if passed, its `settings`.
+    """A table with a row for each run: its best validation scores and, if passed, its `settings`. For runs that differ
+    only in the seed, a second table has the mean and the sample standard deviation of each score.
 
     Damaged runs cause a warning and are left out.
     """
@@ -147,19 +150,26 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
     user_scores = dict.fromkeys(name for best in best_records for name in best if "." in name)
     scores = [score(name) for name in (*SCORES, *user_scores) if any(name in best for best in best_records)]
     shown = {name: MEASURED[name] for name in MEASURED if any(name in series for series in measured.values())}
-    rows = []
+    rows: list[list[str]] = []
+    groups: dict[str, dict[Any, Any]] = {}  # runs that differ only in the seed, by seed
     for (run, run_checkpoint), best in zip(checkpoints.items(), best_records, strict=True):
+        compared = {name: value for name, value in leaves(run_checkpoint.config) if name not in NOT_COMPARED}
+        groups.setdefault(json.dumps(compared), {})[run_checkpoint.config.get("seed")] = run.name, best
         classes = [_class_name(run_checkpoint.config.get(group, {})) for group in ("model", "data")]
         values = [f"{best[metric.name]:z.{metric.digits}f}" if metric.name in best else "-" for metric in scores]
-        row = [run.name, *classes, *values, f"{run_checkpoint.progress['step']:,}", _minutes(run_checkpoint.progress)]
+        row = [run.name] if settings is None else [run.name, settings[run]]
+        row += [*classes, *values, f"{run_checkpoint.progress['step']:,}", _minutes(run_checkpoint.progress)]
         row += [f"{measured[run][name][1][-1]:,.0f}" if name in measured[run] else "-" for name in shown]
-        if settings is not None:
-            row.insert(1, settings[run])
         rows.append([printable(cell) for cell in row])
-    columns = ["run", "model", "data", *(metric.label for metric in scores), "best at step", "after", *shown.values()]
-    if settings is not None:
-        columns.insert(1, "settings")
-    return "\n".join(table(columns, rows))
+    labels, columns = [metric.label for metric in scores], ["run"] if settings is None else ["run", "settings"]
+    columns += ["model", "data", *labels, "best at step", "after", *shown.values()]
+    lines, rows = table(columns, rows), []
+    for seeds in (group.values() for group in groups.values() if len(group) > 1):
+        rows.append([printable(", ".join(run_name for run_name, _ in seeds))])
+        for name, digits in ((metric.name, metric.digits) for metric in scores):
+            bests: list[float] = [best[name] for _, best in seeds if name in best]
+            rows[-1].append(f"{fmean(bests):z.{digits}f} ± {stdev(bests):.{digits}f}" if bests[1:] else "-")
+    return "\n".join([*lines, "", *table(["mean ± sd over seeds", *labels], rows)] if rows else lines)
 
 
 def facts(model_checkpoint: checkpoint.Checkpoint) -> dict[str, str]:

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
     from seqtool.cli.arguments import ConfigFiles
 
-# the module and the function of each command whose name differs from theirs
-FUNCTIONS = {"embed": ("translate", "embed"), "eval": ("evaluate", "evaluate"), "report": ("report", "write_report")}
+# the modules and the functions of the commands whose names differ from theirs
+MODULES = {"embed": "translate", "rescore": "score", "eval": "evaluate"}
+FUNCTIONS = {"eval": "evaluate", "report": "write_report"}
 MEMORY_SETTINGS = {  # what to lower if a command runs out of memory; by default DECODING_MEMORY_SETTINGS
     "prepare": "data.processes",
     "train": "train.batch_size, the model's sizes (model.*) or data.processes",
     "generate": "n or max_length",
-    **dict.fromkeys(("score", "embed"), "the length of the lines, or choose another device"),
+    **dict.fromkeys(("score", "rescore", "embed"), "the length of the lines, or choose another device"),
     **dict.fromkeys(("inspect", "export", "check"), "the memory that other programs use"),
     "demo": "the length of the texts, or choose another device",
 }
@@ -231,15 +232,14 @@ def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) ->
     check_name(config)
     is_stored = "data" in stored_groups(command, settings, values.get("run"))
     check(values, None if is_stored else HydraConfig.get().runtime.choices.get("data"), files)
-    name, function = FUNCTIONS.get(command, (command, command))
-    module = importlib.import_module(f"seqtool.cli.{name}")
+    module = importlib.import_module(f"seqtool.cli.{MODULES.get(command, command)}")
     if not gc.isenabled():  # `main` has disabled it
         gc.freeze()  # exempts imported objects from collection, since they stay until the process ends
         gc.enable()
     memory_settings = MEMORY_SETTINGS.get(command, DECODING_MEMORY_SETTINGS)
     try:
         with out_of_memory(lambda: f"in {command}: lower {memory_settings}."):
-            return getattr(module, function)(config)
+            return getattr(module, FUNCTIONS.get(command, command))(config)
     except OmegaConfBaseException as error:
         removals = " ".join(setting for setting in settings if setting.startswith("~"))
         if not removals:

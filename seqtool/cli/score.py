@@ -1,27 +1,37 @@
-"""`seqtool score`: give the log-probability of translations or texts under a model."""
+"""`seqtool score`: give the log-probability of translations or texts under a model. `seqtool rescore`: choose again
+from n-best lists, by the scores of further models.
+"""
 
 import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from itertools import repeat
+from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 import seqtool
 from seqtool.data.text.vocabulary import report_unknown
 from seqtool.errors import InputError, counted
+from seqtool.models.tokens import UNK
+from seqtool.predict.generator import Generator
 from seqtool.predict.reading import count_lines, windows
+from seqtool.predict.translator import Translator
 from seqtool.predict.writing import OutputSettings, ScoreWriter
-from seqtool.runtime import distributed
+from seqtool.runtime import distributed, files
 from seqtool.runtime.devices import keep_memory, make_default
-from seqtool.runtime.files import check_outputs
+from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
 
 LINES_PER_WINDOW = 1000
+MODELS: dict[str, Any] = {"checkpoint": Translator, "reverse": Translator, "lm": Generator}  # settings of `rescore`
 
 
 @dataclass
@@ -30,8 +40,8 @@ class ScoreSettings(declarations.Score, OutputSettings):
 
     def inputs(self) -> dict[str, str]:
         """The input files, by the names of their settings."""
-        files = {"sources": self.sources, "references": self.references}
-        return {name: path for name, path in files.items() if path is not None}
+        paths = {"sources": self.sources, "references": self.references}
+        return {name: path for name, path in paths.items() if path is not None}
 
     def count(self) -> int:
         """The number of lines in each input. Raises InputError if the inputs differ in length or are empty."""
@@ -50,7 +60,7 @@ def score(config: DictConfig) -> None:
     """Score lines. Only their scores are written to standard output."""
     model_settings = {name: config[name] for name in declarations.declared(declarations.InferenceMachine)}
     settings = typed(ScoreSettings, {setting.name: config[setting.name] for setting in fields(ScoreSettings)})
-    check_outputs(
+    files.check_outputs(
         {"output": settings.output, "alignments": settings.alignments},
         ((f"{name}={path}", path) for name, path in settings.inputs().items()),
     )
@@ -97,3 +107,87 @@ def _windows(settings: ScoreSettings) -> Iterator[tuple[list[str] | None, list[s
     references = windows(settings.references, LINES_PER_WINDOW)
     sources = repeat(None) if settings.sources is None else windows(settings.sources, LINES_PER_WINDOW)
     yield from zip(sources, references, strict=settings.sources is not None)
+
+
+def rescore(config: DictConfig) -> None:
+    """Write the best text of each list. Only texts or records are written to standard output."""
+    # imported here because `score` does not need sacreBLEU
+    from seqtool.evaluation.translations import read_records, read_translations
+    from seqtool.metrics.translation import Bleu, bleu_parts, check_lengths, fitting_tokeniser, lengths, tune
+
+    settings = typed(declarations.Rescore, config)
+    declarations.check_values(settings)
+    paths = {name: names(config[name]) for name in ("nbest", "weights", "tune", *MODELS)}
+    inputs = ((f"{name}={path}", path) for name in ("nbest", "weights", "tune") for path in paths[name])
+    files.check_outputs({"output": settings.output, "save_weights": settings.save_weights}, inputs)
+    if bool(paths["weights"]) == bool(paths["tune"]):
+        raise InputError("rescore needs either weights=FILE or numbers, or tune=FILE, the references of the lists.")
+    models = [(kind, path) for kind in MODELS for path in paths[kind]]
+    labels = ["search", *(f"{kind}={path}" for kind, path in models), "length"]
+    weights = _read_weights(paths["weights"], labels) if paths["weights"] else np.empty(0)
+    lists = read_records(settings.nbest, files.read_lines(Path(settings.nbest)), _checked_list)
+    references = [read_translations(path) for path in paths["tune"]]
+    check_lengths(lists, references, name=settings.nbest, reference_names=paths["tune"])
+    size = max(len(n_best["translations"]) for n_best in lists)  # to which shorter lists are filled by repetition
+    hypotheses = [hypothesis for n_best in lists for hypothesis in (n_best["translations"] * size)[:size]]
+    sources, texts = [n_best["source"] for n_best in lists for _ in range(size)], [text["text"] for text in hypotheses]
+    keep_memory()
+    columns = [[text["score"] for text in hypotheses], lengths(texts)[0]]
+    columns[1:1] = [_log_probabilities(*model, sources, texts, config) for model in models]
+    scores = np.array(columns, float).T.reshape(len(lists), size, -1)
+    if references:
+        tokenize, _ = fitting_tokeniser(chain.from_iterable(references))
+        repeated = [lines for lines in zip(*references, strict=True) for _ in range(size)]
+        statistics = Bleu(repeated, tokenize=tokenize, lowercase=False).statistics(texts).reshape(len(lists), size, -1)
+        bleu, weights = tune(scores, statistics)
+        print(f"BLEU {bleu:.2f} with these weights, {bleu_parts(statistics[:, 0]).score:.2f} before", file=sys.stderr)
+    if settings.save_weights is not None:
+        content = files.finite_json(dict(zip(labels, weights, strict=True)), indent=1)
+        files.write_whole(Path(settings.save_weights), f"{content}\n".encode())
+    with nullcontext(sys.stdout) if settings.output is None else files.replacing(Path(settings.output)) as out:
+        for n_best, rows, totals in zip(lists, scores.tolist(), (scores @ weights).tolist(), strict=True):
+            for hypothesis, row, total in zip(n_best["translations"], rows, totals, strict=False):
+                hypothesis |= {"score": total, "scores": dict(zip(labels, row, strict=True))}
+            n_best["translations"].sort(key=lambda hypothesis: -hypothesis["score"])  # equals keep their order
+            text = n_best["translations"][0]["text"] if settings.format == "text" else files.finite_json(n_best)
+            out.write(f"{text}\n")
+
+
+def _checked_list(record: Any) -> Any:
+    """The record of an n-best list. Raises ValueError, TypeError or LookupError for anything else."""
+    files.check_plain(record)
+    texts = [record["source"], *(hypothesis["text"] for hypothesis in record["translations"])]
+    scores = [hypothesis["score"] for hypothesis in record["translations"]]
+    if not scores or {*map(type, texts)} != {str} or not np.isfinite(scores).all():
+        raise ValueError
+    return record
+
+
+def _read_weights(values: Sequence[str], labels: Sequence[str]) -> NDArray[np.float64]:
+    """The weights in a file, if there is a single value, or numbers in the order of the labels."""
+    try:
+        numbers = files.read_record(Path(values[0])) if len(values) == 1 else dict(zip(labels, values, strict=True))
+        weights = np.array([numbers.pop(label) for label in labels], float)
+        if numbers or not np.isfinite(weights).all():
+            raise ValueError
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"weights={','.join(values)} must have a number for each of {', '.join(labels)}.") from error
+    return weights
+
+
+def _log_probabilities(kind: str, path: str, sources: list[str], texts: list[str], config: DictConfig) -> list[float]:
+    """What a model gives to each pair or text, in nats. kind: the setting that names the model, a key of `MODELS`"""
+    machine = {name: config[name] for name in declarations.declared(declarations.InferenceMachine)}
+    model = MODELS[kind].load(path, trust=modules(config.trust), **machine)
+    sides = {"source": sources, "target": texts} if kind != "reverse" else {"source": texts, "target": sources}
+    for side in model.sides:
+        ids = [*chain.from_iterable(getattr(model, f"{side}_vocabulary").encode_batch(sides[side]))]
+        if 2 * ids.count(UNK) > len(ids):
+            raise InputError(f"{kind}={path} does not know most words of its {side} side: is it for these languages?")
+    result: list[float] = []
+    with progress_bar(total=len(texts), unit="text", description=f"{kind}={path}") as bar:
+        for window in (slice(start, start + LINES_PER_WINDOW) for start in range(0, len(texts), LINES_PER_WINDOW)):
+            forced = model.forced(None if kind == "lm" else sides["source"][window], sides["target"][window])
+            result += [prediction.log_probability for prediction in forced]
+            bar.update(len(forced))
+    return result

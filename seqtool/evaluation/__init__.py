@@ -7,7 +7,8 @@ This module has the code that all tasks share.
 
 - `EvaluationSettings`: the settings.
 - `Segment` and `Output`: a sentence or image of a test set, and the output of a system.
-- `Evaluation`: the interface of results, and `SystemsEvaluation`: the results of systems that write hypotheses.
+- `Evaluation`: the interface of results, `SystemsEvaluation`: the results of systems that write hypotheses, and
+  `SeedsEvaluation`: the results of runs with several seeds.
 - `Evaluator`: the interface of the tasks' evaluators.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import stdev
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -28,10 +30,11 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
 from seqtool.metrics.alignment import Gold
-from seqtool.metrics.bootstrap import MIN_SEGMENTS, too_few
+from seqtool.metrics.bootstrap import MIN_SEEDS, MIN_SEGMENTS, Draws, over_seeds, record_of, too_few
 from seqtool.metrics.scores import Comparison, System, metric, score, score_names, scorers
 from seqtool.metrics.words import MAX_REPEAT_LENGTH, f1_by_count, is_repeated, unit_of, units
 from seqtool.runtime.files import check_file, check_outputs, without_suffix
+from seqtool.runtime.tables import table
 from seqtool.settings import declarations, names
 from seqtool.view import report
 
@@ -57,6 +60,8 @@ FLAG_MEANINGS = {
     UNKNOWN: "words or subwords of the source are not in the model's vocabulary",
     UNATTENDED: f"a source word received less than {MIN_ATTENTION:g} of attention in total from all target words",
 }
+
+SEEDS_NOTE = f"95 % intervals by bootstrap over segments; with other seeds, if there are {MIN_SEEDS}, by Student’s t."
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +91,8 @@ class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaption
         yield from (f"{problem}." for problem in declarations.out_of_range(type(self), vars(self)))
         if self.bootstrap < 2 and self.bootstrap != 0:
             yield f"bootstrap must be at least 2, or 0 for no intervals, not {self.bootstrap}."
+        if len(names(self.baseline)) > 1:
+            yield f"baseline={','.join(self.baseline)} names several files or runs, which needs seeds=RUN,RUN,…."
 
 
 DECLARED = declarations.declared(EvaluationSettings).items()
@@ -121,6 +128,12 @@ class Evaluation(ABC):
     def by_segment(self) -> Iterator[dict[str, Any]]:
         """Yield a record of each segment, for JSON lines. Without segments, yield the record of the results."""
         yield self.record()
+
+    def drawn(self) -> tuple[Sequence[Any], dict[tuple[str, str], Draws]]:
+        """Return the segments, which are equal only to those of evaluations with the same resamples, and for each
+        score, by name and signature, its value and then its values on the resamples. `SavedFrequencies` has none.
+        """
+        raise NotImplementedError
 
     def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         """Return the title, subtitle and sections of the report. `SavedFrequencies` has no report."""
@@ -189,7 +202,7 @@ class SystemsEvaluation(Evaluation):
         metrics = [name for name in score_names(self.task) if settings.ter or name != "ter"]
         references = [segment.references for segment in self.segments]
         used_scorers = scorers((*metrics, *settings.scores), references, **self.options)
-        compared_count = 1 if settings.baseline is None else 2  # the evaluated system and its baseline
+        compared_count = 2 if settings.baseline else 1  # the evaluated system and its baseline
         for title, output in zip(self._titles(), self.outputs, strict=True):
             if len(systems) >= compared_count and settings.report is None:
                 used_scorers = used_scorers[:1]  # a plot shows only the first score of the systems `beside`
@@ -225,13 +238,20 @@ class SystemsEvaluation(Evaluation):
     @cached_property
     def comparison(self) -> Comparison | None:
         """The comparison of the evaluated system with its baseline; None without a baseline."""
-        return None if self.settings.baseline is None else Comparison(list(self.systems.values())[1], self.system)
+        return Comparison(list(self.systems.values())[1], self.system) if self.settings.baseline else None
 
     def by_segment(self) -> Iterator[dict[str, Any]]:
-        systems = list(self.systems.values())[: 1 if self.settings.baseline is None else 2]
+        systems = list(self.systems.values())[: 2 if self.settings.baseline else 1]
         for segment, scores, *baseline in zip(self.segments, *(system.each() for system in systems), strict=True):
             record = {self.segment_key: segment.name, "references": list(segment.references), **scores}
             yield {**record, "baseline": baseline[0]} if baseline else record
+
+    def drawn(self) -> tuple[Sequence[Any], dict[tuple[str, str], Draws]]:
+        system, draws = self.system, self.system.draws
+        segments = [(segment.name, *segment.references) for segment in self.segments]
+        return segments, {
+            (name, system.signature(name)): np.array([system.values[name], *draws[name]]) for name in draws
+        }
 
     def details(self) -> Iterator[str]:
         details = self.outputs[0].details
@@ -315,6 +335,52 @@ class SystemsEvaluation(Evaluation):
             segment_scores = [segment["scores"] for segment in system.each()]
             values.append([[report.rounded(scores.get(info.label)) for scores in segment_scores] for info in infos])
         return labels, values
+
+
+@dataclass
+class SeedsEvaluation(Evaluation):
+    """The scores of a system, and perhaps of its baseline, each in several runs that differ in the seed of training.
+
+    systems: the evaluation of each run or file by its path, for `system`, and before it for `baseline` if there is one
+
+    Raises InputError if the runs are scored on different segments.
+    """
+
+    systems: Mapping[str, Mapping[str, Evaluation]]
+
+    def __post_init__(self) -> None:
+        drawn = {path: run.drawn() for runs in self.systems.values() for path, run in runs.items()}
+        first, (self.segments, keys) = next(iter(drawn.items()))
+        if others := [path for path, (segments, _) in drawn.items() if segments != self.segments]:
+            raise InputError(f"{others[0]} and {first} are scored on different segments: score both on one test set.")
+        # a score and its signature, a system, the results of `over_seeds`, and the score of each run
+        self.rows: list[tuple[Any, ...]] = []
+        for key in keys:
+            runs = {title: np.array([drawn[path][1][key] for path in paths]) for title, paths in self.systems.items()}
+            self.rows += [(*key, of, *over_seeds(scores), scores[:, 0].tolist()) for of, scores in runs.items()]
+            if "baseline" in runs:
+                self.rows.append((*key, "difference", *over_seeds(runs["system"], runs["baseline"]), []))
+
+    def record(self) -> dict[str, Any]:
+        scores = []
+        for name, signature, of, mean, with_seeds, values in self.rows:
+            estimates = {"mean": record_of(mean), "with_seeds": record_of(with_seeds)}
+            spread = {"sd": stdev(values) if len(values) > 1 else None, "values": values}
+            scores.append({"name": score(name).label, "of": of, **estimates, **spread, "signature": signature})
+        runs = {title: list(paths) for title, paths in self.systems.items()}
+        return {"runs": runs, "segments": len(self.segments), "scores": scores}
+
+    def text(self) -> str:
+        rows = []
+        for name, _, of, mean, with_seeds, values in self.rows:
+            digits = score(name).digits
+            sd = f"{stdev(values):.{digits}f}" if len(values) > 1 else "-"
+            each = ", ".join(f"{value:z.{digits}f}" for value in values)
+            rows.append((score(name).label, of, mean.text(digits), with_seeds.text(digits), sd, each))
+        lines = [f"{title}: {', '.join(runs)}" for title, runs in self.systems.items()]
+        lines += ["", *table(("score", "of", "mean", "with other seeds", "sd", "runs"), rows), "", SEEDS_NOTE, ""]
+        lines += dict.fromkeys(f"{score(name).label}: {signature}" for name, signature, *_ in self.rows if signature)
+        return "\n".join(lines + [too_few(len(self.segments), "segments")] * (len(self.segments) < MIN_SEGMENTS))
 
 
 def find_flags(

@@ -97,7 +97,7 @@ class CaptionEvaluation(SystemsEvaluation):
 
     def compare_meteor_and_spice(self) -> list[tuple[str, float, float]]:
         """METEOR and SPICE as (name, baseline's score, system's score). They have no intervals and no p-values."""
-        if self.settings.baseline is None:
+        if not self.settings.baseline:
             return []
         system, baseline = self.meteor_and_spice[:2]
         return [(name, baseline[name], value) for name, value in system.items() if name in baseline]
@@ -194,7 +194,7 @@ class CaptionEvaluator(Evaluator):
             yield "java=true gives no scores of single captions: leave it out with format=jsonl."
         if settings.save_document_frequencies is not None:
             files = settings.hypotheses, settings.baseline, settings.document_frequencies
-            is_scoring = checkpoint or settings.java or {*files, settings.output, settings.report} != {None}
+            is_scoring = any((checkpoint, settings.java, *files, settings.output, settings.report))
             if is_scoring or len(settings.references) != 1:
                 yield "save_document_frequencies=FILE takes one references=FILE, and no setting of scoring."
             return
@@ -325,7 +325,7 @@ class CaptionEvaluator(Evaluator):
         evaluation = CaptionEvaluation(settings=settings, segments=segments, outputs=outputs, options=options, **fields)
         for warning in [*chain(*(scorer.warnings() for scorer in evaluation.system.scorers)), *results[0][1]]:
             log.warning(warning)
-        if settings.bootstrap and settings.baseline is not None and len(references) < MIN_SEGMENTS:
+        if settings.bootstrap and settings.baseline and len(references) < MIN_SEGMENTS:
             log.warning(too_few(len(references), "images"))
         return evaluation
 

@@ -19,7 +19,7 @@ from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
 from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
-from seqtool.metrics.bootstrap import MIN_SEGMENTS, Estimate, bootstrap, record_of, too_few
+from seqtool.metrics.bootstrap import MIN_SEGMENTS, Draws, Estimate, estimate, record_of, resampled, too_few
 from seqtool.models.tokens import EOS, UNK
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
@@ -84,12 +84,18 @@ class TextEvaluation(Evaluation):
     @cached_property
     def bits(self) -> Estimate:
         """Bits per character, with an interval from resampling lines or blocks."""
+        return estimate((bits := self.drawn()[1]["bits", ""])[0], bits[1:])
+
+    def drawn(self) -> tuple[Sequence[Any], dict[tuple[str, str], Draws]]:
         nats, characters = self.blocks or (self.nats, self.characters)
 
         def bits_per_character(segments: NDArray[np.int64]) -> float:
             return float(nats[segments].sum() / math.log(2) / characters[segments].sum())
 
-        return bootstrap(bits_per_character, [np.arange(len(nats))], self.settings.bootstrap)
+        segments = np.arange(len(nats))
+        draws = resampled(bits_per_character, [segments], self.settings.bootstrap)
+        units = self.lines if self.blocks is None else [hash(tuple(self.lines))] * len(nats)  # equal for equal texts
+        return units, {("bits", ""): np.array([bits_per_character(segments), *draws])}
 
     @property
     def note(self) -> str:

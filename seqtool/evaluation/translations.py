@@ -2,13 +2,13 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import sacrebleu
@@ -32,6 +32,7 @@ from seqtool.view import plots, report
 if TYPE_CHECKING:
     from seqtool.predict.translator import Translator
 
+T = TypeVar("T")
 Splitter = Callable[[str], list[str]]  # splits a text into words
 
 LIKELIEST_TOKENS = 5  # tokens that a report shows at each position of a translation
@@ -74,7 +75,7 @@ class TranslationEvaluation(SystemsEvaluation):
 
         None without sources or baseline, or if there are no sources in the first or in the last bin of lengths.
         """
-        if self.sources is None or self.settings.baseline is None:
+        if self.sources is None or not self.settings.baseline:
             return None
         bins = translation.length_bins(self.sources, edges=self.settings.length_bins)
         (short_label, short), (long_label, long) = bins[0], bins[-1]
@@ -383,7 +384,7 @@ class TranslationEvaluator(Evaluator):
                     f"{name} looks tokenised ({count:,} lines end in ' .'), but tokenize={tokenize} expects "
                     "untokenised text: detokenise it, or set tokenize=none if all texts are tokenised alike."
                 )
-        if settings.bootstrap and settings.baseline is not None and len(segments) < MIN_SEGMENTS:
+        if settings.bootstrap and settings.baseline and len(segments) < MIN_SEGMENTS:
             log.warning(too_few(len(segments), "sentences"))
         fields["options"] = {"tokenize": tokenize, "lowercase": settings.lowercase}
         evaluation = TranslationEvaluation(settings=settings, segments=segments, outputs=outputs, **fields)
@@ -427,13 +428,18 @@ def read_translations(path: str) -> list[str]:
         log.warning("Every line of %s has a tab, so it seems to be a table: give a file with only one side.", path)
     if not lines[0].startswith('{"source": '):
         return lines
-    translations = []
+    return read_records(path, lines, lambda record: str(record["translations"][0]["text"]))
+
+
+def read_records(path: str, lines: Iterable[str], read: Callable[[Any], T]) -> list[T]:
+    """What `read` takes from the record on each line of a file that `translate format=jsonl` wrote."""
+    results = []
     for number, line in enumerate(lines, 1):
         try:
-            translations.append(str(parse_json(line)["translations"][0]["text"]))
+            results.append(read(parse_json(line)))
         except (ValueError, TypeError, LookupError) as error:
             raise InputError(f"{path} line {number:,} is not a record as written by translate format=jsonl.") from error
-    return translations
+    return results
 
 
 def read_alignments(path: str, texts: Sequence[Sequence[str]], splitter: Splitter, *, name: str) -> list[Gold]:

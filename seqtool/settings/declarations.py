@@ -415,6 +415,20 @@ class Score(AlignedOutput):
 
 
 @dataclass
+class Rescore(Checkpoints, InferenceMachine):
+    """The settings of configs/rescore.yaml."""
+
+    nbest: File
+    reverse: Files
+    lm: Files
+    weights: Files
+    tune: Files
+    save_weights: NewFile | None
+    output: NewFile | None
+    format: Annotated[str, choice("text", "jsonl")]
+
+
+@dataclass
 class Embed(PositionalCheckpoint, InferenceMachine):
     """The settings of configs/embed.yaml."""
 
@@ -441,13 +455,14 @@ class Eval:
     bootstrap: Annotated[int, Setting(at_most=1_000_000)]
     format: Annotated[str, choice("table", "json", "jsonl")]
     report: NewFile | None
+    seeds: Files
 
 
 @dataclass
 class EvalHypotheses(Eval):
     hypotheses: File | None
     references: Annotated[list[str], READS, SEVERAL]
-    baseline: File | None
+    baseline: Files
     tokenize: str | None
     output: NewFile | None
     scores: Annotated[list[str], Setting(classes=True, several=True)]
@@ -540,6 +555,7 @@ COMMANDS: Mapping[str, Schemas] = {
     "caption": {"": (Checkpoints, Caption, DecodeCaptions, Machine)},
     "generate": {"": (Checkpoints, GenerateFiles, Generate, Machine)},
     "score": {"": (Checkpoints, Score, InferenceMachine)},
+    "rescore": {"": (Rescore,)},
     "embed": {"": (Embed,)},
     "eval": {"": EVAL, **DATA},
     "inspect": {"": (Inspect,)},
