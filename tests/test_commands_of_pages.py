@@ -31,6 +31,7 @@ FILES = {  # that pages tell their readers to write
     "like.en": f"{ENGLISH}The dog sees the cat.\n",
 }
 READ = ("input", "prefix", "sources", "references", "hypotheses", "baseline", "beside", "text", "images", "checkpoint")
+READ += ("seeds", "nbest", "tune", "weights", "reverse", "lm")
 SIZES: dict[type, list[str]] = {
     Toy: ["data.train=400", "data.valid=2", "data.test=2", "validation.max_length=4"],
     Scenes: ["data.train=8", "data.valid=2", "data.test=8", "validation.max_length=4"],
@@ -82,7 +83,7 @@ def other_commands() -> Iterator[list[str]]:
         has_scenes = words[0] == "eval" and value(words, "checkpoint") in ("builtin/soft", "builtin/hard")
         if has_scenes or not all(located(Path(path)).exists() for path in reads):
             continue  # the scenes here are fewer than those of the built-in models
-        if value(words, "checkpoint") not in (None, "runs/grammar") and words[0] not in ("export", "score"):
+        if value(words, "checkpoint") not in (None, "runs/grammar") and words[0] not in ("export", "score", "rescore"):
             words = with_settings(words, "max_length=6", *["bootstrap=0"] * (words[0] == "eval"))
         if value(words, "bound") is not None:
             words = with_settings(words, "bound=2")

@@ -14,10 +14,12 @@ WRITING = {
     "translate": "translate checkpoint=runs/attend input=new.en output=o.jsonl format=jsonl likeliest=2 weights=true "
     "prefix=new.es attribution=integrated contrast=Tengo/un",
     "score": "score checkpoint=runs/attend sources=new.en references=new.es output=o.jsonl format=jsonl",
+    "rescore": "rescore nbest=lists.jsonl checkpoint=runs/attend tune=new.en output=o.jsonl format=jsonl",
     "caption": "caption checkpoint=runs/scenes images=data/scenes/test/00000.png output=o.jsonl format=jsonl "
     "likeliest=2 weights=true attribution=occlusion",
     "generate": "generate checkpoint=runs/text prompt=the output=o.jsonl format=jsonl max_length=5",
     "eval of translations": "eval checkpoint=runs/attend format=json bootstrap=10",
+    "eval of seeds": "eval seeds=runs/attend,runs/fixed,runs/attend format=json bootstrap=10",
     "eval of lines": "eval checkpoint=runs/attend format=jsonl bootstrap=0",
     "eval of captions": "eval checkpoint=runs/scenes format=json bootstrap=10",
     "eval of texts": "eval checkpoint=runs/text format=json bootstrap=10",
@@ -44,6 +46,7 @@ def test_the_page_names_every_field(
     monkeypatch.chdir(shown_runs)
     Path("new.en").write_text("I have a cat.\n")
     Path("new.es").write_text("Tengo\n")
+    Path("lists.jsonl").write_text('{"source": "a cat", "translations": [{"text": "un gato", "score": -1}]}\n')
     Path("captions.jsonl").write_text('{"file": "a.jpg", "caption": "a cat"}\n')
     Path("o.jsonl").unlink(missing_ok=True)
     arguments = WRITING[command].split()

@@ -90,7 +90,7 @@ def test_tuned_weights_are_read_by_a_test_run(capsys: Capture) -> None:
     for name in ("a", "b"):
         assert rescore(*tuning, f"save_weights={name}.json") == 0
     assert Path("a.json").read_text() == Path("b.json").read_text()
-    printed = capsys.readouterr().err.split("BLEU ")[-1].split()[0]
+    printed = capsys.readouterr().err.split(" before, ")[-1].split()[0]
     assert run("eval", "hypotheses=tuned.es", "references=in.es", "ter=false", "format=json", "bootstrap=0") == 0
     assert f"{json.loads(capsys.readouterr().out)['system']['bleu']['value']:.2f}" == printed
     assert rescore("checkpoint=builtin/words", "weights=a.json", "output=again.es") == 0

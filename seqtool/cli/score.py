@@ -140,7 +140,9 @@ def rescore(config: DictConfig) -> None:
         repeated = [lines for lines in zip(*references, strict=True) for _ in range(size)]
         statistics = Bleu(repeated, tokenize=tokenize, lowercase=False).statistics(texts).reshape(len(lists), size, -1)
         bleu, weights = tune(scores, statistics)
-        print(f"BLEU {bleu:.2f} with these weights, {bleu_parts(statistics[:, 0]).score:.2f} before", file=sys.stderr)
+        before, named = bleu_parts(statistics[:, 0]).score, zip(labels, weights, strict=True)
+        described = ", ".join(f"{label} {weight:.4g}" for label, weight in named)
+        print(f"BLEU {before:.2f} before, {bleu:.2f} with the weights: {described}", file=sys.stderr)
     if settings.save_weights is not None:
         content = files.finite_json(dict(zip(labels, weights, strict=True)), indent=1)
         files.write_whole(Path(settings.save_weights), f"{content}\n".encode())
@@ -157,8 +159,8 @@ def _checked_list(record: Any) -> Any:
     """The record of an n-best list. Raises ValueError, TypeError or LookupError for anything else."""
     files.check_plain(record)
     texts = [record["source"], *(hypothesis["text"] for hypothesis in record["translations"])]
-    scores = [hypothesis["score"] for hypothesis in record["translations"]]
-    if not scores or {*map(type, texts)} != {str} or not np.isfinite(scores).all():
+    is_finite = np.isfinite([hypothesis["score"] for hypothesis in record["translations"]]).all()
+    if len(texts) < 2 or {*map(type, texts)} != {str} or not is_finite:
         raise ValueError
     return record
 
