@@ -580,7 +580,6 @@ def test_the_name_of_a_run_cannot_be_a_list(directory: Path, capsys: Capture) ->
         "translate checkpoint=translator input=",
         "translate checkpoint=translator input=lines prefix=",
         "eval references=lines hypotheses=",
-        "eval hypotheses=lines references=lines baseline=",
         "train init_from=",
         "train embeddings.source=",
         "train data.vocabulary.reuse=",

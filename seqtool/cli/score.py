@@ -140,9 +140,9 @@ def rescore(config: DictConfig) -> None:
         repeated = [lines for lines in zip(*references, strict=True) for _ in range(size)]
         statistics = Bleu(repeated, tokenize=tokenize, lowercase=False).statistics(texts).reshape(len(lists), size, -1)
         bleu, weights = tune(scores, statistics)
-        before, named = bleu_parts(statistics[:, 0]).score, zip(labels, weights, strict=True)
-        described = ", ".join(f"{label} {weight:.4g}" for label, weight in named)
-        print(f"BLEU {before:.2f} before, {bleu:.2f} with the weights: {described}", file=sys.stderr)
+        before = bleu_parts(statistics[:, 0]).score
+        named = ", ".join(f"{label} {weight:.4g}" for label, weight in zip(labels, weights, strict=True))
+        print(f"BLEU {before:.2f} before, {bleu:.2f} with the weights: {named}", file=sys.stderr)
     if settings.save_weights is not None:
         content = files.finite_json(dict(zip(labels, weights, strict=True)), indent=1)
         files.write_whole(Path(settings.save_weights), f"{content}\n".encode())
