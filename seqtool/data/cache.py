@@ -9,6 +9,7 @@ The directory is either complete or does not exist:
         valid.source.txt valid.target.txt      the original sentences, as references (not for train)
         valid.alignments.txt                   gold alignments, if the corpus has them (not for train)
         train.words.txt                        how often each word occurs in the targets (of the first million examples)
+        train.left_out.txt                     the numbers of the examples that `data.clean` leaves out, and the reasons
         summary.json                           counts of kept and dropped examples, settings, versions
 
 If the corpus has images, there are these files instead of the sources and their text:
@@ -284,6 +285,8 @@ class Cache:
             lines.insert(1, self._store.describe())
         if any(split.get("refused") for split in self.summary["splits"].values()):
             lines.append(f"Refused images, each with the reason: {self.directory / REFUSED}")
+        for finding in self.summary.get("findings", []):
+            lines.append(f"Found in {finding['split']}: {finding['count']:,} {finding['kind']}")
         return "\n".join(lines)
 
     def unknown_warning(self) -> list[str]:

@@ -21,6 +21,7 @@ import sentencepiece
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
+from seqtool.data import checking
 from seqtool.data.cache import FORMAT, MAX_UNKNOWN, OFFSET, WORDS, Cache, token_type
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
@@ -32,7 +33,7 @@ from seqtool.models.tokens import UNK
 from seqtool.runtime.files import check_directory, cut, write_lines, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.workers import in_order
-from seqtool.settings import Config, declarations, plain, resolved, typed
+from seqtool.settings import Config, declarations, names, plain, resolved, typed
 from seqtool.settings.classes import Trust, build
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class CacheSettings(declarations.Cache):
 
     cache: the directory that contains caches.
     processes: the number of processes that encode; None means one per CPU, up to 8.
+    strict: whether data with problems are refused (`checking`).
+    clean: the kinds of problems whose training examples are left out, as a list once `cache_settings` has made it.
     vocabulary: the settings of the vocabularies.
     limits: the limits for training pairs and captions; plain text has none.
     """
@@ -100,6 +103,7 @@ class CacheSettings(declarations.Cache):
 def cache_settings(config: Config) -> CacheSettings:
     """The settings of the cache. Raises InputError if they are invalid. config: the group `data`"""
     settings = typed(CacheSettings, _part(config, for_cache=True))
+    settings.clean = names(settings.clean)
     settings.vocabulary.check()
     settings.limits.check()
     declarations.check_values(settings, "data.")
@@ -147,6 +151,7 @@ class Steps(ABC):
     """
 
     unit: str  # the name of the examples in messages: "pairs"
+    shortest: int = 1  # the length in characters from which an example is compared with others
     training: str  # the name of the training examples in messages: "training pairs"
     store: "ImageStore | None" = None  # the store of the corpus's images, if it has any
 
@@ -175,6 +180,14 @@ class Steps(ABC):
         """The index in the split of the image that each example describes; None if the corpus has no images."""
         return None
 
+    def image_digests(self, split: str) -> list[str]:
+        """The digest of the image that each example describes; an empty list if the corpus has no images."""
+        return []
+
+    def place(self, split: str, index: int) -> str:
+        """Where an example is, for messages."""
+        return f"line {index + 1:,}"
+
     def count_dropped(self, split: str) -> Counter[str]:
         """The number of examples of the split that `texts` leaves out, by reason."""
         return Counter()
@@ -196,6 +209,7 @@ def prepare(
     """
     settings = cache_settings(config)
     corpus = make_corpus(config, kind, trusted=True)
+    checking.check_names(settings.clean, corpus)
     vocabulary_inputs: Any = asdict(settings.vocabulary)
     if settings.vocabulary.reuse is not None:  # check the vocabularies before anything is read or made
         reused = load_all(Path(settings.vocabulary.reuse), corpus.sides)
@@ -227,6 +241,7 @@ def prepare(
         "text": text_fingerprint,
         "vocabulary": vocabulary_inputs,
         "limits": asdict(settings.limits),
+        **({"clean": settings.clean} if settings.clean else {}),
     }
     directory = directory_path(root, steps.name, inputs)
 
@@ -236,6 +251,8 @@ def prepare(
 
     was_made = make_once(directory, fill)
     cache = Cache(directory, steps.store)
+    if settings.strict:  # another call may have made the cache, or begun it
+        checking.report(cache.summary.get("findings", []), strict=True)
     if not was_made:
         _warn_of_word_vocabulary(steps, cache.summary.get("without_spaces", []))
     return cache
@@ -251,11 +268,14 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     _warn_of_word_vocabulary(steps, unspaced_sides)
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
+        checks = checking.Checks(steps, directory / f"train.{checking.LEFT_OUT}")
+        counts = {"train": 0}  # the first split, which is compared with the others
+        counts |= {split: sum(1 for _ in checks.watch(split)) for split in steps.corpus.splits() if split != "train"}
         split_into_words = characters if "target" in unspaced_sides else words
-        counts = {"train": _count_train(directory, steps, split_into_words)}  # the first split
-        counts |= {split: sum(1 for _ in steps.texts(split)) for split in steps.corpus.splits() if split != "train"}
+        counts["train"] = _count_train(directory, steps, checks.watch("train"), split_into_words)
+        checking.report(checks.findings, strict=steps.settings.strict)
         save_all(directory, _vocabularies(steps, counts["train"]))
-        unfinished.record(counts=counts)
+        unfinished.record(counts=counts, findings=checks.findings)
     vocabularies = load_all(directory, sides)
     splits = {}
     with progress_bar(total=sum(counts.values()), unit=f" {steps.unit}", description="Encoding") as bar:
@@ -272,6 +292,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
         **_vocabulary_entries(vocabularies),
         **({"without_spaces": unspaced_sides} if unspaced_sides else {}),
         "splits": splits,
+        "findings": unfinished.progress.get("findings", []),
         "format": FORMAT,
         "versions": versions(sentencepiece=sentencepiece.__version__),
     }
@@ -288,13 +309,13 @@ def _warn_of_word_vocabulary(steps: Steps, unspaced_sides: Sequence[str]) -> Non
         )
 
 
-def _count_train(directory: Path, steps: Steps, split_into_words: Callable[[str], list[str]]) -> int:
+def _count_train(directory: Path, steps: Steps, texts: Iterator[Texts], words_in: Callable[[str], list[str]]) -> int:
     """Count the training examples. Except for plain text, also write the counts of words in their targets."""
     number = 0
     counts: Counter[str] = Counter()
-    for number, texts in enumerate(steps.texts("train"), start=1):
+    for number, example in enumerate(texts, start=1):
         if number <= COUNTED_EXAMPLES and not steps.corpus.verbatim:
-            counts.update(split_into_words(texts[-1]))
+            counts.update(words_in(example[-1]))
     if not steps.corpus.verbatim:
         by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         write_whole(directory / WORDS, "".join(f"{count}\t{word}\n" for word, count in by_count).encode())
@@ -344,14 +365,14 @@ def _write_split(
     sides, is_train = steps.corpus.sides, split == "train"
     progress: Mapping[str, Any] = (is_train and unfinished.progress.get(split)) or {"read": 0, "dropped": {}}
     read = progress["read"]
-    texts = islice(steps.texts(split), read, None)
+    examples = islice(checking.mark(steps.texts(split), directory / f"{split}.{checking.LEFT_OUT}"), read, None)
     if read:
         log.info("Resuming after %s %s of an interrupted preparation.", f"{read:,}", steps.training)
         update(read)
     steps.write_other_files(directory, split)
     limits = steps.settings.limits if is_train else None
     encode = partial(encode_chunk, directory=directory, sides=tuple(sides), limits=limits)
-    chunks = iter(lambda: list(islice(texts, CHUNK)), [])
+    chunks = iter(lambda: list(islice(examples, CHUNK)), [])
     encoded = in_order(encode, chunks, processes=steps.settings.processes if count - read >= MIN_PARALLEL else 1)
     dropped: Counter[str] = Counter(progress["dropped"])
     writer = ColumnsWriter(directory / split, sides, image_of=steps.image_of(split), progress=progress)
@@ -366,9 +387,10 @@ def _write_split(
     sentences = writer.counts["target"]["sentences"]
     if not sentences:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
-        raise InputError(f"None of the {count:,} {steps.training} is within data.limits: {reasons}.")
-    names = "tokens", "unknown"
-    tokens: dict[str, Any] = {side: {name: counts[name] for name in names} for side, counts in writer.counts.items()}
+        settings = f"data.limits{' and data.clean' * bool(steps.settings.clean)}"
+        raise InputError(f"None of the {count:,} {steps.training} is within {settings}: {reasons}.")
+    totals = "tokens", "unknown"
+    tokens: dict[str, Any] = {side: {name: counts[name] for name in totals} for side, counts in writer.counts.items()}
     counts = {steps.unit: sentences, **(tokens if len(tokens) > 1 else tokens["target"])}
     return {**steps.split_summary(split, counts), "dropped": dict(sorted(dropped.items()))}
 
@@ -393,14 +415,18 @@ class EncodedChunk(NamedTuple):
 
 
 def encode_chunk(
-    examples: Sequence[Texts], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
+    examples: Sequence[tuple[Texts, str]], *, directory: Path, sides: tuple[str, ...], limits: LimitSettings | None
 ) -> EncodedChunk:
-    """Encode examples with the vocabularies of their sides in `directory`. Without limits, all examples are kept."""
+    """Encode the examples that have no reason to be left out, and are within the limits if there are limits, with the
+    vocabularies of their sides in `directory`.
+    """
     vocabularies = _load_once(directory, sides).values()
-    texts = zip(*examples, strict=True)
-    ids = [vocabulary.encode_batch(lines) for vocabulary, lines in zip(vocabularies, texts, strict=True)]
+    texts, left_out = zip(*examples, strict=True)
+    columns = zip(*texts, strict=True)
+    ids = [vocabulary.encode_batch(lines) for vocabulary, lines in zip(vocabularies, columns, strict=True)]
     lengths = (map(len, example) for example in zip(*ids, strict=True))
-    reasons = [None if limits is None else limits.reason(*side_lengths) for side_lengths in lengths]
+    beyond = [None if limits is None else limits.reason(*side_lengths) for side_lengths in lengths]
+    reasons = [first or second for first, second in zip(left_out, beyond, strict=True)]
     kept = np.array([reason is None for reason in reasons])
     sides_kept = []
     for side, vocabulary in zip(ids, vocabularies, strict=True):
@@ -514,6 +540,7 @@ class TextSteps(Steps):
 
     def __init__(self, corpus: PlainText, settings: CacheSettings) -> None:
         super().__init__(corpus, settings, corpus.name, {})
+        self.shortest = 1 if corpus.by_line else checking.MIN_CHARACTERS
         self._characters: dict[str, int] = {}
 
     def texts(self, split: str) -> Iterator[Texts]:

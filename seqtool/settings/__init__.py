@@ -87,7 +87,7 @@ def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
     """The value of a setting that holds one name, several names or null, as a list of names."""
     if value is None:
         return []
-    result = [value] if isinstance(value, str) else [str(name) for name in value]
+    result = [str(value)] if isinstance(value, str | int | float) else [str(name) for name in value]
     if "" in result:
         raise InputError("A name is empty: write the name of a file or directory.")
     return result

@@ -75,7 +75,7 @@ class Setting:
     @property
     def is_literal(self) -> bool:
         """Whether its value is a name or text, which Hydra's grammar must not interpret."""
-        return self.reads or self.writes or self.text or self.classes
+        return self.reads or self.writes or self.text or self.classes or self.several
 
     def problem(self, name: str, value: Any) -> str | None:
         """A clause that says why the setting `name` cannot have this value; None if the value is valid or null."""
@@ -220,12 +220,17 @@ class Validation:
     max_source_length: Annotated[int | None, between(2, 10_000), SENTENCES]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Cache:
-    """The settings of `data` for its cache, apart from the groups `data.vocabulary` and `data.limits`."""
+    """The settings of `data` for its cache, apart from the groups `data.vocabulary` and `data.limits`.
+
+    Older runs lack those with defaults.
+    """
 
     cache: Annotated[str, READS, CHANGEABLE]
     processes: Annotated[int | None, between(1, 1024), CHANGEABLE]
+    strict: Annotated[bool, CHANGEABLE] = False
+    clean: Annotated[Any, SEVERAL] = None
 
 
 @dataclass

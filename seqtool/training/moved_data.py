@@ -142,7 +142,8 @@ def prepare_or_reuse(checkpoint: Checkpoint, data: Config, base: type[Corpus], p
 
 def find_cache(checkpoint: Checkpoint, data: Config) -> Cache | None:
     """The complete cache with which the checkpoint was trained, if it still exists."""
-    limits = asdict(cache_settings(data).limits)
+    settings = cache_settings(data)
+    limits, clean = asdict(settings.limits), settings.clean or None
     summaries = [file for root in _cache_directories(checkpoint, data) for file in sorted(root.glob(f"*/{SUMMARY}"))]
     for file in summaries:
         with suppress(OSError, ValueError, KeyError, TypeError):  # the cache is damaged, or of another type or version
@@ -151,7 +152,7 @@ def find_cache(checkpoint: Checkpoint, data: Config) -> Cache | None:
             recorded_digests = {
                 name: digest for name, digest in checkpoint.data.items() if name != CONTENT or name in cached_digests
             }
-            if cached_digests == recorded_digests and inputs.get("limits") == limits:
+            if (cached_digests, inputs.get("limits"), inputs.get("clean")) == (recorded_digests, limits, clean):
                 cache = Cache(file.parent)
                 files = [(checkpoint.path / file.name, file) for file in cache.vocabulary_files]
                 if all(stored.is_file() and stored.read_bytes() == cached.read_bytes() for stored, cached in files):

@@ -115,7 +115,7 @@ def caption_caches(config: Config) -> list[str]:
 
 
 def test_the_defaults_cover_all_settings(config: Config) -> None:
-    assert set(config) - {"_target_", "file"} == {"vocabulary", "limits", "cache", "processes"}
+    assert set(config) - {"_target_", "file"} == {"vocabulary", "limits", "cache", "processes", "strict", "clean"}
     assert asdict(cache_settings(config)).keys() == CacheSettings.__dataclass_fields__.keys()
 
 
@@ -189,7 +189,29 @@ def test_training_captions_outside_the_limits_are_dropped_and_counted(config: Co
     assert lines[2] == ["split", "images", "captions", "tokens/caption", "unknown", "refused", "dropped"]
     assert lines[3] == ["train", "6", "18", "3.7", "0.00%", "0", "6", "too", "long,", "6", "too", "short"]
     assert lines[4] == ["valid", "2", "3", "1.3", "50.00%", "0", "none"]
-    assert len(lines) == 5
+    assert [" ".join(line) for line in lines[5:]] == ["Found in valid: 1 held_out"]
+
+
+def test_a_held_out_image_in_training_is_found_under_another_name(config: Config, tmp_path: Path) -> None:
+    """So are a caption that an image has twice, and images with another number of captions than most."""
+    pictures = tmp_path / "pictures"
+    write_album(pictures, train=TRAIN_CAPTIONS, valid={"v.png": ["Odd."], "w.png": ["Cat."]})
+    (pictures / "twin.png").write_bytes((pictures / "v.png").read_bytes())
+    captions = ["A red cat sits", "A cat sits", "The red cat", "A cat.", "A cat."]
+    train = {**TRAIN_CAPTIONS, "twin.png": captions, "g.png": ["A cat.", "A red cat."]}
+    write_album(pictures, train=train, valid={"v.png": ["Odd."], "w.png": ["Cat."]})
+    cache = prepare(with_settings(config, vocabulary_minimum_count=1))
+    problems = {finding["kind"]: finding["problem"] for finding in cache.summary["findings"]}
+    assert problems.keys() == {"held_out", "duplicates", "captions"}
+    assert problems["held_out"].startswith("1 of 2 different images of valid (50.00%) also stand in training, such as ")
+    assert f"{pictures / 'twin.png'}, “A red cat sits”" in problems["held_out"]
+    assert problems["duplicates"].startswith("1 of 37 captions of train ")
+    assert problems["captions"].startswith("2 of 37 captions of train ") and "g.png" in problems["captions"]
+    cleaned = prepare(with_settings(config, vocabulary_minimum_count=1, clean=["held_out", "duplicates"]))
+    assert cleaned.summary["splits"]["train"]["dropped"] == {"held_out": 5}
+    with pytest.raises(InputError, match="refuses these data: 2 of 37 captions of train .* belong to images"):
+        prepare(with_settings(config, vocabulary_minimum_count=1, strict=True, cache=str(tmp_path / "other")))
+    assert not list((tmp_path / "other").glob("album*"))
 
 
 def test_bad_images_are_reported_and_harm_nothing_else(config: Config, tmp_path: Path) -> None:

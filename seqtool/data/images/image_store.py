@@ -166,7 +166,7 @@ class CaptionSteps(Steps):
         self._reasons = {files[i]: reason for i, reason in store.refused.items()}
         self._used: dict[str, list[Captioned]] = {}
         self._refused: dict[str, list[Captioned]] = {}
-        digests = dict(zip(files, store.digests, strict=True))
+        self._digests = digests = dict(zip(files, store.digests, strict=True))
         content = hashlib.sha256()  # a hash of the images and their names, since the cache has both
         for split, images in splits.items():
             self._used[split] = [image for image in images if image.file not in self._reasons]
@@ -186,6 +186,12 @@ class CaptionSteps(Steps):
     def image_of(self, split: str) -> NDArray[np.int64]:
         counts = [len(image.captions) for image in self._used[split]]
         return np.repeat(np.arange(len(counts)), counts)
+
+    def image_digests(self, split: str) -> list[str]:
+        return [str(self._digests[image.file]) for image in self._used[split] for _ in image.captions]
+
+    def place(self, split: str, index: int) -> str:
+        return str(self._used[split][self.image_of(split)[index]].file)
 
     def write_other_files(self, directory: Path, split: str) -> None:
         used = self._used[split]

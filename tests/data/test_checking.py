@@ -1,0 +1,298 @@
+"""Tests of what `prepare` checks: each problem is found where it was planted, and nowhere else."""
+
+import logging
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seqtool.cli import main as cli
+from seqtool.data import checking, preparation
+from seqtool.data.cache import Cache
+from seqtool.data.checking import Checks
+from seqtool.data.corpora.multi30k import Multi30k
+from seqtool.data.corpora.parallel import Toy
+from seqtool.data.corpora.plain_text import BUILT_IN, PlainText
+from seqtool.data.corpora.toy import generate
+from seqtool.data.preparation import PairSteps, TextSteps, prepare_pairs, prepare_text
+from seqtool.errors import InputError
+from seqtool.runtime.configs import defaults
+from seqtool.runtime.files import config_directory
+
+Pairs = list[tuple[str, str]]
+SHARED = Path(os.environ.get("SEQTOOL_SHARED", "../shared"))
+ROWS = range(300, 310)  # where problems are planted
+GERMAN = [f"Der Hund Nummer {row} ist nicht in dem Haus, und ich sehe ihn auch nicht." for row in ROWS]
+
+
+@pytest.fixture(scope="module")
+def splits() -> dict[str, Pairs]:
+    """Correct pairs of English and Spanish sentences."""
+    generated = generate(seed=1, train=450, valid=50, test=0)
+    return {split: [(pair.source, pair.target) for pair in generated[split]] for split in ("train", "valid")}
+
+
+def write(path: Path, pairs: Pairs) -> str:
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
+    return str(path)
+
+
+def config(
+    directory: Path, train: Pairs, valid: Pairs, languages: tuple[str, str] = ("en", "es"), **settings: Any
+) -> Any:
+    return {
+        **defaults("preparation"),
+        "_target_": "seqtool.data.corpora.parallel.ParallelFiles",
+        "train": write(directory / "train.tsv", train),
+        "valid": write(directory / "valid.tsv", valid),
+        "test": None,
+        "source_language": languages[0],
+        "target_language": languages[1],
+        "vocabulary": {**defaults("preparation")["vocabulary"], "kind": "char"},
+        "limits": {"minimum": 1, "maximum": None, "ratio": None},
+        "cache": str(directory / "cache"),
+        "processes": 1,
+        **settings,
+    }
+
+
+def findings(cache: Cache) -> dict[tuple[str, str], int]:
+    return {(finding["split"], finding["kind"]): finding["count"] for finding in cache.summary["findings"]}
+
+
+PLANTED: dict[str, Callable[[int, str, str], tuple[str, str]]] = {
+    "segmented": lambda row, source, target: (source.replace("e", "e@@ "), target),
+    "escaped": lambda row, source, target: (source, f"&quot;{target}&quot;"),
+    "identical": lambda row, source, target: (source, source),
+    "lengths": lambda row, source, target: (source, f"{target} " * 9),
+    "swapped": lambda row, source, target: (
+        f"{target} El gato {row} está en la casa.",
+        f"{source} The cat {row} is his.",
+    ),
+    "language": lambda row, source, target: (source, GERMAN[row - ROWS[0]]),
+}
+
+
+@pytest.mark.parametrize("kind", ["held_out", "duplicates", "shifted", *PLANTED])
+def test_a_planted_problem_is_found_and_left_out(
+    kind: str, splits: dict[str, Pairs], tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found as often as it was planted, only these pairs can be left out, and strict data refuse it."""
+    monkeypatch.setattr(checking, "BLOCK", 225)
+    train, rows = list(splits["train"]), list(ROWS)
+    if kind == "shifted":  # a missing line in the middle
+        rows = list(range(225, 450))
+        train = [*train[:225], *((train[i][0], train[min(i + 2, 449)][1]) for i in rows)]
+    for row in rows if kind != "shifted" else []:
+        if kind == "held_out":
+            train[row] = splits["valid"][row - rows[0]]
+        else:
+            train[row] = train[row - 200] if kind == "duplicates" else PLANTED[kind](row, *train[row])
+    strict = config(tmp_path, train, splits["valid"], strict=True)
+    with pytest.raises(
+        InputError,
+        match=rf"^data\.strict=true refuses these data: {len(rows):,} of .*: correct them, or see data.clean\.$",
+    ):
+        prepare_pairs(strict)
+    assert not (tmp_path / "cache").exists()
+    with caplog.at_level(logging.WARNING, "seqtool"):
+        cache = prepare_pairs({**strict, "strict": False})
+    split = "valid" if kind == "held_out" else "train"
+    assert findings(cache) == {(split, kind): len(rows)}
+    (message,) = caplog.messages
+    quoted = f"“{train[rows[0]][0][:30]}"
+    total = "50 different pairs of valid" if kind == "held_out" else "450 pairs of train"
+    assert message.startswith(f"{len(rows):,} of {total} (") and f" such as line {rows[0] + 1:,}" in message
+    assert quoted in message and message.endswith(f"; data.clean={kind} leaves them out of training.")
+    assert cache.describe().splitlines()[-1] == f"Found in {split}: {len(rows):,} {kind}"
+    with pytest.raises(InputError, match="refuses these data"):
+        prepare_pairs(strict)  # the cache exists
+    cleaned = prepare_pairs({**strict, "clean": kind})
+    assert cleaned.summary["findings"] == [] and cleaned.summary["splits"]["train"]["dropped"] == {kind: len(rows)}
+    kept = [pair for row, pair in enumerate(train) if row not in rows]
+    split_train, encode = cleaned.split("train"), cleaned.target_vocabulary.encode
+    assert [split_train.target(i).tolist() for i in range(len(split_train))] == [encode(target) for _, target in kept]
+
+
+def lines_of(alphabet: str, space: str, number: int = 1_200) -> Pairs:
+    """Distinct lines of two languages whose lengths correlate."""
+    rng = random.Random(1)
+    pairs = []
+    for row in range(number):
+        words = ["".join(rng.choices(alphabet, k=rng.randint(2, 6))) for _ in range(rng.randint(3, 12))]
+        pairs.append((f"the {row} and {' of the '.join(str(len(word)) for word in words)}", space.join(words)))
+    return pairs
+
+
+CLEAN: dict[str, tuple[Pairs, tuple[str, str]]] = {
+    "Cyrillic": (lines_of("абвгдежзиклмнопрст", " "), ("en", "ru")),
+    "Chinese": (lines_of("的一是不了人我在有他这中大来上", ""), ("en-GB", "zh_CN")),
+    "unknown languages": (lines_of("abcdefg", " "), ("source", "target")),
+    "empty lines": ([*lines_of("abcdef", " "), *[("", "")] * 5, ("", "a b"), ("a b", "")], ("en", "source")),
+    "huge lines": ([*lines_of("abcdef", " ", 300), ("the a " * 30_000, "b c " * 40_000)], ("en", "en")),
+    "few lines": ([("Yes.", "Sí, por supuesto que sí."), ("No.", "No.")], ("en", "es")),
+}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_nothing_is_found_in_clean_data(name: str, tmp_path: Path) -> None:
+    pairs, languages = CLEAN[name]
+    held_out = [("one of the 17", "б 的 b")]
+    found = findings(prepare_pairs(config(tmp_path, pairs, held_out, languages)))
+    assert found == ({("train", "identical"): 1} if name == "few lines" else {})
+
+
+@pytest.mark.parametrize(
+    ("alphabet", "languages"), [("абвгдежзи", ("en", "ru")), ("的一是不了人我在有他", ("en", "zh"))]
+)
+def test_swapped_scripts_are_found(alphabet: str, languages: tuple[str, str], tmp_path: Path) -> None:
+    pairs = lines_of(alphabet, " ", 300)
+    swapped = [(target, source) for source, target in pairs]
+    count = findings(prepare_pairs(config(tmp_path, swapped, pairs[:3], languages)))["train", "swapped"]
+    assert count > 280  # few lines have under ten letters
+
+
+def test_several_kinds_are_left_out_after_an_interruption(
+    splits: dict[str, Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The findings and the reasons are those of an uninterrupted preparation; a pair has the first of its reasons."""
+    train = [
+        *splits["train"][:300],
+        *splits["valid"][:9],
+        *splits["train"][:5],
+        ("a", "a"),
+        ("a", "a"),
+        ("&lt;", "b@@ c"),
+    ]
+    both = config(tmp_path, train, splits["valid"], clean=["identical", "duplicates", "segmented"])
+    whole = prepare_pairs({**both, "cache": str(tmp_path / "whole")})
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "_write_split", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        with pytest.raises(OSError, match="full"):
+            prepare_pairs(both)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "_vocabularies", None)  # they are not learnt again
+        with pytest.raises(InputError, match="refuses these data: 9 of 50 different pairs of valid"):
+            prepare_pairs({**both, "strict": True})
+        resumed = prepare_pairs(both)
+    assert resumed.summary == whole.summary and findings(resumed) == {("valid", "held_out"): 9}
+    assert resumed.summary["splits"]["train"]["dropped"] == {"duplicates": 5, "identical": 2, "segmented": 1}
+    reasons = (resumed.directory / "train.left_out.txt").read_text().splitlines()
+    assert reasons == [
+        *(f"{line} duplicates" for line in range(310, 315)),
+        "315 identical",
+        "316 identical",
+        "317 segmented",
+    ]
+    with pytest.raises(InputError) as error:
+        prepare_pairs({**both, "train": write(tmp_path / "same.tsv", [("a", "a")] * 9), "valid": both["valid"]})
+    assert str(error.value) == "None of the 9 training pairs is within data.limits and data.clean: 9 identical."
+
+
+@pytest.mark.parametrize(
+    ("languages", "clean", "message"),
+    [
+        (("en", "es"), "dups", "Unknown data.clean 'dups'; choose from held_out, duplicates, segmented, escaped, "),
+        (("en", "es"), ["captions"], "Unknown data.clean 'captions'; choose from "),
+        (
+            ("en", "target"),
+            "swapped",
+            "Unknown data.clean 'swapped' (the languages of the data are not known); choose ",
+        ),
+        (("en", "es"), 5, "Unknown data.clean '5'; choose from "),
+    ],
+)
+def test_unknown_kinds_are_refused(languages: tuple[str, str], clean: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        prepare_pairs(config(tmp_path, [("a", "b")], [("c", "d")], languages, clean=clean))
+    assert str(error.value).startswith(message) and not (tmp_path / "cache").exists()
+
+
+def test_commands_take_and_show_the_settings(
+    splits: dict[str, Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(Path("train.tsv"), [*splits["train"][:200], *splits["train"][:4], ("a", "a")])
+    write(Path("valid.tsv"), splits["valid"][:1])
+    data = ["data=parallel", "data.train=train.tsv", "data.valid=valid.tsv", "data.vocabulary.kind=char"]
+
+    def run(*arguments: str) -> int:
+        return cli.run(list(arguments), config_directory())
+
+    assert run("prepare", *data, "data.strict=true") == 2 and not Path("cache").exists()
+    assert "refuses these data: 4 of 205 pairs of train (1.95%) repeat an earlier one" in capsys.readouterr().err
+    assert run("prepare", *data) == 0
+    assert "data.clean=duplicates leaves them out" in caplog.text
+    assert "Found in train: 4 duplicates" in capsys.readouterr().out
+    (directory,) = Path("cache").glob("parallel-*")
+    assert run("inspect", str(directory)) == 0
+    assert "Found in train: 4 duplicates" in capsys.readouterr().out
+    assert run("prepare", *data, "data.strict=true", "data.clean=duplicates,identical") == 0
+    assert "1 identical" in capsys.readouterr().out
+
+
+def test_only_long_lines_of_a_running_text_are_compared(tmp_path: Path) -> None:
+    """In text whose lines are sequences of their own, all are."""
+    long = "This sentence has so many characters that nobody writes it again"
+    lines = [*(f"A line that has the number {row} and no other line has it.\nHAMLET:" for row in range(50)), long, long]
+    (tmp_path / "train").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "valid").write_text(f"HAMLET:\n{long}\nOh &amp; no.\n")
+    files = {"train": str(tmp_path / "train"), "valid": str(tmp_path / "valid"), "cache": str(tmp_path / "cache")}
+    running = prepare_text({**defaults("data/text"), **files})
+    assert findings(running) == {("valid", "escaped"): 1, ("valid", "held_out"): 1}
+    single = prepare_text({**defaults("data/text"), **files, "lines": True})
+    assert findings(single)["train", "duplicates"] == 50 and findings(single)["valid", "held_out"] == 2
+    cleaned = prepare_text({**defaults("data/text"), **files, "clean": ["held_out"]})
+    assert cleaned.summary["splits"]["train"]["dropped"] == {"held_out": 2}
+
+
+def test_many_examples_are_remembered_in_a_fixed_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "FILTERS", (17, 19))
+    monkeypatch.setattr(checking, "ROOM", (1_000, 5_000))
+    memory, hashes = checking.Memory(), np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 9_000)
+    assert not any(memory.add(block).any() for block in np.split(hashes, 90))
+    assert all(memory.add(block).all() for block in np.split(hashes[:5_000], 50))
+    assert not memory.add(hashes[5_000:]).any()  # the filters are full: these are forgotten
+    assert memory.add(np.array([7, 8, 7])).tolist() == [False, False, True]
+
+
+def toy(**settings: Any) -> PairSteps:
+    return PairSteps(Toy(**{"seed": 1, "train": 1_500, "valid": 200, "test": 200, "longest": 25, **settings}), SETTINGS)
+
+
+def multi30k() -> PairSteps:
+    directory = SHARED / "data/multi30k"
+    if not directory.is_dir():
+        pytest.skip("SEQTOOL_SHARED has no Multi30k")
+    languages = {"source_language": "en", "target_language": "de"}
+    return PairSteps(
+        Multi30k(directory=str(directory), **languages, test_set="test_2016_flickr", download=False), SETTINGS
+    )
+
+
+SETTINGS: Any = SimpleNamespace(clean=[])
+CORPORA: dict[str, Callable[[], Any]] = {
+    "toy": toy,
+    "long toy": lambda: toy(longest=100, train=500),
+    "continuous toy": lambda: toy(continuous=True),
+    "text": lambda: TextSteps(PlainText(train=None, valid=None, test=None, valid_share=0.1), SETTINGS),
+    "Multi30k": multi30k,
+}
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_nothing_is_found_in_built_in_and_published_corpora(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Multi30k repeats three of its 29,000 training pairs, far fewer than one in a hundred."""
+    monkeypatch.setitem(BUILT_IN, "train", 1_200)
+    steps = CORPORA[name]()
+    checks = Checks(steps, tmp_path / "none")
+    for split in reversed(steps.corpus.splits()):
+        assert len(list(checks.watch(split))) > 100
+    assert checks.findings == []
