@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +69,11 @@ def report(findings: Sequence[dict[str, Any]], *, strict: bool) -> None:
 def mark(examples: Iterable["Texts"], left_out: Path) -> Iterator[tuple["Texts", str]]:
     """Yield the training examples, each with the reason to leave it out, or an empty text."""
     with (left_out if left_out.exists() else Path(os.devnull)).open() as file:
+        entries = chain(((int(line), why) for line, why in map(str.split, file)), repeat((0, "")))
         number, reason = 0, ""
         for i, example in enumerate(examples, start=1):
-            if number < i and (line := next(file, "")):
-                number, reason = int(line.split()[0]), line.split()[1]
+            if number < i:
+                number, reason = next(entries)
             yield example, reason * (number == i)
 
 

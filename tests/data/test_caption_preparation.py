@@ -209,7 +209,7 @@ def test_a_held_out_image_in_training_is_found_under_another_name(config: Config
     assert problems["captions"].startswith("2 of 37 captions of train ") and "g.png" in problems["captions"]
     cleaned = prepare(with_settings(config, vocabulary_minimum_count=1, clean=["held_out", "duplicates"]))
     assert cleaned.summary["splits"]["train"]["dropped"] == {"held_out": 5}
-    with pytest.raises(InputError, match="refuses these data: 2 of 37 captions of train .* belong to images"):
+    with pytest.raises(InputError, match=r"refuses these data: 2 of 37 captions of train .* belong to images"):
         prepare(with_settings(config, vocabulary_minimum_count=1, strict=True, cache=str(tmp_path / "other")))
     assert not list((tmp_path / "other").glob("album*"))
 
