@@ -448,7 +448,7 @@ def sections() -> dict[str, tuple[list[str], dict[str, Any]]]:
             includes = [str(entry) for entry in content.pop("defaults", [])]
             if any("caption" in entry or "encoder" in entry for entry in includes):  # images
                 overrides += {"model": ["data=scenes"], "data": ["model=show_tell"]}.get(group, [])
-            tested_elsewhere = ["vocabulary", "processes"]
+            tested_elsewhere = ["vocabulary", "processes", "strict", "clean"]
             if isinstance(content.get("train"), int):  # the splits of a built-in corpus
                 tested_elsewhere += ["train", "valid", "test"]
             for key in tested_elsewhere:
