@@ -37,6 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from seqtool.data.directories import SUMMARY, read_summary
 from seqtool.data.text.vocabulary import TARGET, Vocabulary, load_all
+from seqtool.data.text.words import words
 from seqtool.errors import InputError
 from seqtool.runtime.tables import columns
 
@@ -142,7 +143,15 @@ class Split:
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Images":
         """The encoder's input for the images with these indices in the split."""
         assert self.store is not None, f"{self._directory} has no images"
-        return self.store.source(self._rows[np.asarray(images, np.int64)])
+        indices = np.asarray(images, np.int64)
+        return self.store.source(self._rows[indices], self._may_mirror[indices] if self.store.mirror_unless else None)
+
+    @cached_property
+    def _may_mirror(self) -> NDArray[np.bool_]:
+        """Whether each image may be mirrored: no caption of it has one of the store's words for this."""
+        assert self.store is not None
+        sides = set(map(str.lower, self.store.mirror_unless))
+        return np.array([sides.isdisjoint(words(" ".join(captions))) for captions in self.references()])
 
     @cached_property
     def files(self) -> list[str]:

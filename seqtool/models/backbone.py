@@ -57,6 +57,8 @@ class EncoderSettings(declarations.Encoder):
                 "model.encoder.augment=true needs an encoder that is fine-tuned: set model.encoder.fine_tune_from to "
                 "a step, or augment to false."
             )
+        if not self.augment and (self.crop < 1 or self.mirror_unless is not None):
+            problems.append("model.encoder.crop and mirror_unless mean nothing without model.encoder.augment=true.")
         if problems:
             raise InputError(" ".join(problems))
 
@@ -87,7 +89,7 @@ class Backbone(nn.Module):
         self.network = cut.network
         self.read = cut.read
         self.frozen = settings.fine_tune_from is None
-        self.augment = settings.augment and not self.frozen
+        self.augment, self.crop = settings.augment and not self.frozen, settings.crop
         self.register_buffer("mean", 255 * torch.tensor(cut.mean).view(3, 1, 1))
         self.register_buffer("std", 255 * torch.tensor(cut.std).view(3, 1, 1))
         self.requires_grad_(not self.frozen)
@@ -112,10 +114,10 @@ class Backbone(nn.Module):
         self.locations, self.dimension = (shape[2], shape[3]), shape[1]
         self.train()
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor, may_mirror: Tensor | None = None) -> Tensor:
         x = pixels.to(self.mean.dtype)
         if self.augment and self.training:
-            x = augment(x)
+            x = augment(x, crop=self.crop, may_mirror=may_mirror)
         x = (x - self.mean) / self.std
         if self.frozen:  # in full precision, so that the results equal cached annotation vectors
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False), without_tf32():
@@ -219,8 +221,8 @@ class ImageCaptioner(EncoderDecoder[StateT]):
 
     def annotations(self, source: Images) -> Tensor:
         """Return the annotation vectors a_i, B×S×D, of each caption's image, in the model's precision."""
-        annotations = self.backbone(source.values) if isinstance(source, Pixels) else source.values
-        return source.each(annotations.to(self.target_embedding.weight.dtype))
+        values = self.backbone(source.values, source.may_mirror) if isinstance(source, Pixels) else source.values
+        return source.each(values.to(self.target_embedding.weight.dtype))
 
 
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:
@@ -240,19 +242,33 @@ def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str
     }
 
 
-def augment(x: Tensor) -> Tensor:
+def augment(x: Tensor, *, crop: float = 1, may_mirror: Tensor | None = None) -> Tensor:
     """Move pictures, B×3×H×W with values 0–255, repeating their borders, and change their brightness and contrast, all
-    at random. Pictures are never mirrored, since captions say left and right.
+    at random.
+
+    crop: if it is below 1, pictures are cropped instead of moved: to a random share of their sides, from `crop` to 1,
+        at a random place, and resized
+    may_mirror: the pictures, B booleans, that are mirrored with a probability of 1/2; None if none is
     """
     B, _, H, W = x.shape  # noqa: N806
-    indices = []
-    for side in (H, W):
-        max_shift = int(side * MAX_SHIFT)
-        shift = torch.randint(-max_shift, max_shift + 1, (B, 1), device=x.device)
-        indices.append((torch.arange(side, device=x.device) + shift).clamp(0, side - 1))
-    rows, columns = indices
-    pictures = torch.arange(B, device=x.device)[:, None, None]
-    x = x.permute(0, 2, 3, 1)[pictures, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+    if may_mirror is not None:
+        is_mirrored = may_mirror & (torch.rand(B, device=x.device) < 0.5)
+        x = torch.where(is_mirrored[:, None, None, None], x.flip(3), x)
+    if crop < 1:
+        share = crop + (1 - crop) * torch.rand(B, 1, device=x.device, dtype=x.dtype)
+        place = (1 - share) * (2 * torch.rand(B, 2, device=x.device, dtype=x.dtype) - 1)  # of the middle, in [-1, 1]
+        transform = torch.cat([torch.diag_embed(share.expand(B, 2)), place[:, :, None]], 2)
+        grid = nn.functional.affine_grid(transform, list(x.shape), align_corners=False)
+        x = nn.functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    else:
+        indices = []
+        for side in (H, W):
+            max_shift = int(side * MAX_SHIFT)
+            shift = torch.randint(-max_shift, max_shift + 1, (B, 1), device=x.device)
+            indices.append((torch.arange(side, device=x.device) + shift).clamp(0, side - 1))
+        rows, columns = indices
+        pictures = torch.arange(B, device=x.device)[:, None, None]
+        x = x.permute(0, 2, 3, 1)[pictures, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
     brightness, contrast = 1 + MAX_JITTER * (2 * torch.rand(2, B, 1, 1, 1, device=x.device, dtype=x.dtype) - 1)
     mean = x.mean((1, 2, 3), keepdim=True)
     x = ((x - mean) * contrast + mean) * brightness

@@ -61,6 +61,10 @@ class Annotations(Images):
 
 @dataclass(frozen=True)
 class Pixels(Images):
-    """Pictures, resized for a backbone."""
+    """Pictures, resized for a backbone.
+
+    may_mirror: whether each may be mirrored in training; None if none may
+    """
 
     values: UInt8[Tensor, "B 3 height width"]
+    may_mirror: Bool[Tensor, "B"] | None = None

@@ -510,3 +510,21 @@ def test_one_pass_of_the_encoder_has_the_gradient_of_one_for_each_caption(exampl
     for one, other in zip(shared, alone, strict=True):
         torch.testing.assert_close(one, other)
     assert any(gradient.norm() > 0 for gradient in shared[:4])
+
+
+def test_only_images_whose_captions_name_no_side_may_be_mirrored(config: Config, tmp_path: Path) -> None:
+    sides = {
+        "a.png": ["A cat.", "To the LEFT, a cat."],
+        "b.png": ["A cat.", "Leftovers, a cat."],
+        "c.png": ["Right-handed."],
+    }
+    write_album(tmp_path / "pictures", train=sides, valid=VALID_CAPTIONS)
+    config = with_settings(config, vocabulary_minimum_count=1)
+    pixels = replace(FROZEN_ENCODER, fine_tune_from=0, augment=True)
+    assert prepare(config, pixels).split("train").pictures([0, 1]).may_mirror is None
+    train = prepare(config, replace(pixels, mirror_unless=["left", "Right"])).split("train")
+    assert train.pictures([2, 1, 0]).may_mirror.tolist() == [False, True, False]
+    batch = ByImage(train).collate([1, 0])  # its images are in their order in the split
+    assert batch.source.may_mirror.tolist() == [False, True] and len(batch.source.rows) == 4
+    one = prepare(config, replace(pixels, mirror_unless="left")).split("train")
+    assert one.pictures([0, 1, 2]).may_mirror.tolist() == [False, True, True]

@@ -172,8 +172,32 @@ def test_augmentation_moves_and_tints_only_in_training() -> None:
     moved = augment(ramp)
     assert moved.shape == ramp.shape and (moved[:, :, :, 1:] >= moved[:, :, :, :-1]).all(), "never mirrored"
     assert not torch.equal(moved[0], moved[1])
+    may_mirror = torch.arange(8) < 6
+    mirrored = augment(ramp, may_mirror=may_mirror)[:, 0, 0].diff(dim=1).sum(1) < 0
+    assert mirrored[may_mirror].any() and not mirrored.all() and not mirrored[~may_mirror].any()
     frozen = make(SMALL).train()
     assert torch.equal(frozen(random_pixels(1, 24)), frozen(random_pixels(1, 24)))
+
+
+def test_crops_keep_shares_of_the_sides_from_the_least_to_all_and_lie_anywhere() -> None:
+    """A crop of a ramp is a ramp: its slope is the share that was kept, and its middle the crop's place."""
+    x, y = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="xy")
+    ramps = 60 + torch.stack([x, y, (x + y) / 2]).expand(400, 3, 64, 64)
+    inner = augment(ramps, crop=0.5)[:, :, 16:48, 16:48]
+    brightness_and_contrast = inner[:, 2].mean((1, 2)), inner[:, :2].mean((1, 2, 3))
+    assert torch.allclose(*brightness_and_contrast, atol=0.01), "the same in all channels"
+    across, down = inner[:, 0].diff(dim=2).mean((1, 2)), inner[:, 1].diff(dim=1).mean((1, 2))
+    assert torch.allclose(across, down, atol=1e-3), "no picture is stretched"
+    assert 0.5 * 0.85**2 - 1e-3 < across.min() < 0.5 and 0.9 < across.max() < 1.15**2 + 1e-3
+    offsets = (inner[:, 0] - inner[:, 1]).mean((1, 2))
+    assert offsets.min() < -15 and offsets.max() > 15 and abs(offsets.mean()) < 2
+    whole = augment(torch.full((3, 3, 8, 8), 100.0), crop=0.5)
+    assert torch.allclose(whole, whole[:, :1, :1, :1].expand_as(whole)), "nothing comes from outside a picture"
+
+
+def test_crops_and_mirroring_need_augmentation() -> None:
+    with pytest.raises(InputError, match=r"crop and mirror_unless mean nothing without model\.encoder\.augment=true"):
+        replace(SMALL, crop=0.8).check()
 
 
 def test_weights_are_read_from_a_file(tmp_path: Path) -> None:

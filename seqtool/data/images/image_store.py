@@ -43,7 +43,7 @@ from seqtool.models.inputs import Annotations, Pixels
 from seqtool.runtime.devices import MODEL_TOO_LARGE
 from seqtool.runtime.files import cut, one_line, write_lines
 from seqtool.runtime.progress import progress_bar
-from seqtool.settings import Config
+from seqtool.settings import Config, names
 
 Images = Sequence[tuple[str, Path]]  # the SHA-256 of each image's content, and a file that has it
 
@@ -65,7 +65,11 @@ class ImageStore:
     digests: the digest of the content of each of `files`; None if it could not be read
     rows: the row of each of `files`; -1 if it was refused
     refused: a sentence with the reason for each of `files` that was refused, by its index
+    mirror_unless: words such as left and right, with one of which an image's captions forbid to mirror it in training;
+        an empty list forbids it for all images
     """
+
+    mirror_unless: Sequence[str] = ()
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
         """Open a store, and find `files`, which have these digests, in it. Raises InputError if it is incomplete."""
@@ -94,10 +98,17 @@ class ImageStore:
     def __len__(self) -> int:
         return len(self._values)
 
-    def source(self, rows: Sequence[int] | NDArray[np.integer]) -> Annotations | Pixels:
-        """The input of a captioner for the images in these rows, read from the mapped file at once."""
+    def source(
+        self, rows: Sequence[int] | NDArray[np.integer], may_mirror: NDArray[np.bool_] | None = None
+    ) -> Annotations | Pixels:
+        """The input of a captioner for the images in these rows, read from the mapped file at once.
+
+        may_mirror: whether each image may be mirrored in training; None if none may
+        """
         values = torch.from_numpy(np.asarray(self._values[np.asarray(rows, np.int64)]))
-        return Pixels(values) if self.locations is None else Annotations(values)
+        if self.locations is not None:
+            return Annotations(values)
+        return Pixels(values, may_mirror=None if may_mirror is None else torch.from_numpy(may_mirror))
 
     def fits(self, backbone: nn.Module) -> bool:
         """Whether a model with this backbone can use the store, which has pixels or this backbone's vectors."""
@@ -257,7 +268,9 @@ def prepare_store(
             advice = f" {folder} has other images, such as {images[0]}." if images else f" {folder} has no images."
         raise InputError(f"None of the {len(files):,} images can be used; {unreadable_reason(files[0])}{advice}")
     make_once(directory, fill)
-    return ImageStore(directory, files, digests)
+    store = ImageStore(directory, files, digests)
+    store.mirror_unless = names(encoder.mirror_unless)
+    return store
 
 
 def _fill(
