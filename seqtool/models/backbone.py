@@ -118,7 +118,7 @@ class Backbone(nn.Module):
         x = pixels.to(self.mean.dtype)
         if self.augment and self.training:
             x = augment(x, crop=self.crop, may_mirror=may_mirror)
-        x = (x - self.mean) / self.std
+        x = ((x - self.mean) / self.std).contiguous(memory_format=torch.channels_last)  # a fifth less time on CPUs
         if self.frozen:  # in full precision, so that the results equal cached annotation vectors
             with torch.no_grad(), torch.autocast(x.device.type, enabled=False), without_tf32():
                 map_ = self.read(self.network, x)
@@ -169,7 +169,7 @@ class Small(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.layers(x.contiguous(memory_format=torch.channels_last))  # CellNorm's layout
+        x = self.layers(x)
         rows, columns = (torch.linspace(-1, 1, size, dtype=x.dtype, device=x.device) for size in x.shape[2:])
         grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).expand(len(x), -1, -1, -1)
         return torch.relu(self.place(torch.cat([x, grid], 1)))

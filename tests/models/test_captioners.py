@@ -250,8 +250,8 @@ def test_cached_annotations_are_rounded_live_ones(name: str) -> None:
             super().__init__()
             self.backbone = backbone
 
-        def forward(self, pixels: Tensor) -> Tensor:
-            return self.backbone(pixels).half().float()  # type: ignore[no-any-return]
+        def forward(self, pixels: Tensor, may_mirror: Tensor | None) -> Tensor:
+            return self.backbone(pixels, may_mirror).half().float()  # type: ignore[no-any-return]
 
     loss, target = TrainingLoss(model, 0.0), make_targets(4, 16)
     from_cache = loss(make_batch(cached, target))
