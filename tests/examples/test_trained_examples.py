@@ -27,7 +27,7 @@ from seqtool.runtime.files import config_directory
 from seqtool.training import checkpoint
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
-NAMES = ("labelling", "tagging", "dialogue")
+NAMES = ("labelling", "tagging", "dialogue", "endings")
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +140,10 @@ def test_labels_depend_only_on_their_text(modules: dict[str, ModuleType], name: 
         torch.testing.assert_close(alone[0], log_p[row, : count + 1])
         assert alone[0, count, EOS] == 0
         assert bool((alone[0, :count, :4].exp() == 0).all())
+
+
+def test_captions_that_stop_too_early_are_counted(modules: dict[str, ModuleType]) -> None:
+    metric = modules["endings"].BadEndings([], name="endings.BadEndings")
+    texts = ["a dog on a", "a dog looks up", "Two men talk with .", "", "the theatre", "…", "a cat and", "a red ball"]
+    assert metric.statistics(texts)[:, 0].tolist() == [1, 0, 1, 1, 0, 1, 1, 0]
+    assert metric.score(metric.statistics(texts)) == 62.5 and not metric.higher_is_better
