@@ -247,8 +247,8 @@ def _gradients(question: Question) -> Sides:
     chunks = points.split(ROWS)
     total = len(chunks) * len(question.labels)
     # shown for texts that take longer than 2 seconds; below another bar it disappears at the end
-    bar = progress_bar(total=total, unit="token", description="attribution", delay=2, leave=None)
-    with torch.enable_grad(), bar:
+    options: dict[str, Any] = {"description": "attribution", "delay": 2, "leave": None}
+    with torch.enable_grad(), progress_bar(total=total, unit="token", **options) as bar:
         for chunk in chunks:
             p = chunk[:, None, None].to(vectors["prefix"])
             rows = {side: (starts[side] + p * x).requires_grad_() for side, x in differences.items()}
