@@ -244,7 +244,7 @@ def _gradients(question: Question) -> Sides:
     if question.steps is not None:
         points = (torch.arange(question.steps) + 0.5) / question.steps
         maps["baseline"] = question.values_once(starts)
-    chunks = points.split(ROWS)
+    chunks = torch.split(points, ROWS)
     total = len(chunks) * len(question.labels)
     # shown for texts that take longer than 2 seconds; below another bar it disappears at the end
     options: dict[str, Any] = {"description": "attribution", "delay": 2, "leave": None}
