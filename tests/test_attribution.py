@@ -593,6 +593,10 @@ def test_the_end_is_explained_only_of_outputs_that_end() -> None:
     found = translator.attribute(cut, method="occlusion")
     assert not cut.ended and found.tokens == cut.pieces == found.by_word().example.text.pieces
     assert found.explained.sum() == pytest.approx(cut.log_probability, abs=1e-4)
+    translator.max_positions = len(cut.pieces)  # without <end>, it fills all of a model's learnt positions
+    assert translator.attribute(cut, method="gradient").tokens == cut.pieces
+    with pytest.raises(InputError, match="has 4 tokens with its end, but the model reads at most 3"):
+        translator.encode_text(cut.pieces)
     captioner: Any = seqtool.load("builtin/soft", device="cpu", threads=1, max_length=2)
     cut = captioner.describe([np.zeros((64, 64, 3), np.uint8)])[0][0]
     assert not cut.ended and captioner.attribute(cut, method="gradient").tokens == cut.pieces

@@ -149,6 +149,19 @@ def test_a_request_over_the_time_limit_stops_between_steps(
     assert call(ports[run], "POST", f"/api/{kind}", json.dumps(quick_body).encode())[0] == 200
 
 
+@pytest.mark.parametrize("method", ["", "gradient", "integrated", "occlusion", "attention"])
+def test_looking_inside_stops_at_the_time_limit(
+    method: str, ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.dumps({"source": "I have a cat.", "text": "Tengo un gato.", "method": method}).encode()
+    assert call(ports["attend"], "POST", "/api/inside", body)[0] == 200
+    monkeypatch.setattr(requests, "MAX_SECONDS", -1)
+    status, text = call(ports["attend"], "POST", "/api/inside", body)
+    assert status == 400 and "took longer" in text
+    monkeypatch.undo()
+    assert call(ports["attend"], "POST", "/api/inside", body)[0] == 200
+
+
 def test_answers_report_truncated_unknown_and_forced_tokens(ports: dict[str, int]) -> None:
     """The fields are those of JSON lines (tests/test_signs_in_json.py). Truncated sources cannot be compared."""
 

@@ -119,6 +119,7 @@ def decoding_commands(runs: Path) -> list[list[str]]:
         ["caption", f"checkpoint={runs}/soft", "images=photos", "output=captions.txt", *machine],
         ["eval", f"checkpoint={runs}/soft", "split=train", "output=captions.json", "bound=2", *machine],
         ["score", f"checkpoint={runs}/adam", *pairs, "sources=photos/lines.txt", "output=pairs.txt"],
+        ["embed", f"checkpoint={runs}/adam", "input=photos/lines.txt", "output=vectors.npy", *pairs[1:]],
         ["score", f"checkpoint={runs}/streams", *pairs, "output=texts.txt"],
         ["eval", f"checkpoint={runs}/adam", "output=test.txt", *machine, *sample],
         ["eval", f"checkpoint={runs}/sgd", "plot=figures", "samples=3", *machine, *sample],
@@ -200,7 +201,7 @@ def test_metrics_equal_those_of_one_process(directories: dict[int, Path], run: s
 
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize(
-    "file", ["translations.txt", "captions.txt", "captions.json", "test.txt", "pairs.txt", "texts.txt"]
+    "file", ["translations.txt", "captions.txt", "captions.json", "test.txt", "pairs.txt", "texts.txt", "vectors.npy"]
 )
 def test_text_equals_that_of_one_process(directories: dict[int, Path], file: str, processes: int) -> None:
     text = (directories[processes] / file).read_bytes()

@@ -371,12 +371,15 @@ def test_streams_are_read_as_if_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["bahdanau-deep", "bahdanau-gru_cho", "luong", "sutskever-lstm"])
-def test_sentences_are_read_as_if_alone(name: str) -> None:
+def test_sentences_are_read_as_if_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """States of the decoder are those of a trace, whatever the batch's other rows. Encoders' states are left out."""
     model, sources, targets = make_model(name), random_sentences(4, seed=1), random_sentences(4, seed=2)
     texts: Any = [SimpleNamespace(ids=ids, pieces=list(map(str, ids))) for ids in targets]
     with torch.inference_mode():
         reading = Reading.of(model, make_source(sources), texts)
+        nats = reading.nats()
+        monkeypatch.setattr("seqtool.predict.units.ROWS_AT_ONCE", 3)  # of the four sentences
+        assert torch.allclose(reading.nats(), nats, atol=1e-5)
         states = reading.states()
     traces = [
         trace(model, make_source([source]), torch.tensor([BOS, *target]))

@@ -373,7 +373,7 @@ class Verdicts(SphinxDirective):
     """```{verdicts}```: the findings with which `train` may end, each with its limit."""
 
     def run(self) -> list[nodes.Node]:
-        table = "\n".join(f"| {rule.name} | {rule.form.format(rule.threshold)} |" for rule in verdict.RULES)
+        table = "\n".join(f"| {rule.name} | {rule.form.format(rule.threshold)} |" for rule in verdict.RULES.values())
         return self.parse_text_to_nodes(f"| finding | limit |\n|---|---|\n{table}\n")
 
 

@@ -121,9 +121,12 @@ def embed(config: DictConfig) -> None:
     if settings.output is not None and not settings.output.endswith(".npy"):
         raise InputError(f"output={settings.output} must be the name of an .npy file.")
     machine = {name: config[name] for name in declarations.declared(declarations.InferenceMachine)}
-    translator = Translator.load(names(settings.checkpoint), trust=modules(settings.trust), **machine)
-    texts = [line for lines in windows(settings.input, 1000) for line in lines]
-    vectors = translator.embed(texts, settings.vector)
+    with distributed.group():
+        translator = Translator.load(names(settings.checkpoint), trust=modules(settings.trust), **machine)
+        texts = distributed.from_first(lambda: [line for lines in windows(settings.input, 1000) for line in lines])
+        vectors = translator.embed(texts, settings.vector)  # all processes share the work
+        if not distributed.is_first():
+            return
     if settings.output is not None:
         np.save(content := BytesIO(), vectors)
         write_whole(Path(settings.output), content.getvalue())

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from PIL import UnidentifiedImageError
 from PIL.Image import DecompressionBombError, Image, fromarray
 from PIL.Image import open as pillow_open
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from seqtool.data.images.image_decoding import DAMAGE, FORMATS, QUIET, ImageError, fit, open_image
 from seqtool.data.text.alignment import join_pieces
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, max_tokens
 from seqtool.decoding.beam_search import Candidate, Lattice, LengthPenalty, length_penalty
-from seqtool.demo.requests import Prefix, Request, check_work, draw_scene
+from seqtool.demo.requests import Prefix, Request, check_work, draw_scene, timer
 from seqtool.errors import InputError, counted
 from seqtool.evaluation.captions import data_url
 from seqtool.models.tokens import EOS
@@ -274,10 +275,11 @@ class Inside(PictureRequest):
             check_tokens(predictor.source_vocabulary, sources, most=MAX_TOKENS_INSIDE)
         pictures = [fromarray(model_input(predictor, *image)) for image in self.images]
         example = *sources, *pictures, self.text
-        if not self.method:
-            return cast(Answer, predictor.trace(*example).record())
         contrast = {} if self.position is None else {self.position: self.other}
-        explained = predictor.attribute(*example, method=self.method, contrast=contrast, steps=STEPS)
+        with register_module_forward_pre_hook(timer()):  # at each call of a part of the model
+            if not self.method:
+                return cast(Answer, predictor.trace(*example).record())
+            explained = predictor.attribute(*example, method=self.method, contrast=contrast, steps=STEPS)
         return cast(Answer, explained.record())
 
 

@@ -7,8 +7,10 @@ import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import yaml
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,17 +26,7 @@ SMALL_BODY_BYTES = 64 << 10  # a body up to this size is read even if MAX_HELD_B
 BODY_SECONDS = 60.0  # the time in which the body of a request must arrive
 IDLE_SECONDS = 30.0  # the time between two checks of a connection (`TimedProtocol`)
 TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}")
-HEADERS = {  # the headers of all answers
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-store",
-}
+HEADERS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("headers.yaml").read_bytes())  # type: ignore[no-untyped-call]
 
 
 def check_address(host: str, port: int, token: str | None) -> None:

@@ -5,7 +5,7 @@ and time are limited. The JSON form of the built-in scenes, which the page edits
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import Any, Self, Union, get_args, get_origin, get_type_hints
@@ -114,15 +114,29 @@ class Request(WorkItem):
         for name, maximum in MAX_SETTINGS.items():
             if (getattr(settings, name, 0) or 0) > maximum:
                 raise InputError(f"{name} must be at most {maximum:,} here, not {getattr(settings, name):,}.")
-        end = time.monotonic() + MAX_SECONDS
-        return replace(predictor, settings=settings, models=[TimedModel(model, end) for model in predictor.models])
+        check = timer()
+        return replace(predictor, settings=settings, models=[TimedModel(model, check) for model in predictor.models])
+
+
+def timer() -> Callable[..., None]:
+    """Make a function that takes any arguments, and raises InputError `MAX_SECONDS` after now."""
+    end = time.monotonic() + MAX_SECONDS
+
+    def check(*_: Any) -> None:
+        if time.monotonic() > end:
+            raise InputError(
+                f"The request took longer than {MAX_SECONDS:g} seconds: send less at once, or with a smaller beam or "
+                "max_length."
+            )
+
+    return check
 
 
 class TimedModel:
-    """A model that raises InputError at its first step after `end`, a time of the monotonic clock in seconds."""
+    """A model that calls `check` before each step."""
 
-    def __init__(self, model: Any, end: float) -> None:
-        self._model, self._end = model, end
+    def __init__(self, model: Any, check: Callable[[], None]) -> None:
+        self._model, self._check = model, check
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
@@ -134,13 +148,6 @@ class TimedModel:
     def step(self, *arguments: Any) -> Any:
         self._check()
         return self._model.step(*arguments)
-
-    def _check(self) -> None:
-        if time.monotonic() > self._end:
-            raise InputError(
-                f"The request took longer than {MAX_SECONDS:g} seconds: send less at once, or with a smaller beam or "
-                "max_length."
-            )
 
 
 def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], kind: str) -> None:

@@ -12,6 +12,7 @@ tokenizer. Two differences remain:
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -21,16 +22,13 @@ PUNCTUATION = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--
 
 NO_BREAK_SPACE = "\u00a0"  # replaces a space inside a token, such as `22 3/4`
 _BRACKETS = str.maketrans({"(": "-lrb-", ")": "-rrb-"})  # replaced anywhere in a token
-_WHOLE_TOKENS = {"[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}  # replaced only as whole tokens
-_WHOLE_TOKENS |= {"&nbsp;": "''", "&ndash;": "--", "&mdash;": "--", "&md;": "--"}
-_WHOLE_TOKENS |= {"£": "#", "€": "$", "¤": "$", "¢": "cents", "&amp;": "&", "&lt;": "<", "&gt;": ">"}
-_WHOLE_TOKENS |= {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"}
 _CODE_PAGE_1252 = str.maketrans("\x80\x85\x91\x92\x93\x94\x96\x97", "€…‘’“”–—", "\u00ad")  # deletes soft hyphens
 
 _LINES = Path(__file__).with_name("ptb_rules.txt").read_text("utf-8").splitlines()
 _PATTERNS = [line for line in _LINES if line and not line.startswith("# ")]  # with a name, or the pattern of a rule
 _PARTS = dict(pattern.split(" = ") for pattern in _PATTERNS if " = " in pattern)
-_WORDS: dict[str, str] = yaml.load(Path(__file__).with_name("ptb_words.yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
+_WORDS: dict[str, Any] = yaml.load(Path(__file__).with_name("ptb_words.yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
+_WHOLE_TOKENS: dict[str, str] = _WORDS.pop("WHOLE_TOKENS")  # replaced only as whole tokens
 for _name, _list in _WORDS.items():
     _longest_first = sorted(_list.split(), key=len, reverse=True)  # as `|` takes the first alternative that matches
     _PARTS[_name] = f"(?:{'|'.join(map(re.escape, _longest_first))})"

@@ -1,7 +1,7 @@
 """Metrics, and the scores of systems.
 
-- `SCORES` lists the built-in metrics; a new metric is a line in it and a `Scorer`. `Metric` is the base class of
-  user-defined metrics.
+- `SCORES` has the built-in metrics, which scores.yaml lists; a new metric is a line there and a `Scorer`. `Metric` is
+  the base class of user-defined metrics.
 - `System` holds the scores of a system, with intervals, and of each segment.
 - `Comparison` compares a system with its baseline.
 """
@@ -10,10 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from seqtool.errors import InputError
@@ -117,31 +119,8 @@ class Metric(Scorer):
 
 
 TRANSLATION, CAPTIONING = "translation", "captioning"
-SACREBLEU, CAPTIONS = "seqtool.metrics.translation:", "seqtool.metrics.captions:CaptionScorer"
-
-SCORES = {
-    info.name: info
-    for info in (
-        MetricInfo("loss", "loss", higher_is_better=False, digits=3, unit="nats/token"),
-        MetricInfo("bits", "bits/character", higher_is_better=False, digits=3),  # for language models
-        # in the validations of captioners, `bleu` is BLEU-4 and `cider` is CIDEr-D
-        MetricInfo("bleu", "BLEU", task=TRANSLATION, scorer=f"{SACREBLEU}Bleu"),
-        MetricInfo("chrf", "chrF2", task=TRANSLATION, scorer=f"{SACREBLEU}make_chrf"),
-        MetricInfo("ter", "TER", higher_is_better=False, task=TRANSLATION, scorer=f"{SACREBLEU}make_ter"),
-        MetricInfo("cider", "CIDEr-D", digits=3),
-        # `eval` of captions writes the labels; its `cider` is CIDEr without the penalties of CIDEr-D
-        *(
-            MetricInfo(f"bleu{n}", f"bleu{n}", digits=4, task=CAPTIONING, scorer=CAPTIONS, title=f"BLEU-{n}")
-            for n in (1, 2, 3, 4)
-        ),
-        MetricInfo("bleu4_no_bp", "bleu4_no_bp", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="BLEU-4 (no BP)"),
-        MetricInfo("rouge_l", "rouge_l", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="ROUGE-L"),
-        MetricInfo("cider_d", "cider_d", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="CIDEr-D"),
-        MetricInfo("plain_cider", "cider", digits=4, task=CAPTIONING, scorer=CAPTIONS, title="CIDEr"),
-        MetricInfo("meteor", "meteor", digits=4, task=CAPTIONING, title="METEOR"),  # computed by metrics.java
-        MetricInfo("spice", "spice", digits=4, task=CAPTIONING, title="SPICE"),
-    )
-}
+TABLE: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
+SCORES = {name: MetricInfo(**{"name": name, "label": name, **fields}) for name, fields in TABLE.items()}
 
 
 def score_names(task: str) -> list[str]:

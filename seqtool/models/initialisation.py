@@ -63,13 +63,8 @@ def bahdanau2015(model: nn.Module) -> None:
             nn.init.zeros_(module.v.weight)
 
 
-INITIALISATIONS: dict[str, Callable[[nn.Module], None]] = {
-    "default": default,
-    "sutskever2014": sutskever2014,
-    "bahdanau2015": bahdanau2015,
-}
-
-
+_SCHEMES: tuple[Callable[[nn.Module], None], ...] = default, sutskever2014, bahdanau2015
+INITIALISATIONS = {scheme.__name__: scheme for scheme in _SCHEMES}
 ORTHOGONAL = ("default", "bahdanau2015")  # the schemes whose recurrent matrices are orthogonal
 
 

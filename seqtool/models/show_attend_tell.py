@@ -11,21 +11,11 @@ import torch
 from torch import Tensor
 
 from seqtool.errors import InputError
+from seqtool.models import hard_attention
 from seqtool.models.attention import AttentionScore, make_score
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.cells import Cell, State, make_cell
 from seqtool.models.contract import DropoutRate, Memory, Output, Size, tie_matrices
-from seqtool.models.hard_attention import (
-    BASELINES,
-    CHOICES,
-    CREDITS,
-    Choice,
-    Penalties,
-    Rows,
-    at,
-    draw_after,
-    expectation,
-)
 from seqtool.models.inputs import Images
 from seqtool.models.parts import PLAIN, Parts, at_least_single, for_products, single
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
@@ -42,7 +32,7 @@ class ImageMemory(Memory):
     """
 
     uniform_noise: Tensor
-    choose: Choice = expectation
+    choose: hard_attention.Choice = hard_attention.expectation
 
     def weights(self, alpha: Tensor, position: Tensor) -> Tensor:
         """Return the weights of the locations, N×S, at step `position` of each row, N."""
@@ -76,7 +66,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
     """
 
     attends = True
-    location_rules = CHOICES
+    location_rules = hard_attention.CHOICES
 
     def __init__(
         self,
@@ -97,14 +87,14 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         doubly_stochastic: Annotated[float, at_least(0)],
         reward: Annotated[float, at_least(0)],
         entropy: Annotated[float, at_least(0)],
-        baseline: Annotated[str, choice(*BASELINES)],
+        baseline: Annotated[str, choice(*hard_attention.BASELINES)],
         decay: Annotated[float, Setting(at_least=0, below=1)],
-        credit: Annotated[str, choice(*CREDITS)],
+        credit: Annotated[str, choice(*hard_attention.CREDITS)],
         cell: str | type[Cell],
         score: str | type[AttentionScore],
         parts: Parts = PLAIN,
     ) -> None:
-        penalties = Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
+        penalties = hard_attention.Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
         if credit == "future" and baseline == "moving_average":
             raise InputError("model.credit=future needs model.baseline=leave_one_out or none.")
         if attention == "hard" and baseline == "leave_one_out" and samples < 2:  # a single sample has no others
@@ -142,15 +132,15 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         if state is not None:
             raise ValueError("Hard attention is trained from the image's first state: leave out `state`.")
         a = self.annotations(source)
-        rows = Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
+        rows = hard_attention.Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
         return self.forward_rows(a, target, rows)
 
-    def forward_rows(self, a: Tensor, target: Tensor, rows: Rows) -> Output:
+    def forward_rows(self, a: Tensor, target: Tensor, rows: hard_attention.Rows) -> Output:
         """Run teacher forcing for rows that take the expected context or draw their own, from annotations B×S×D."""
         memory, first_state = self._memory_and_state(a[rows.image])
         unused_noise = rows.uniform_noise.new_zeros(rows.expected_rows, rows.uniform_noise.shape[1])
         noise = torch.cat([unused_noise, rows.uniform_noise])
-        memory = replace(memory, uniform_noise=noise, choose=draw_after(rows.expected_rows))
+        memory = replace(memory, uniform_noise=noise, choose=hard_attention.draw_after(rows.expected_rows))
         output = self.teacher_force(memory, first_state, target[rows.image])
         assert output.attention is not None
         return replace(output, sampled=rows.sample(output.attention))
@@ -158,7 +148,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
     def forward_at(self, source: Images, target: Tensor, location: Tensor) -> Output:
         """Run teacher forcing with the context of the given locations, B×T."""
         memory, first_state = self.encode(source)
-        memory = replace(memory, uniform_noise=location.to(memory.uniform_noise.dtype), choose=at)
+        memory = replace(memory, uniform_noise=location.to(memory.uniform_noise.dtype), choose=hard_attention.at)
         return self.teacher_force(memory, first_state, target)
 
     def _memory_and_state(self, a: Tensor) -> tuple[ImageMemory, ShowAttendTellState]:
@@ -186,7 +176,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         if self.gate is not None:
             z = torch.sigmoid(self.gate(h)) * z  # β_t = σ(f_β(h_{t−1})), section 4.2.1
         cell_state = self.cell(projected + self.cell_context(z), state.cell)  # (1)–(3)
-        one_location = memory.choose is not expectation and not self.training
+        one_location = memory.choose is not hard_attention.expectation and not self.training
         location = weights.argmax(-1) if one_location else None
         return StepOutput(ShowAttendTellState(cell_state, state.position + 1), (cell_state[0], z), alpha, location)
 

@@ -33,6 +33,7 @@ from seqtool.errors import InputError
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.tokens import BOS, END, EOS, UNK
 from seqtool.predict.trace import BEGIN, Example, as_input
+from seqtool.runtime.progress import progress_bar
 from seqtool.settings.declarations import METHOD, at_least
 from seqtool.view import plots
 
@@ -243,15 +244,20 @@ def _gradients(question: Question) -> Sides:
     if question.steps is not None:
         points = (torch.arange(question.steps) + 0.5) / question.steps
         maps["baseline"] = question.values_once(starts)
-    for start in range(0, len(points), ROWS):
-        with torch.enable_grad():
-            p = points[start : start + ROWS, None, None].to(vectors["prefix"])
+    chunks = torch.split(points, ROWS)
+    total = len(chunks) * len(question.labels)
+    # shown for texts that take longer than 2 seconds; below another bar it disappears at the end
+    options: dict[str, Any] = {"description": "attribution", "delay": 2, "leave": None}
+    with torch.enable_grad(), progress_bar(total=total, unit="token", **options) as bar:
+        for chunk in chunks:
+            p = chunk[:, None, None].to(vectors["prefix"])
             rows = {side: (starts[side] + p * x).requires_grad_() for side, x in differences.items()}
             for t, value in enumerate(question.values(rows)):
                 mean = value.sum() / len(points)
                 gradients = torch.autograd.grad(mean, [*rows.values()], retain_graph=True, materialize_grads=True)
                 for side, gradient in zip(rows, gradients, strict=True):
                     maps[side][t] += (gradient.sum(0) * differences[side]).sum(-1)
+                bar.update()
     return maps
 
 

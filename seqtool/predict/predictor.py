@@ -536,9 +536,9 @@ class Predictor(ABC):
         return encoded
 
     def check_length(self, *texts: EncodedText) -> None:
-        """Raise InputError unless the model has a position for every token of these texts, BOS or EOS included."""
+        """Raise InputError unless the model has a position for every token of these texts, and for EOS if they end."""
         limit = self.max_positions or math.inf
-        for text in (text for text in texts if len(text.ids) >= limit):
+        for text in (text for text in texts if len(text.ids) + text.ended > limit):
             problem = f"has {len(text.ids) + 1:,} tokens with its end, but the model reads at most {limit:,}"
             raise InputError(f"'{text.text[:40]}…' {problem}, the number of its learnt positions: shorten it.")
 

@@ -114,15 +114,14 @@ class Reading(NamedTuple):
     """A model and what it is about to read: N streams of a text, or N sentences.
 
     model: a model of plain parts, in evaluation mode
-    memory, state: its memory of the sources and its first state
+    source: the sentences that are translated, N×S; None for a language model
     tokens: N×(T+1) ids, each of which is predicted from those before it in its row
     numbers: N×(T+1), the number of each token in the text; -1 for BOS, EOS, padding and warm-up, which are left out
     pieces: the pieces of the text, or of each sentence
     """
 
     model: Any
-    memory: Any
-    state: Any
+    source: Any
     tokens: Tensor
     numbers: Tensor
     pieces: Sequence[Sequence[str]]
@@ -133,23 +132,28 @@ class Reading(NamedTuple):
         source is None, cut the only text into streams of equal length; the few tokens that remain are left out.
         """
         rows, warm_up, device = [text.ids for text in texts], 0, model.target_embedding.weight.device
-        memory, state = model.encode(None if source is None else source.to(device))
         if source is None:
             (ids,), warm_up = rows, WARM_UP
             length = len(ids) // min(STREAMS, len(ids) // STREAM_TOKENS or 1) or 1
             rows = [ids[start : start + length] for start in range(0, len(ids) - length + 1, length)]
-            state = select(state, torch.zeros(len(rows), dtype=torch.int64, device=device))
         tokens, lengths = make_target(rows), torch.tensor([len(row) for row in rows])
         steps = torch.arange(tokens.shape[1]) - 1  # BOS is the first token
         is_counted = (steps >= warm_up) & (steps < lengths[:, None])
         numbers = torch.where(is_counted, (lengths.cumsum(0) - lengths)[:, None] + steps, -1)
-        return cls(model, memory, state, tokens.to(device), numbers.to(device), [text.pieces for text in texts])
+        source = None if source is None else source.to(device)
+        return cls(model, source, tokens.to(device), numbers.to(device), [text.pieces for text in texts])
 
-    def read(self) -> Iterator[Any]:
-        """Run the model on all rows, and yield what it returns for each token but the last."""
-        state = self.state
-        for token in self.tokens.T[:-1]:
-            step = self.model.step(self.memory, state, token)
+    def batches(self) -> Iterator[tuple["Reading", Any, Any]]:
+        """Yield at most `ROWS_AT_ONCE` rows at a time, the model's memory of their sources and its first state."""
+        for rows in torch.split(torch.arange(len(self.tokens), device=self.tokens.device), ROWS_AT_ONCE):
+            batch = Reading(*select(self, rows))
+            memory, state = self.model.encode(batch.source)
+            yield batch, memory, select(state, torch.zeros_like(rows)) if self.source is None else state
+
+    def read(self, memory: Any, state: Any, tokens: Tensor) -> Iterator[Any]:
+        """Run the model on rows of tokens, and yield what it returns for each token but the last."""
+        for token in tokens.T[:-1]:
+            step = self.model.step(memory, state, token)
             state = step.state
             yield step
 
@@ -158,36 +162,43 @@ class Reading(NamedTuple):
         decoder.1.c.
         """
         latest: dict[str, Tensor] = {}
+        parts: list[dict[str, Tensor]] = []
 
         def keep(name: str, cell: Cell, _: Any, state: State) -> None:
             latest.update((f"{name}.{letter}", tensor) for letter, tensor in zip(cell.letters, state, strict=False))
 
-        with ExitStack() as hooks:
-            for name, cell in cells_of(self.model).items():
-                hooks.enter_context(cell.register_forward_hook(partial(keep, name)))
-            steps = [dict(latest) for _ in self.read()]
-        counts = self.numbers[:, :-1] >= 0
-        return {name: torch.stack([step.pop(name) for step in steps], 1)[counts].float().cpu() for name in latest}
+        for batch, memory, state in self.batches():
+            with ExitStack() as hooks:
+                for name, cell in cells_of(self.model).items():
+                    hooks.enter_context(cell.register_forward_hook(partial(keep, name)))
+                steps = [dict(latest) for _ in self.read(memory, state, batch.tokens)]
+            tensors = {name: torch.stack([step.pop(name) for step in steps], 1) for name in latest}
+            counts = batch.numbers[:, :-1] >= 0
+            parts.append({name: tensor[counts].float().cpu() for name, tensor in tensors.items()})
+        return {name: torch.cat([part.pop(name) for part in parts]) for name in latest}
 
     def nats(self, held: Sequence[tuple[str, int, float]] = ()) -> Tensor:
         """−log p of every token but the first of each row, K×N×T, while one of K units, (cell, number of an element of
-        its h, mean), is held at its mean; 1×N×T if none is held. The rows are read once for each unit, all together.
+        its h, mean), is held at its mean; 1×N×T if none is held. A batch is read once for each unit, all together.
         """
-        rows = torch.arange(len(self.tokens), device=self.tokens.device)
-        copies = Reading(*select(self, rows.repeat(len(held) or 1)))
+        results = []
 
         def hold(places: tuple[Tensor, Tensor], means: Tensor, _: Cell, __: Any, state: State) -> State:
             return (state[0].index_put(places, means.to(state[0])), *state[1:])
 
-        with ExitStack() as hooks:
-            for cell in {cell for cell, _, _ in held}:
-                own = [(k, unit, mean) for k, (name, unit, mean) in enumerate(held) if name == cell]
-                copy, unit, mean = (torch.tensor(x, device=rows.device)[:, None] for x in zip(*own, strict=True))
-                hook = partial(hold, (copy * len(rows) + rows, unit), mean.expand(-1, len(rows)))
-                hooks.enter_context(cells_of(self.model)[cell].register_forward_hook(hook))
-            steps = zip(copies.read(), copies.tokens.T[1:], strict=True)
-            nats = [F.cross_entropy(step.logits.float(), token, reduction="none") for step, token in steps]
-        return torch.stack(nats, 1).double().cpu().view(-1, len(rows), len(nats))
+        for batch, *encoded in self.batches():
+            rows = torch.arange(len(batch.tokens), device=self.tokens.device)
+            copies = select((*encoded, batch.tokens), rows.repeat(len(held) or 1))
+            with ExitStack() as hooks:
+                for cell in {cell for cell, _, _ in held}:
+                    own = [(k, unit, mean) for k, (name, unit, mean) in enumerate(held) if name == cell]
+                    copy, unit, mean = (torch.tensor(x, device=rows.device)[:, None] for x in zip(*own, strict=True))
+                    hook = partial(hold, (copy * len(rows) + rows, unit), mean.expand(-1, len(rows)))
+                    hooks.enter_context(cells_of(self.model)[cell].register_forward_hook(hook))
+                steps = zip(self.read(*copies), copies[-1].T[1:], strict=True)
+                nats = [F.cross_entropy(step.logits.float(), token, reduction="none") for step, token in steps]
+            results.append(torch.stack(nats, 1).double().cpu().view(-1, len(rows), len(nats)))
+        return torch.cat(results, 1)
 
 
 def find_unit(reading: Reading, rule: str | Rule, *, decides: Rule | None = None, random_units: int = 100) -> Unit:

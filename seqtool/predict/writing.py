@@ -107,9 +107,11 @@ class Writer(ABC, Generic[P]):
         return progress_bar(total=total() if shown else None, unit=self.unit, description=command, shown=shown)
 
     def write(self, source: str, n_best: Sequence[P]) -> None:
-        """Write the n best predictions for the next source, with the attributions of the best on request."""
+        """Write the n best predictions for the next source, with the attributions of the best on request, which are
+        computed only by the first process.
+        """
         best, settings = n_best[0], self.settings
-        if settings.attribution and (best.pieces or source):
+        if settings.attribution and distributed.is_first() and (best.pieces or source):
             attribution = self.predictor.attribute(best, method=settings.attribution, contrast=settings.contrast)
             n_best = [replace(best, attribution=attribution), *n_best[1:]]
             self.has_contrast |= bool(attribution.contrast)

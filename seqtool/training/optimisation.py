@@ -13,13 +13,8 @@ from seqtool.errors import InputError, is_out_of_memory
 from seqtool.settings import Config, check_arguments, declarations, plain, sentence, typed, unknown
 from seqtool.settings.classes import import_class
 
-OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {
-    "adadelta": torch.optim.Adadelta,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "sgd": torch.optim.SGD,
-}
+_CLASSES = torch.optim.Adadelta, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.SGD
+OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {kind.__name__.lower(): kind for kind in _CLASSES}
 
 # The type of a setting's value, by the type of torch's default: torch's optimisers do not check types.
 SETTING_TYPES: dict[type, Any] = {float: float, int: float, bool: bool, tuple: list[float]}
@@ -155,41 +150,36 @@ def fitting_warmup(steps: int) -> int:
     return steps // 10
 
 
-def _constant(*, warmup: int) -> Schedule:
+def constant(*, warmup: int) -> Schedule:
     return lambda step, epoch, plateaus: _ramp(step, warmup)
 
 
-def _inverse_square_root(*, warmup: int) -> Schedule:
+def inverse_square_root(*, warmup: int) -> Schedule:
     """Fall with the inverse square root of the step after the warm-up (Vaswani et al. 2017, (3))."""
     return lambda step, epoch, plateaus: _ramp(step, warmup) * math.sqrt(max(1, warmup) / max(step, warmup, 1))
 
 
-def _cosine(*, warmup: int, epochs: float | None) -> Schedule:
+def cosine(*, warmup: int, epochs: float | None) -> Schedule:
     """Follow half a cosine, from 1 down to 0 after `epochs` (Loshchilov & Hutter 2017, (5), without restarts)."""
     if epochs is None:
         raise InputError("schedule=cosine needs an end; set train.epochs, or schedule.epochs.")
     return lambda step, epoch, plateaus: _ramp(step, warmup) * (1 + math.cos(math.pi * min(1.0, epoch / epochs))) / 2
 
 
-def _halve_by_epoch(*, start: float, every: float) -> Schedule:
+def halve_by_epoch(*, start: float, every: float) -> Schedule:
     """Halve the rate every `every` epochs from epoch `start` on (Sutskever et al. 2014, section 3.4: 0.5 and 5)."""
     return lambda step, epoch, plateaus: 0.5 ** (math.floor((epoch - start) / every) + 1 if epoch >= start else 0)
 
 
-def _halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
+def halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
     """Halve the rate at each plateau. The training loop detects a plateau after `patience` validations without
     improvement.
     """
     return lambda step, epoch, plateaus: _ramp(step, warmup) * 0.5**plateaus
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "constant": _constant,
-    "cosine": _cosine,
-    "halve_by_epoch": _halve_by_epoch,
-    "halve_on_plateau": _halve_on_plateau,
-    "inverse_square_root": _inverse_square_root,
-}
+_FUNCTIONS = constant, cosine, halve_by_epoch, halve_on_plateau, inverse_square_root
+SCHEDULES: dict[str, Callable[..., Schedule]] = {function.__name__: function for function in _FUNCTIONS}
 
 
 def _ramp(step: int, warmup: int) -> float:

@@ -1,7 +1,7 @@
 """Diagnoses problems of a run from its records, with advice, for the end of `train` and for reports.
 
-Each of the `RULES` computes a figure from only the run's settings and metrics.jsonl, or None if they do not suffice.
-The presets that learn well stay below every threshold.
+Each of the `FIGURES` is computed from only the run's settings and metrics.jsonl, and is None if they do not suffice.
+verdict.yaml has their thresholds, and the advice. The presets that learn well stay below every threshold.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from omegaconf import OmegaConf
 
 from seqtool.training.optimisation import fitting_warmup
@@ -17,7 +18,6 @@ from seqtool.view.plots import read_metrics
 
 MAX_LEARNT_LOSS = 20.0  # nats/token; a uniform guess from any vocabulary has a lower loss
 FINAL_SHARE = 0.2  # the last share of a run's steps, in which the loss should no longer fall
-UNKNOWN_WORDS = "unknown words"
 
 
 class Finding(NamedTuple):
@@ -77,68 +77,25 @@ def final_decrease(run: Records) -> float | None:
 
 
 class Rule(NamedTuple):
-    """A rule that yields a finding if the figure is above the threshold.
-
-    form: a format string for the figure; its first word is also the format of the threshold.
-    advice: a format string with {run}, a `Records`, and {fitting}, a suitable number of warm-up steps.
-    """
+    """A rule of verdict.yaml, which yields a finding if its figure is above the threshold."""
 
     name: str
-    figure: Callable[[Records], float | None]
     threshold: float
     form: str
     advice: str
 
 
-RULES = (
-    Rule(
-        "the learning rate never rose to its value",
-        figure=lambda run: run.warmup / run.last_step if run.last_step else None,
-        threshold=1.0,
-        form="{:.3g} steps of warm-up for each step of the run",
-        advice="The learning rate never rose to optim.lr: the warm-up has {run.warmup:,} steps and the run had "
-        "{run.last_step:,}. Set schedule.warmup={fitting:,}, or train longer.",
-    ),
-    Rule(
-        "the validation loss still falls",
-        figure=final_decrease,
-        threshold=0.05,
-        form="{:.3f} nats/token in the last fifth of the steps",
-        advice="The validation loss was still falling at the end: train longer (train.epochs, train.steps, "
-        "train.minutes).",
-    ),
-    Rule(
-        "the validation loss rises",
-        figure=lambda run: run.losses[-1][0] - min(run.losses)[0] if run.losses else None,
-        threshold=0.2,
-        form="{:.3f} nats/token above the lowest",
-        advice="The validation loss has risen since epoch {run.best_epoch}: the model is overfitting. Add "
-        "data, raise model.dropout, lower the model's sizes, or end the run earlier with train.patience.",
-    ),
-    Rule(
-        UNKNOWN_WORDS,
-        figure=lambda run: run.last("train_unknown") / max(run.last("train_tokens"), 1),
-        threshold=0.05,
-        form="{:.1%} of the training tokens",
-        advice="Many words are not in the vocabulary: lower data.vocabulary.minimum_count, raise data.vocabulary.size, "
-        "or use subwords (data.vocabulary.kind=bpe).",
-    ),
-    Rule(
-        "outputs that do not end, repeat themselves or are all alike",
-        figure=lambda run: max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None),
-        threshold=0.25,
-        form="{:.0%} of the last validation's outputs",
-        advice="Many outputs do not end, repeat themselves or are all alike, so the model hardly uses its input yet: "
-        "train longer, on more data, or with another optim.lr.",
-    ),
-    Rule(
-        "too little data for the model",
-        figure=lambda run: run.last("parameters") / max(run.last("train_tokens"), 1),
-        threshold=100.0,
-        form="{:,.0f} trained parameters for each training token",
-        advice="There is little data for a model of this size: add data, or lower its sizes (model.*).",
-    ),
-)
+FIGURES: dict[str, Callable[[Records], float | None]] = {
+    "warmup": lambda run: run.warmup / run.last_step if run.last_step else None,
+    "final_decrease": final_decrease,
+    "rise": lambda run: run.losses[-1][0] - min(run.losses)[0] if run.losses else None,
+    "unknown_words": lambda run: run.last("train_unknown") / max(run.last("train_tokens"), 1),
+    "outputs": lambda run: max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None),
+    "little_data": lambda run: run.last("parameters") / max(run.last("train_tokens"), 1),
+}
+TABLE: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
+RULES = {key: Rule(**fields) for key, fields in TABLE.items()}
+UNKNOWN_WORDS = RULES["unknown_words"].name
 
 
 def verdict(run: Path) -> Iterator[Finding]:
@@ -147,8 +104,8 @@ def verdict(run: Path) -> Iterator[Finding]:
     if not (settings.is_file() and metrics.is_file()):
         return
     records = Records(OmegaConf.load(settings), read_metrics(metrics))
-    for rule in RULES:
-        figure = rule.figure(records)
+    for key, rule in RULES.items():
+        figure = FIGURES[key](records)
         if figure is not None and figure > rule.threshold:
             advice = rule.advice.format(run=records, fitting=fitting_warmup(records.last_step))
             threshold = rule.form.split()[0].format(rule.threshold)

@@ -49,11 +49,7 @@ BAR_INCHES = 0.12, 1.2, 3.0  # the width of a colour bar, and its minimum and ma
 WEIGHTS = {"cmap": "Blues", "vmin": 0, "vmax": 1}  # the colours of attention weights and shares
 WEIGHT_BAR: dict[str, Any] = {"label": "attention weight", "ticks": [0, 0.5, 1]}
 PANELS_PER_ROW, PANEL_INCHES = 7, 1.5  # the pictures in a row of attention over an image, and the size of each
-TEXT_PAGE = """<!DOCTYPE html>
-<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
-<style>:root {{ color-scheme: light dark }} pre {{ white-space: pre-wrap; overflow-wrap: anywhere }}</style>
-<h1>{title}</h1><p>Blue is positive, and red is negative.</p><pre>{text}</pre></html>
-"""
+TEXT_PAGE = (Path(__file__).with_name("web") / "text.html").read_text("utf-8")  # of a coloured text
 GIF_DPI, GIF_TOKENS, GIF_MILLISECONDS = 80, 27, 800  # tokens that are drawn of each side; the time of a frame
 LEARNING_RATE = "learning rate"
 NORM = "‖gradient‖"

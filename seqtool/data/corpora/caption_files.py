@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
+import yaml
+
 from seqtool.data.corpora.corpus import Captioned
 from seqtool.data.images.finding import SUFFIXES
 from seqtool.errors import InputError
@@ -28,24 +30,10 @@ JSON_START = re.compile(r'\s*[\[{]\s*(["\[{\]}]|\Z)')  # the beginning of a JSON
 TRANSLATION_START = '{"source": '  # the beginning of a line of `translate format=jsonl`
 KIND_NAMES = {str: "text", list: "a list", dict: "an object", int: "a whole number"}
 
-# The keys in JSON, and the columns in tables, that hold the file, the id and the captions of an image. If a record has
-# several of them, the one that is listed first is used.
-FILE_KEYS = (
-    *("file", "filename", "file_name", "image_path", "img_path", "file_path", "filepath", "path", "image_file"),
-    *("image_filename", "image_name", "img_name", "image", "img", "photo", "picture"),
-)
-ID_KEYS = ("cocoid", "image_id", "img_id", "imgid", "id")
-CAPTION_KEYS = (
-    *("caption", "captions", "reference_strs", "sentences", "caption_str", "comment", "description", "text"),
-    *("sentence", "raw", "hypothesis", "prediction"),
-)
-# If a file is one object, one of these keys holds the list of its records.
-LIST_KEYS = ("annotations", "images", "data", "predictions", "results")
-
-EXPECTED = (
-    'a list of {"image_id": …, "caption": …} or {"image": …, "captions": […]}, such a list in an object, '
-    '{"images": […], "annotations": […]} as of COCO, or an object of image to caption or captions'
-)
+# The keys of records that hold an image's file, id and captions, and the records in an object; what a file may hold
+TABLE: dict[str, str] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
+FILE_KEYS, ID_KEYS, CAPTION_KEYS, LIST_KEYS = (TABLE[name].split() for name in ("file", "id", "caption", "list"))
+EXPECTED = TABLE["expected"]
 
 SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a bar"}
 

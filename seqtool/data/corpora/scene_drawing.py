@@ -8,8 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import yaml
 from PIL import Image, ImageDraw
 
 from seqtool.data.corpora.draw import StableRandom
@@ -29,16 +31,8 @@ PAIRS = ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1))
 EDGE = 1.2  # pixels: width of the darker edge of an object
 ATTEMPTS = 8  # attempts to place one of several objects of a kind
 
-COLOURS = {
-    "red": (216, 44, 46),
-    "orange": (244, 142, 40),
-    "yellow": (250, 214, 52),
-    "green": (52, 160, 80),
-    "blue": (48, 108, 214),
-    "purple": (142, 72, 178),
-    "black": (44, 44, 50),
-}
-BACKGROUNDS = ((236, 239, 243), (243, 239, 230), (231, 240, 233), (241, 233, 238), (226, 232, 240), (238, 238, 234))
+TABLES: dict[str, Any] = yaml.load(Path(__file__).with_name("scenes.yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
+COLOURS, BACKGROUNDS = TABLES["colours"], TABLES["backgrounds"]
 
 Point = tuple[float, float]
 Box = tuple[int, int, int, int]  # left, top, right, bottom in pixels; right and bottom are the first pixels outside

@@ -19,11 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
-import yaml
-
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest, ImageCorpus, check_sizes
 from seqtool.data.corpora.draw import StableRandom
-from seqtool.data.corpora.scene_drawing import CLEARANCE, SHAPES, ZONES, Item, Scene, invent_scene, render
+from seqtool.data.corpora.scene_drawing import CLEARANCE, SHAPES, TABLES, ZONES, Item, Scene, invent_scene, render
 from seqtool.data.directories import SUMMARY, make_once
 from seqtool.errors import InputError, place
 from seqtool.runtime.files import check_directory, read_record, write_lines
@@ -36,7 +34,6 @@ CAPTIONS, SCENES = "captions.jsonl", "scenes.jsonl"  # file names
 COMMAND = "seqtool prepare experiment=scenes_soft"  # named in error messages
 
 CAPTIONS_PER_SCENE = 5  # different captions of each scene
-TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
 DETERMINERS: dict[str, int] = TABLES["determiners"]  # the number that each determiner means
 SIZES: dict[str, str] = TABLES["sizes"]
 # the column and row of each place in the 3 × 3 grid

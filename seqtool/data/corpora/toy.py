@@ -21,12 +21,7 @@ from seqtool.data.corpora import toy_words as words
 from seqtool.data.corpora.draw import StableRandom
 from seqtool.data.corpora.toy_words import Adjective, Noun, Verb, english_plural
 
-GRAMMAR = (  # arbitrary, and part of a cache's name: change an entry whenever the grammar generates different text
-    "748fd6fa45a640fa46c31d9acc34f1a446c53bf6347044787b818fcbdb03de68",
-    "01dea6b52d8e063af57afe730a0f50e852d3fe528e541ca70bdb8e4d7956e183",
-    "ed0847435b0b641d1f75b99ef60b1326b1939252e0628d1651b9403c11829944",
-    "5fd797ba3350113fff98de2e5d6c8e1ae1673786ea8d9a0c713dcc38d49591ab",
-)
+GRAMMAR = words.TABLES["grammar"]  # part of a cache's name
 LONG_VERSION = "2"  # change it when the grammar generates different text for corpora with longer sentences
 CONTINUOUS_VERSION = "1"  # the same for corpora with continuous tenses
 MIN_WORDS, MAX_WORDS = 3, 25  # limits of a sentence; punctuation marks count only towards the maximum

@@ -117,16 +117,10 @@ HUMAN = ("person", "kin")
 NAMES, PRONOUNS, CLITICS, DATIVES = (TABLES[name] for name in ("names", "pronouns", "clitics", "datives"))
 PROFESSIONS, DETERMINERS = paradigms(TABLES["professions"]), paradigms(TABLES["determiners"])
 NUMBERS = list(TABLES["numbers"].items())
-# Determiners to choose from. A determiner that occurs several times is chosen more often.
-POSSESSIVES = ("my", "my", "your", "his", "her", "our", "their")
-DEFINITE = ("the", "the", "the", "the", "this", *POSSESSIVES)
-INDEFINITE = ("a", "a", "a", "a", "a", "a", "some", "many", "another", "number")
-ANY = (*DEFINITE, *INDEFINITE, "bare")
-NEGATED = (*DEFINITE, "a", "a", "a", "bare")
-LACKING = ("a", "a", "a", "bare")
-SUBJECT = (*DEFINITE, *DEFINITE, "a", "some", "many", "number")
-LOCAL = ("the", "the", "the", "the", "my", "our", "this", "a")
-SINGULAR, PLURAL = ("a", "another"), ("some", "many", "number", "bare")
+# Determiners to choose from, in the order of the table
+POSSESSIVES, DEFINITE, INDEFINITE, ANY, NEGATED, LACKING, SUBJECT, LOCAL, SINGULAR, PLURAL = (
+    choices.split() for choices in TABLES["choices"].values()
+)
 
 # adjectives that precede the noun; that follow it, or stand with ser; that stand with estar
 BEFORE, AFTER, STATE = paradigms(TABLES["before"]), adjectives(TABLES["after"]), adjectives(TABLES["state"])

@@ -11,20 +11,17 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+TABLES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
 
 # With punctuation
 
 PUNCTUATION = '.,;:!?¿¡"()[]«»„“”…'
-# Full-width marks and the marks of other scripts, without ⁇, which stands for an unknown word, and ’, which like ' may
-# end a word.
-OTHER_PUNCTUATION = (
-    "！，．：；？＂（）［］｛｝｟｠｡｢｣､、。〃〈〉《》「」『』【】〔〕〖〗〘〙〚〛〝〞〟﹐﹑﹒﹔﹕﹖﹗‥‹›‼‽⁈⁉⸘⸮"
-    "\u037e\u00b7\u0387\u055b-\u055e\u0589\u05c3\u060c\u061b\u061d-\u061f\u06d4\u0700-\u070a"  # from Greek to Syriac
-    "\u0964\u0965\u0df4\u0e5a\u0e5b\u0f0d-\u0f12\u104a\u104b\u17d4-\u17d6\u17da"  # from India to Cambodia
-    "\u1361-\u1368\u166e\u1802-\u1805\u1808\u1809\u1c3b-\u1c3f\u1c7e\u1c7f\ua4fe\ua4ff\ua60d-\ua60f"
-    "\ua92e\ua92f\ua9c7-\ua9c9\uaaf0\uaaf1\uabeb"
-)
+OTHER_PUNCTUATION = "".join(TABLES["other_punctuation"])
 
 
 def _word_pattern(punctuation: str) -> re.Pattern[str]:
@@ -115,16 +112,7 @@ def characters(text: str) -> list[str]:
 
 # Scripts
 
-# Each script, and the beginnings of the Unicode names of its letters
-SCRIPTS = {
-    "Han": ("CJK ", "IDEOGRAPHIC ", "BOPOMOFO "),
-    "kana": ("HIRAGANA ", "KATAKANA", "HALFWIDTH KATAKANA"),
-    "other": (
-        *("THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ", "TAI ", "NEW TAI ", "YI ", "JAVANESE ", "BALINESE "),
-        *("BUGINESE ", "BATAK ", "TANGUT ", "NUSHU ", "CUNEIFORM ", "EGYPTIAN "),
-    ),
-    "Hangul": ("HANGUL ", "HALFWIDTH HANGUL "),  # Korean has spaces
-}
+SCRIPTS = {script: tuple(beginnings) for script, beginnings in TABLES["scripts"].items()}
 WITHOUT_SPACES = frozenset({"Han", "kana", "other"})
 # Text that was segmented into words has about 2 letters per space in Chinese, and up to 6 in other scripts. Text that
 # has spaces only between phrases has more.
