@@ -204,7 +204,7 @@ def test_a_held_out_image_in_training_is_found_under_another_name(config: Config
     problems = {finding["kind"]: finding["problem"] for finding in cache.summary["findings"]}
     assert problems.keys() == {"held_out", "duplicates", "captions"}
     assert problems["held_out"].startswith("1 of 2 different images of valid (50.00%) also stand in training, such as ")
-    assert f"{pictures / 'twin.png'}, “A red cat sits”" in problems["held_out"]
+    assert f"{pictures / 'twin.png'} of train, “A red cat sits”" in problems["held_out"]
     assert problems["duplicates"].startswith("1 of 37 captions of train ")
     assert problems["captions"].startswith("2 of 37 captions of train ") and "g.png" in problems["captions"]
     cleaned = prepare(with_settings(config, vocabulary_minimum_count=1, clean=["held_out", "duplicates"]))
