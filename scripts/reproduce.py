@@ -162,9 +162,9 @@ def main() -> None:
         measured = [check(row, options.check, options.settings)]
     else:
         measured = list(repeat(row, options.settings))
+    within, lines = report(row, measured, stored(row, options.rows.parent))
     if options.record:
         store(row, measured, options.rows.parent)
-    within, lines = report(row, measured, stored(row, options.rows.parent))
     print("\n".join(lines))
     sys.exit(0 if within else 1)
 
@@ -195,6 +195,8 @@ def listing(rows: Iterable[Row]) -> Iterator[str]:
 def repeat(row: Row, settings: Sequence[str]) -> Iterator[Measured]:
     """Train with each seed of the row, or the one that is set, and evaluate. Finished runs are not trained again."""
     overrides = dict(setting.split("=", 1) for setting in settings)
+    if not overrides.get("seed", "1").isdecimal():
+        raise InputError(f"seed={overrides['seed']} must be one whole number.")
     if row.prepare:
         run(["bash", "-euc", row.prepare, row.name, overrides.get("data.directory", "")])
     for seed in [int(overrides["seed"])] if "seed" in overrides else row.seeds:
@@ -223,7 +225,7 @@ def check(row: Row, path: Path, settings: Sequence[str]) -> Measured:
         raise InputError(f"{path} has been evaluated, so it takes no settings: {shlex.join(settings)}.")
     try:
         return measure(read_record(path), None)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is neither a run nor what `seqtool eval format=json` printed ({error}).") from error
 
 
@@ -342,6 +344,8 @@ def stored(row: Row, folder: Path) -> dict[str, Any]:
 
 def store(row: Row, measured: Sequence[Measured], folder: Path) -> None:
     """Write the row's record, rows/NAME.json, and print what rows.yaml should say of it."""
+    if not all(each.training for each in measured):
+        raise InputError("--record needs the run whose checkpoint was evaluated, which is not here.")
     seeds = {
         str(each.seed): {"scores": {name: each.scores[name] for name in row.scores}, "losses": each.losses}
         for each in measured

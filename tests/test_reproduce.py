@@ -266,10 +266,16 @@ def test_a_trial_is_logged_with_the_settings_that_are_not_the_rows(bench: Bench)
         ),
         (["mine", "--check", "rows.yaml"], "rows.yaml is neither a run nor what"),
         (["mine", "--check", "runs/mine-seed-1/scores.json", "beam=2"], "has been evaluated, so it takes no settings"),
+        (["mine", "--check", "odd.json"], "odd.json is neither a run nor what"),
+        (["mine", "seed=1,2"], "seed=1,2 must be one whole number."),
+        (["mine", "--check", "bare.json", "--record"], "--record needs the run whose checkpoint was evaluated"),
         (["mine", "--tried", "runs", "note"], "runs is not a run with checkpoints"),
     ],
 )
 def test_mistakes_are_explained(bench: Bench, words: list[str], message: str) -> None:
+    Path("odd.json").write_text('{"checkpoints": []}', encoding="utf-8")
+    scores = [{"name": name, "value": 1.0} for name in ("BLEU", "chrF2")]
+    Path("bare.json").write_text(json.dumps({"system": {"scores": scores}}), encoding="utf-8")
     with pytest.raises(InputError, match=re.escape(message)):
         bench.reproduce(*words)
 

@@ -141,10 +141,13 @@ def test_ctrl_c_leaves_the_old_files(monkeypatch: pytest.MonkeyPatch) -> None:
         ("weights=1,x", "weights=1,x must have a number for each of search, length."),
         ("weights=1,nan", "weights=1,nan must have a number for each of search, length."),
         ("weights=other.json", "weights=other.json must have a number for each of search, length."),
+        ("weights=nested.json", "weights=nested.json must have a number for each of search, length."),
         ("weights=none.json", "'none.json' cannot be used: no such file or directory."),
         ("nbest=none.jsonl weights=1,0", "none.jsonl does not exist."),
         ("nbest=in.en weights=1,0", "in.en line 1 is not a record as written by translate format=jsonl."),
         ("nbest=empty.jsonl weights=1,0", "empty.jsonl line 2 is not a record as written by translate format=jsonl."),
+        ("nbest=broken.jsonl weights=1,0", "broken.jsonl line 1 is not a record as written by translate format=jsonl."),
+        ("weights=1,1,1,0 checkpoint=a,a", "a number for each of search, checkpoint=a, length."),
         ("tune=train.es", "lists.jsonl has 4 lines but train.es has 3: they must be parallel, line by line."),
         ("weights=1,0,0 checkpoint=none", "There is no run or checkpoint at none."),
         ("weights=1,0,0 checkpoint=builtin/text", "builtin/text holds a language model: use seqtool generate."),
@@ -159,6 +162,8 @@ def test_unfit_settings_are_refused(settings: str, message: str, capsys: Capture
     Path("other.json").write_text('{"search": 1, "length": 0, "lm=a": 1}')
     first_line = Path("lists.jsonl").read_text().splitlines()[0]
     Path("empty.jsonl").write_text(f'{first_line}\n{{"source": "a", "translations": []}}\n')
+    Path("nested.json").write_text('{"search": [1], "length": [0]}')
+    Path("broken.jsonl").write_text('{"source": "a", "translations": [{"text": "b\\nc", "score": 1}]}\n')
     before = sorted(Path.cwd().iterdir())
     nbest = [] if "nbest=" in settings else ["nbest=lists.jsonl"]
     assert run("rescore", *nbest, *settings.split(), *MACHINE) == 2

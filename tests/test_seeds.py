@@ -127,6 +127,11 @@ def test_runs_that_differ_in_the_seed_are_summed_up(capsys: Capture) -> None:
     assert record["decoding"]["beam"] == 1 and len(record["scores"][0]["values"]) == 2
 
 
+def test_all_runs_are_checked_before_the_first_is_evaluated(capsys: Capture) -> None:
+    assert run("eval", "seeds=builtin/words,none", "sources=r", "references=r", "device=cpu", "threads=1") == 2
+    assert capsys.readouterr().err.startswith("seqtool: There is no run or checkpoint at none.")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -3,15 +3,26 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_models import LUONG, SHOW_ATTEND_TELL, make_captioner, make_model, random_images, random_sentences
+from small_models import (
+    LUONG,
+    SHOW_ATTEND_TELL,
+    TRANSFORMER,
+    WORDS,
+    make_captioner,
+    make_model,
+    random_images,
+    random_sentences,
+)
 from torch import Tensor
 
 from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.data.preparation import prepare_pairs
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.metrics.scores import Scorer
@@ -19,6 +30,9 @@ from seqtool.models.inputs import Annotations
 from seqtool.models.luong import Luong
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
+from seqtool.models.transformer import Transformer
+from seqtool.runtime.configs import defaults
+from seqtool.tasks.translation import Translation
 from seqtool.training import sequences
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.saving import TrainSettings
@@ -57,8 +71,6 @@ COUNTS = Rewards({"mine.Count": 1.0}, lambda source: [""], texts, lambda referen
 
 
 def settings(**changes: Any) -> TrainSettings:
-    from seqtool.runtime.configs import defaults
-
     return TrainSettings(**{**defaults("train")["train"], "objective": "sequence", **changes})
 
 
@@ -99,7 +111,7 @@ def gradient(model: Any, total: Tensor) -> Tensor:
 
 def estimates(model: Any, batch: Batch, count: int, **changes: Any) -> Tensor:
     """The gradient of each of `count` updates."""
-    loss = SequenceLoss(model, 0.0, None, settings(**changes), COUNTS, seed=1).double()
+    loss = SequenceLoss(model, settings(**changes), COUNTS, seed=1).double()
     results = []
     for loss.update in range(count):
         results.append(gradient(model, loss(batch).total))
@@ -184,7 +196,7 @@ def test_risk_has_the_gradient_of_minus_the_reward_under_q() -> None:
     """q ∝ p^α over samples that differ, the reference among them."""
     model = translator()
     changes: dict[str, Any] = {"baseline": "risk", "risk_alpha": 0.3, "risk_reference": True, "samples": 6}
-    loss = SequenceLoss(model, 0.0, None, settings(**changes), COUNTS, seed=1).double()
+    loss = SequenceLoss(model, settings(**changes), COUNTS, seed=1).double()
     result = loss(SENTENCE)
     (row,) = loss._write(SENTENCE.source, np.arange(1), [9])
     different = list({(tuple(sample.tokens), sample.ended) for sample in row} | {((4,), True)})
@@ -203,7 +215,7 @@ def test_risk_has_the_gradient_of_minus_the_reward_under_q() -> None:
 def test_draws_depend_on_seed_update_example_and_number_alone() -> None:
     """Neither on the batch's other sources nor on their order nor on padding."""
     model = only_words(make_model("transformer", scale=1.0)).train()
-    loss = SequenceLoss(model, 0.0, None, settings(samples=3), COUNTS, seed=1)
+    loss = SequenceLoss(model, settings(samples=3), COUNTS, seed=1)
     sources = random_sentences(4, seed=1)
 
     def tokens(rows: Sequence[int], update: int = 0) -> dict[int, list[list[int]]]:
@@ -225,7 +237,7 @@ def test_draws_depend_on_seed_update_example_and_number_alone() -> None:
 def test_a_batch_is_the_sum_of_its_parts(share: float) -> None:
     """As for processes that share a batch. With a share of cross-entropy the two losses are mixed."""
     model = only_words(make_model("luong")).double().train()
-    loss = SequenceLoss(model, 0.0, None, settings(samples=3, cross_entropy=share), COUNTS, seed=1).double()
+    loss = SequenceLoss(model, settings(samples=3, cross_entropy=share), COUNTS, seed=1).double()
     batch = batch_of(make_source(random_sentences(5, seed=1)), random_sentences(5, seed=2))
 
     def part(rows: list[int]) -> Batch:
@@ -242,6 +254,34 @@ def test_a_batch_is_the_sum_of_its_parts(share: float) -> None:
         torch.testing.assert_close(whole, 0.75 * gradient(model, loss(batch).total) + 0.25 * words)
 
 
+def test_samples_that_do_not_end_fit_the_learnt_positions() -> None:
+    sizes = {"positions": "learnt", "longest": 8, "encoder_layers": 1, "decoder_layers": 1}
+    model = only_words(Transformer(**WORDS | TRANSFORMER | sizes)).train()
+    with torch.no_grad():
+        model.output.bias[EOS] = -60.0
+    loss = SequenceLoss(model, settings(samples=2), COUNTS, seed=1)
+    assert {len(sample.tokens) for sample in loss._write(SENTENCE.source, np.arange(1), [8])[0]} == {8}
+    assert loss(batch_of(SENTENCE.source, [[4, 5, 6, 7]])).total.isfinite()
+
+
+def test_unknown_words_are_not_rewarded(tmp_path: Path) -> None:
+    """`eval` compares with the reference itself, which has no ⁇."""
+    (tmp_path / "train.tsv").write_text("a a\tx x y z\n" * 3)
+    usual, file = defaults("preparation"), str(tmp_path / "train.tsv")
+    sides = {"source_language": "en", "target_language": "es", "train": file, "valid": file, "test": None}
+    settings_of_data = {"_target_": "seqtool.data.corpora.parallel.ParallelFiles", "cache": str(tmp_path / "cache")}
+    vocabulary = {**usual["vocabulary"], "kind": "word", "minimum_count": 4}
+    cache = prepare_pairs({**usual, **settings_of_data, **sides, "vocabulary": vocabulary, "processes": 1})
+    ids = cache.split("train").target(0).tolist()
+    assert ids.count(UNK) == 2
+    rewards = Translation().rewards(cache, settings(reward="bleu", reward_end=False), "13a")
+    known = [i for i in ids if i != UNK]
+    with_unknown, without = rewards(
+        np.arange(1), [[Hypothesis(tokens, 0.0, 0.0, None, True) for tokens in (ids, known)]]
+    )[0].tolist()
+    assert with_unknown < 0.7 < without + 0.5
+
+
 def test_captions_of_an_image_are_one_source() -> None:
     """Their samples are compared with all of them, and count once for each."""
     captioner = make_captioner("show_attend_tell-soft").double().train()
@@ -255,7 +295,7 @@ def test_captions_of_an_image_are_one_source() -> None:
         return [f"{source}"]
 
     rewards = replace(COUNTS, references=references, source_of=np.array([5, 5, 5, 8]))
-    loss = SequenceLoss(model, 0.0, None, settings(samples=2), rewards, seed=1).double()
+    loss = SequenceLoss(model, settings(samples=2), rewards, seed=1).double()
     whole = gradient(model, loss(batch).total)
     assert seen == [5, 8]
 
@@ -277,6 +317,7 @@ def test_teachers_share_of_the_words() -> None:
     assert [linear.share(i) for i in (0, 50, 1000)] == [1.0, 0.5, 0.25]
     assert Teacher("exponential", 0.9, 0.0, 0.0, seed=1).share(3) == pytest.approx(0.729)
     sigmoid = Teacher("inverse_sigmoid", 10.0, 0.0, 0.0, seed=1)
+    assert Teacher("inverse_sigmoid", 0.0, 0.0, 0.0, seed=1).share(5) == 0
     assert sigmoid.share(0) == pytest.approx(10 / 11) and sigmoid.share(10**9) == pytest.approx(0, abs=1e-9)
 
 
@@ -303,13 +344,15 @@ def test_weights_of_rewards() -> None:
     assert reward_weights("cider_d + 0.5*bleu4", "cider_d", "captioning") == {"cider_d": 1.0, "bleu4": 0.5}
     with pytest.raises(InputError, match=r"train\.reward=bleu is no score of captioning; choose from bleu1"):
         reward_weights("bleu", "cider_d", "captioning")
-    with pytest.raises(InputError, match="the weight of chrf must be a number, not x"):
-        reward_weights("x*chrf", "bleu", "translation")
+    assert reward_weights("chrf+0.5*chrf", "bleu", "translation") == {"chrf": 1.5}
+    for weight in ("x", "nan", "inf"):
+        with pytest.raises(InputError, match=f"the weight of chrf must be a number, not {weight}"):
+            reward_weights(f"{weight}*chrf", "bleu", "translation")
 
 
 def test_the_reference_of_hard_attention_has_no_locations() -> None:
     with pytest.raises(InputError, match=r"train\.risk_reference=true is not for hard attention"):
-        SequenceLoss(captioner(), 0.0, None, settings(baseline="risk", risk_reference=True), COUNTS, seed=1)
+        SequenceLoss(captioner(), settings(baseline="risk", risk_reference=True), COUNTS, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -319,8 +362,27 @@ def test_the_reference_of_hard_attention_has_no_locations() -> None:
             {"objective": "cross_entropy", "reward": "chrf"},
             "train.reward means nothing without train.objective=sequence",
         ),
-        ({"teacher_k": 0.5}, "train.teacher_k means nothing without a schedule"),
+        (
+            {"objective": "cross_entropy", "teacher_k": 0.5},
+            r"train.teacher_k means nothing without train.teacher=linear\|exponential\|inverse_sigmoid",
+        ),
         ({"samples": 1}, "train.baseline=leave_one_out needs train.samples of at least 2, not 1"),
+        ({"samples": 1, "baseline": "risk"}, "train.baseline=risk needs train.samples of at least 2, not 1"),
+        ({"risk_alpha": 1.0}, "train.risk_alpha means nothing without train.baseline=risk"),
+        ({"risk_reference": True}, "train.risk_reference means nothing without train.baseline=risk"),
+        (
+            {"teacher": "exponential", "teacher_k": 0.9, "teacher_least": 0.1, "cross_entropy": 0.1},
+            "train.teacher_least means nothing without train.teacher=linear",
+        ),
+        ({"teacher": "inverse_sigmoid"}, "train.teacher=inverse_sigmoid needs a share of cross-entropy"),
+        (
+            {"teacher": "linear", "cross_entropy": 0.1},
+            "never falls below 1: lower train.teacher_k or raise",
+        ),
+        (
+            {"teacher": "exponential", "teacher_k": 2, "cross_entropy": 0.1},
+            "teacher_k=2 never falls below 1",
+        ),
     ],
 )
 def test_settings_that_mean_nothing(changes: dict[str, Any], message: str) -> None:

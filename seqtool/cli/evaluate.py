@@ -42,10 +42,8 @@ def evaluate(config: DictConfig) -> None:
     with group:
         systems: dict[str, dict[str, Evaluation]] = {}
         paths, decoding = list[str](), dict[str, Any]()
-        for system, path, run in runs:
-            task, checkpoints = _task_and_checkpoints(run)
-            _check_all_used(run, task)
-            evaluator = _evaluator(run, task)
+        evaluators = [_evaluator(run) for *_, run in runs]  # which checks all before the first is evaluated
+        for (system, path, run), (evaluator, checkpoints) in zip(runs, evaluators, strict=True):
             if checkpoints:
                 decoding, evaluation = _evaluate_checkpoints(run, evaluator, checkpoints)
             else:
@@ -147,8 +145,10 @@ def _is_changed(config: DictConfig, name: str) -> bool:
     return name in config and config[name] != defaults("eval")[name]
 
 
-def _evaluator(config: DictConfig, task: str) -> Evaluator:
-    """The task's evaluator, with checked settings."""
+def _evaluator(config: DictConfig) -> "tuple[Evaluator, list[Checkpoint]]":
+    """The task's evaluator, with checked settings, and the checkpoints that it evaluates."""
+    task, checkpoints = _task_and_checkpoints(config)
+    _check_all_used(config, task)
     list_settings = {name for name, setting in DECLARED.items() if setting.several}
     values = {setting.name: config[setting.name] for setting in fields(EvaluationSettings)}
     values |= {name: names(values[name]) for name in list_settings & values.keys()}
@@ -163,7 +163,7 @@ def _evaluator(config: DictConfig, task: str) -> Evaluator:
                         f"{setting}={file} contains captions: add task=captioning, or task=translation to score them "
                         "as translations."
                     )
-    return evaluator
+    return evaluator, checkpoints
 
 
 def _evaluate_checkpoints(

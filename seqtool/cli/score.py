@@ -122,7 +122,7 @@ def rescore(config: DictConfig) -> None:
     files.check_outputs({"output": settings.output, "save_weights": settings.save_weights}, inputs)
     if bool(paths["weights"]) == bool(paths["tune"]):
         raise InputError("rescore needs either weights=FILE or numbers, or tune=FILE, the references of the lists.")
-    models = [(kind, path) for kind in MODELS for path in paths[kind]]
+    models = [(kind, path) for kind in MODELS for path in dict.fromkeys(paths[kind])]
     labels = ["search", *(f"{kind}={path}" for kind, path in models), "length"]
     weights = _read_weights(paths["weights"], labels) if paths["weights"] else np.empty(0)
     lists = read_records(settings.nbest, files.read_lines(Path(settings.nbest)), _checked_list)
@@ -160,7 +160,7 @@ def _checked_list(record: Any) -> Any:
     files.check_plain(record)
     texts = [record["source"], *(hypothesis["text"] for hypothesis in record["translations"])]
     is_finite = np.isfinite([hypothesis["score"] for hypothesis in record["translations"]]).all()
-    if len(texts) < 2 or {*map(type, texts)} != {str} or not is_finite:
+    if len(texts) < 2 or {*map(type, texts)} != {str} or "\n" in "".join(texts) or not is_finite:
         raise ValueError
     return record
 
@@ -169,7 +169,7 @@ def _read_weights(values: Sequence[str], labels: Sequence[str]) -> NDArray[np.fl
     """The weights in a file, if there is a single value, or numbers in the order of the labels."""
     try:
         numbers = files.read_record(Path(values[0])) if len(values) == 1 else dict(zip(labels, values, strict=True))
-        weights = np.array([numbers.pop(label) for label in labels], float)
+        weights = np.array([float(numbers.pop(label)) for label in labels])
         if numbers or not np.isfinite(weights).all():
             raise ValueError
     except (ValueError, KeyError, TypeError) as error:

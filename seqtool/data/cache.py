@@ -201,8 +201,7 @@ class ByImage:
 
     def captions(self, images: ArrayLike) -> NDArray[np.int64]:
         """The indices in the split of all captions of these examples."""
-        ranges = (np.arange(*self._bounds[image : image + 2]) for image in np.asarray(images))
-        return np.concatenate([*ranges])
+        return np.concatenate([np.arange(*self._bounds[image : image + 2]) for image in np.asarray(images)])
 
     def lengths(self, images: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return np.ones_like(images), self._labels[images] - 1
@@ -220,8 +219,7 @@ class ByImage:
         """One pass over all images, in batches of about `size` captions or at most `size` tokens."""
         from seqtool.data.batches import ShuffledEpoch  # imports torch
 
-        if unit == "sentences":
-            size = max(1, round(size * len(self) / len(self.split)))
+        size = max(1, round(size * len(self) / len(self.split))) if unit == "sentences" else size
         return ShuffledEpoch(self, size=size, unit=unit, pool=pool, seed=seed, epoch=epoch)
 
 

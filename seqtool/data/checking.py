@@ -93,7 +93,7 @@ class Checks:
     def watch(self, split: str) -> Iterator["Texts"]:
         """Yield the texts of a split's examples, and check them."""
         steps, is_train, start = self._steps, split == "train", 0
-        examples, digests, images = steps.texts(split), steps.image_digests(split), steps.image_of(split)
+        examples, digests, images = iter(steps.texts(split)), steps.image_digests(split), steps.image_of(split)
         captions = np.bincount(images)[images] if is_train and images is not None else None  # of each one's image
         known = {name: np.unique(np.concatenate([*keys, LAST_HASH])) for name, keys in self._held_out.items()}
         is_in_training = {name: np.zeros(len(keys), bool) for name, keys in known.items()}
@@ -126,8 +126,9 @@ class Checks:
                 totals[key] += len(block)
                 if key not in samples and flags.any():
                     i = int(np.argmax(flags))
-                    target = f" (its target is line {start + i + 1 + _shift(lengths):,})" if key == "shifted" else ""
-                    samples[key] = f"{steps.place(split, start + i)}{target}, {_quote(block[i])}"
+                    more = f" (its target is line {start + i + 1 + _shift(lengths):,})" if key == "shifted" else ""
+                    more += " of train" * key.startswith("held_out")
+                    samples[key] = f"{steps.place(split, start + i)}{more}, {_quote(block[i])}"
             if clean:
                 rows = {kind: [flags for key, flags in found.items() if key.startswith(kind)] for kind in clean}
                 reasons = {int(i): kind for kind in reversed(clean) for i in np.flatnonzero(np.any(rows[kind], axis=0))}

@@ -8,7 +8,7 @@ import logging
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
@@ -274,7 +274,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
         split_into_words = characters if "target" in unspaced_sides else words
         counts["train"] = _count_train(directory, steps, checks.watch("train"), split_into_words)
         checking.report(checks.findings, strict=steps.settings.strict)
-        save_all(directory, _vocabularies(steps, counts["train"]))
+        save_all(directory, _vocabularies(directory, steps, counts["train"]))
         unfinished.record(counts=counts, findings=checks.findings)
     vocabularies = load_all(directory, sides)
     splits = {}
@@ -322,23 +322,27 @@ def _count_train(directory: Path, steps: Steps, texts: Iterator[Texts], words_in
     return number
 
 
-def _vocabularies(steps: Steps, count: int) -> dict[str, Vocabulary]:
-    """Reuse the vocabulary of each side, or learn it from all `count` training examples or a sample of them."""
+def _vocabularies(directory: Path, steps: Steps, count: int) -> dict[str, Vocabulary]:
+    """Reuse the vocabulary of each side, or learn it from all `count` training examples or a sample of them, without
+    those that `data.clean` leaves out.
+    """
     settings, sides, verbatim = steps.settings.vocabulary, steps.corpus.sides, steps.corpus.verbatim
     if settings.reuse is not None:
         return load_all(Path(settings.reuse), sides)
-    sample: list[Texts] | None = None
+
+    def kept(indices: Container[int] = range(count)) -> Iterator[Texts]:
+        marked = checking.mark(steps.texts("train"), directory / f"train.{checking.LEFT_OUT}")
+        return (texts for i, (texts, reason) in enumerate(marked) if i in indices and not reason)
+
+    if count and next(kept(), None) is None:
+        raise InputError(f"data.clean leaves out all {count:,} {steps.training}: {', '.join(steps.settings.clean)}.")
+    sample: list[Texts] = []
     # vocabularies that are lists use no sample
     if not settings.form(verbatim=verbatim).is_listed and settings.sample is not None:
-        sample_indices = frozenset(random.Random(SAMPLE_SEED).sample(range(count), min(settings.sample, count)))
-        sample = [texts for i, texts in enumerate(steps.texts("train")) if i in sample_indices]
-
-    def examples() -> Iterable[Texts]:
-        return steps.texts("train") if sample is None else sample
-
+        sample = [*kept({*random.Random(SAMPLE_SEED).sample(range(count), min(settings.sample, count))})]
     if settings.joint or len(sides) == 1:
-        return dict.fromkeys(sides, train(chain.from_iterable(examples()), settings, verbatim=verbatim))
-    return {side: train((texts[i] for texts in examples()), settings, side=side) for i, side in enumerate(sides)}
+        return dict.fromkeys(sides, train(chain.from_iterable(sample or kept()), settings, verbatim=verbatim))
+    return {side: train((texts[i] for texts in sample or kept()), settings, side=side) for i, side in enumerate(sides)}
 
 
 def _vocabulary_entries(vocabularies: Mapping[str, Vocabulary]) -> dict[str, Any]:

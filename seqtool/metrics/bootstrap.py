@@ -29,11 +29,8 @@ def too_few(count: int, segments: str) -> str:
 
 def record_of(result: Any) -> dict[str, Any]:
     """The fields of a dataclass, for JSON. Intervals and p-values are left out where they are None."""
-
-    def without_missing(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: value for name, value in items if value is not None or name not in ("low", "high", "p_value")}
-
-    return asdict(result, dict_factory=without_missing)
+    optional = "low", "high", "p_value"
+    return asdict(result, dict_factory=lambda items: {k: x for k, x in items if x is not None or k not in optional})
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from seqtool.data.cache import Cache
 from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.preparation import prepare_pairs
+from seqtool.data.text.vocabulary import UNKNOWN
 from seqtool.errors import InputError
 from seqtool.metrics.scores import System, scorers
 from seqtool.metrics.translation import fitting_tokeniser, make_bleu
@@ -59,7 +60,9 @@ class Translation(Task):
         return fitting_tokeniser(cache.split("valid").texts("target"))
 
     def rewards(self, cache: Cache, settings: "TrainSettings", tokenize: str) -> "Rewards":
-        """Rewards by BLEU, or other scores, of the reference as the vocabulary writes it."""
+        """Rewards by BLEU, or other scores, of the reference as the vocabulary writes it. What the vocabulary does not
+        know equals nothing, as in `eval`.
+        """
         from seqtool.training.sequences import Rewards, reward_weights  # imports torch
 
         split, decode = cache.split("train"), cache.target_vocabulary.decode
@@ -69,7 +72,10 @@ class Translation(Task):
         def texts(sequences: Sequence[Iterable[int]]) -> list[str]:
             return [decode(ids) for ids in sequences]
 
-        return Rewards(weights, lambda i: texts([split.target(i)]), texts, scorers_of, settings.reward_end)
+        def references(index: int) -> list[str]:
+            return [decode(split.target(index)).replace(UNKNOWN, "\N{REPLACEMENT CHARACTER}")]
+
+        return Rewards(weights, references, texts, scorers_of, settings.reward_end)
 
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"

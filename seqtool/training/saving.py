@@ -27,9 +27,13 @@ from seqtool.training.scheduled_sampling import Teacher
 from seqtool.training.validation import Scores, is_better
 
 AVERAGED = "averaged.txt"  # in the run's directory: the step at which its checkpoints were averaged
-# The settings that only one objective, or only scheduled sampling, uses.
-OF_SEQUENCES = ("reward", "reward_end", "samples", "baseline", "risk_alpha", "risk_reference", "cross_entropy")
-OF_TEACHER = ("teacher_k", "teacher_slope", "teacher_least")
+# Settings that only some values of another setting use: that setting, these values, and the settings.
+USED_WITH = (
+    ("objective", ["sequence"], ("reward", "reward_end", "samples", "baseline", "cross_entropy")),
+    ("baseline", ["risk"], ("risk_alpha", "risk_reference")),
+    ("teacher", declarations.TEACHERS, ("teacher_k",)),
+    ("teacher", ["linear"], ("teacher_slope", "teacher_least")),
+)
 STATE = {"optimiser", "scaler"}  # the keys that `TrainingState` adds to a checkpoint's progress
 
 
@@ -46,17 +50,22 @@ class TrainSettings(declarations.Train):
         return None if self.teacher == "always" else Teacher(self.teacher, *settings, seed)
 
     def check(self) -> None:
-        """Raise InputError for settings of another objective, for a single sample without others, and if TensorBoard is
-        wanted but not installed, which a finished run does not need.
+        """Raise InputError for settings of another objective or schedule, for a single sample without others, for a
+        schedule that means nothing, and if TensorBoard is wanted but not installed, which a finished run does not need.
         """
-        values, usual = vars(self), defaults("train")["train"]
-        for needed, names in {"objective": OF_SEQUENCES, "teacher": OF_TEACHER}.items():
+        values, usual, k = vars(self), defaults("train")["train"], self.teacher_k
+        for setting, choices, names in USED_WITH:
             changed = [f"train.{name}" for name in names if values[name] != usual[name]]
-            if changed and values[needed] == usual[needed]:
-                choice = "train.objective=sequence" if needed == "objective" else "a schedule of scheduled sampling"
+            if changed and values[setting] not in choices:
+                choice = f"train.{setting}={'|'.join(choices)}"
                 raise InputError(f"{', '.join(changed)} means nothing without {choice}: set it, or leave this out.")
-        if self.objective == "sequence" and self.baseline == "leave_one_out" and self.samples < 2:
-            raise InputError(f"train.baseline=leave_one_out needs train.samples of at least 2, not {self.samples}.")
+        if self.objective == "sequence" and self.baseline != "greedy" and self.samples + self.risk_reference < 2:
+            raise InputError(f"train.baseline={self.baseline} needs train.samples of at least 2, not {self.samples}.")
+        if self.objective == "sequence" and self.teacher != "always" and not self.cross_entropy:
+            raise InputError(f"train.teacher={self.teacher} needs a share of cross-entropy, such as cross_entropy=0.2.")
+        if k >= 1 and {"linear": self.teacher_slope == 0, "exponential": True}.get(self.teacher):
+            advice = "lower train.teacher_k" + " or raise train.teacher_slope" * (self.teacher == "linear")
+            raise InputError(f"train.teacher={self.teacher} with train.teacher_k={k:g} never falls below 1: {advice}.")
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             raise InputError("train.tensorboard=true needs TensorBoard: pip install 'seqtool[tensorboard]'.")
 

@@ -48,7 +48,7 @@ class Teacher:
         i, k = update, self.k
         if self.schedule == "linear":
             return min(1.0, max(self.least, k - self.slope * i))
-        return k**i if self.schedule == "exponential" else k / (k + math.exp(min(i / k, 700)))
+        return k**i if self.schedule == "exponential" else k / (k + math.exp(min(i / max(k, 1e-9), 700)))
 
     @torch.no_grad()
     def inputs(self, model: Any, batch: Batch, update: int) -> Int[Tensor, "N T"]:

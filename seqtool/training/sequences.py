@@ -12,6 +12,7 @@ The end of a sequence is a token as any other: it has a gradient, and n-grams th
 attention the locations s_k that were drawn are part of a sample: λ_r log p(s_k) is added to log p(y_k | x).
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,12 +33,13 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import draw
 from seqtool.models.inputs import Images
 from seqtool.models.tokens import EOS, PAD
-from seqtool.settings import declarations
 from seqtool.training.losses import Loss, TrainingLoss
-from seqtool.training.scheduled_sampling import Teacher, random_numbers
+from seqtool.training.saving import TrainSettings
+from seqtool.training.scheduled_sampling import random_numbers
 
 MAX_LENGTH = 1000  # tokens of a sample
 END = "␄"  # the word that stands for the end in the texts that are rewarded
+Samples = list[list[Hypothesis]]  # K of each source
 
 
 @dataclass(frozen=True)
@@ -67,22 +69,21 @@ class Rewards:
             return examples, np.arange(len(examples))
         return np.unique(self.source_of[examples], return_inverse=True)
 
-    def __call__(self, sources: Indices, samples: Sequence[Sequence[Hypothesis]]) -> Float[Tensor, "B K"]:
+    def __call__(self, sources: Indices, samples: Samples) -> Float[Tensor, "B K"]:
         """The rewards of K sequences for each source."""
         sequences = [sequence for row in samples for sequence in row]
         end = f" {END}" if self.end else ""
         texts = self.texts([sequence.tokens for sequence in sequences])
         hypotheses = [text + end * sequence.ended for text, sequence in zip(texts, sequences, strict=True)]
         references = [[text + end for text in self.references(source)] for source in sources.tolist()]
-        rewards = np.zeros(len(sequences))
+        rewards, factors = np.zeros(len(sequences)), {}
+        for name, weight in self.weights.items():
+            scale = 0.01 if name in SCORES and SCORES[name].task == TRANSLATION else 1.0
+            factors[name] = weight * scale * (1 if higher_is_better(name) else -1)
         for scorer in self.scorers([texts for texts, row in zip(references, samples, strict=True) for _ in row]):
             for i, scores in enumerate(scorer.each(scorer.statistics(hypotheses))):
-                rewards[i] += sum(self._weight(name) * score for name, score in scores.items() if name in self.weights)
+                rewards[i] += sum(scores[name] * factor for name, factor in factors.items() if name in scores)
         return torch.from_numpy(rewards).float().view(len(samples), -1)
-
-    def _weight(self, name: str) -> float:
-        scale = 0.01 if name in SCORES and SCORES[name].task == TRANSLATION else 1.0
-        return self.weights[name] * scale * (1 if higher_is_better(name) else -1)
 
 
 def reward_weights(setting: str | None, default: str, task: str) -> dict[str, float]:
@@ -99,7 +100,9 @@ def reward_weights(setting: str | None, default: str, task: str) -> dict[str, fl
             choices = ", ".join(score_names(task))
             raise InputError(f"train.reward={name} is no score of {task}; choose from {choices}, or one of your own.")
         try:
-            weights[name] = float(weight or 1)
+            weights[name] = weights.get(name, 0.0) + float(weight or 1)
+            if not math.isfinite(weights[name]):
+                raise ValueError
         except ValueError as error:
             raise InputError(f"train.reward: the weight of {name} must be a number, not {weight}.") from error
     return weights
@@ -115,16 +118,8 @@ class SequenceLoss(TrainingLoss):
     cross-entropy alone.
     """
 
-    def __init__(
-        self,
-        model: EncoderDecoder[Any],
-        smoothing: float,
-        teacher: Teacher | None,
-        settings: declarations.Train,
-        rewards: Rewards,
-        seed: int,
-    ) -> None:
-        super().__init__(model, smoothing, teacher)
+    def __init__(self, model: EncoderDecoder[Any], settings: TrainSettings, rewards: Rewards, seed: int) -> None:
+        super().__init__(model, settings.label_smoothing, settings.teacher_of(seed))
         self.settings, self.rewards, self.seed = settings, rewards, seed
         self.hard: bool = getattr(model, "hard", False)
         if self.hard and settings.risk_reference:
@@ -144,10 +139,12 @@ class SequenceLoss(TrainingLoss):
             for i, ids in dict(zip(row.tolist(), batch.target.tolist(), strict=True)).items():
                 samples[i].append(Hypothesis(ids[1 : ids.index(EOS)], 0.0, 0.0, None, ended=True))
         rewards = self.rewards(sources, samples)
-        baseline = None
         if settings.baseline == "greedy":
-            baseline = self.rewards(sources, self._write(source, sources, limits, greedy=True))
-        total, nll = self._loss_of(source, samples, rewards.to(device), baseline, torch.from_numpy(counts).to(device))
+            others = self.rewards(sources, self._write(source, sources, limits, greedy=True))
+        else:
+            others = (rewards.sum(1, keepdim=True) - rewards) / max(1, rewards.shape[1] - 1)
+        numbers = rewards, others, torch.from_numpy(counts)
+        total, nll = self._loss_of(source, samples, *(tensor.to(device) for tensor in numbers))
         if share := settings.cross_entropy:
             total = (1 - share) * total + share * super().forward(batch).total
         return Loss(total, nll, rewards.mean().to(device))
@@ -158,9 +155,7 @@ class SequenceLoss(TrainingLoss):
         self.mean_reward = reward
 
     @torch.no_grad()
-    def _write(
-        self, source: Any, sources: Indices, limits: list[int], *, greedy: bool = False
-    ) -> list[list[Hypothesis]]:
+    def _write(self, source: Any, sources: Indices, limits: list[int], *, greedy: bool = False) -> Samples:
         """Draw samples for each source, of at most as many tokens as its limit, or take the likeliest tokens."""
         count, length, is_drawn = 1 if greedy else self.settings.samples, max(limits), self.hard and not greedy
         draws = range(2 * count if is_drawn else count)  # of words, and then of locations
@@ -189,15 +184,10 @@ class SequenceLoss(TrainingLoss):
         return [flat[i : i + count] for i in range(0, len(flat), count)]
 
     def _loss_of(
-        self,
-        source: Any,
-        samples: Sequence[Sequence[Hypothesis]],
-        rewards: Float[Tensor, "B K"],
-        baseline: Float[Tensor, "B 1"] | None,
-        counts: Tensor,
+        self, source: Any, samples: Samples, rewards: Float[Tensor, "B K"], others: Float[Tensor, "B k"], counts: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The loss of the samples, and their mean −log p summed over the sources. A source counts as often as it has
-        examples (`counts`), so that cross-entropy has the same scale.
+        examples (`counts`), so that cross-entropy has the same scale. others: with what the rewards are compared
         """
         sequences, shape, device = [sequence for row in samples for sequence in row], rewards.shape, rewards.device
         rows = torch.arange(shape[0], device=device).repeat_interleave(shape[1])
@@ -205,13 +195,13 @@ class SequenceLoss(TrainingLoss):
         target = make_target([sequence.tokens for sequence in sequences])
         for row, sequence in zip(target, sequences, strict=True):
             row[len(sequence.tokens) + 1] *= sequence.ended  # what was cut off has no end
+        target = target[:, : int((target != PAD).sum(1).max())]
         inputs, labels = target[:, :-1].to(device), target[:, 1:].to(device)
         if self.hard:
             lists = [torch.tensor(sequence.locations) for sequence in sequences]
             locations = nn.utils.rnn.pad_sequence(lists, batch_first=True).to(device)
             model: Any = self.model
-            output = model.forward_at(source, inputs[:, : locations.shape[1]], locations)
-            labels = labels[:, : locations.shape[1]]
+            output = model.forward_at(source, inputs, locations)
         else:
             output = self.model(source, inputs)
         if self.settings.baseline == "risk":
@@ -219,8 +209,7 @@ class SequenceLoss(TrainingLoss):
                 log_p = -self.model.loss(output.features, labels, 0.0).nll.sum(1).view(shape)
             advantage = self._risk(samples, rewards, log_p)
         else:
-            others = (rewards.sum(1, keepdim=True) - rewards) / max(1, shape[1] - 1)
-            advantage = (rewards - (others if baseline is None else baseline.to(device))) / shape[1]
+            advantage = (rewards - others) / shape[1]
         weights = (advantage * counts[:, None]).flatten()
         total, nll = self.model.loss(output.features, labels, 0.0, weights)
         if self.hard:
@@ -229,9 +218,7 @@ class SequenceLoss(TrainingLoss):
             total = total - self.model.penalties.reward * (weights * log_s).sum()
         return total, (nll.sum(1).view(shape).mean(1) * counts).sum()
 
-    def _risk(
-        self, samples: Sequence[Sequence[Hypothesis]], rewards: Float[Tensor, "B K"], log_p: Float[Tensor, "B K"]
-    ) -> Float[Tensor, "B K"]:
+    def _risk(self, samples: Samples, rewards: Float[Tensor, "B K"], log_p: Float[Tensor, "B K"]) -> Tensor:
         """α q (r − Σ q r), where q is 0 for all but the first of equal samples."""
         texts = [[(*sequence.tokens, sequence.ended) for sequence in row] for row in samples]
         is_repeated = torch.tensor([[text in row[:k] for k, text in enumerate(row)] for row in texts])

@@ -67,11 +67,10 @@ class Trainer:
     rewards: Rewards | None = None
 
     def __post_init__(self) -> None:
-        device = self.machine.device
-        model, smoothing, teacher = self.model, self.settings.label_smoothing, self.settings.teacher_of(self.seed)
-        loss = TrainingLoss(model, smoothing, teacher)
+        device, model, settings = self.machine.device, self.model, self.settings
+        loss = TrainingLoss(model, settings.label_smoothing, settings.teacher_of(self.seed))
         if self.rewards is not None:
-            loss = SequenceLoss(model, smoothing, teacher, self.settings, self.rewards, self.seed)
+            loss = SequenceLoss(model, settings, self.rewards, self.seed)
         loss.to(device)
         scaler = torch.amp.GradScaler(device.type, enabled=self.machine.precision == "fp16")
         self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.stream_count, device)
@@ -173,7 +172,8 @@ class Trainer:
         following = [] if epoch.has_ended(progress.position) else epoch.batches(progress.position, count)
         self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)
         tokens = sum(self.examples.count_labels(indices) for indices in batches)
-        divisor = tokens if self.settings.normalise == "tokens" else sum(map(len, batches))
+        sentences_of = getattr(self.examples, "captions", list)  # of images
+        divisor = tokens if self.settings.normalise == "tokens" else sum(len(sentences_of(i)) for i in batches)
         return batches, following, tokens, divisor
 
     def _give_up(self) -> None:

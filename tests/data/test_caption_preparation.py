@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.tokens import BOS, EOS
 from seqtool.runtime.files import config_directory
 from seqtool.training.losses import TrainingLoss
+from seqtool.training.saving import Progress
+from seqtool.training.trainer import Trainer
 
 Config = dict[str, Any]
 
@@ -204,7 +207,7 @@ def test_a_held_out_image_in_training_is_found_under_another_name(config: Config
     problems = {finding["kind"]: finding["problem"] for finding in cache.summary["findings"]}
     assert problems.keys() == {"held_out", "duplicates", "captions"}
     assert problems["held_out"].startswith("1 of 2 different images of valid (50.00%) also stand in training, such as ")
-    assert f"{pictures / 'twin.png'}, “A red cat sits”" in problems["held_out"]
+    assert f"{pictures / 'twin.png'} of train, “A red cat sits”" in problems["held_out"]
     assert problems["duplicates"].startswith("1 of 37 captions of train ")
     assert problems["captions"].startswith("2 of 37 captions of train ") and "g.png" in problems["captions"]
     cleaned = prepare(with_settings(config, vocabulary_minimum_count=1, clean=["held_out", "duplicates"]))
@@ -490,6 +493,17 @@ def test_an_epoch_visits_every_caption_once(examples: ByImage, size: int, unit: 
             assert len(batch.indices) == max(size, 5)
     again = ShuffledEpoch(examples, size=2, unit="sentences", pool=2, seed=1, epoch=1)
     assert np.concatenate(again.batches(0, 9)).tolist() != np.concatenate(epoch.batches(0, 9)).tolist()
+
+
+def test_the_divisor_counts_captions_and_not_images(examples: ByImage) -> None:
+    settings, loss = SimpleNamespace(accumulate=2, normalise="sentences"), SimpleNamespace()
+    optimisation = SimpleNamespace(prepare=lambda *_: None)
+    trainer: Any = SimpleNamespace(progress=Progress(), settings=settings, state=SimpleNamespace(loss=loss))
+    trainer.examples, trainer.optimisation = examples, optimisation
+    epoch = examples.epoch(size=4, unit="sentences", pool=9, seed=1, epoch=0)
+    batches, _, _, divisor = Trainer._begin_update(trainer, epoch)
+    captions = sum(len(examples.collate(images).indices) for images in batches)
+    assert divisor == captions > sum(map(len, batches))
 
 
 @pytest.mark.parametrize("name", ["SHOW_TELL", "SHOW_ATTEND_TELL"])

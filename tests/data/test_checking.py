@@ -21,6 +21,7 @@ from seqtool.data.corpora.plain_text import BUILT_IN, PlainText
 from seqtool.data.corpora.toy import generate
 from seqtool.data.preparation import PairSteps, TextSteps, prepare_pairs, prepare_text
 from seqtool.errors import InputError
+from seqtool.models.tokens import UNK
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import config_directory
 
@@ -107,7 +108,8 @@ def test_a_planted_problem_is_found_and_left_out(
     (message,) = caplog.messages
     quoted = f"“{train[rows[0]][0][:30]}"
     total = "50 different pairs of valid" if kind == "held_out" else "450 pairs of train"
-    assert message.startswith(f"{len(rows):,} of {total} (") and f" such as line {rows[0] + 1:,}" in message
+    place = f" such as line {rows[0] + 1:,}{' of train' * (kind == 'held_out')}"
+    assert message.startswith(f"{len(rows):,} of {total} (") and f"{place}{'' if kind == 'shifted' else ','}" in message
     assert quoted in message and message.endswith(f"; data.clean={kind} leaves them out of training.")
     assert cache.describe().splitlines()[-1] == f"Found in {split}: {len(rows):,} {kind}"
     with pytest.raises(InputError, match="refuses these data"):
@@ -191,7 +193,7 @@ def test_several_kinds_are_left_out_after_an_interruption(
     ]
     with pytest.raises(InputError) as error:
         prepare_pairs({**both, "train": write(tmp_path / "same.tsv", [("a", "a")] * 9), "valid": both["valid"]})
-    assert str(error.value) == "None of the 9 training pairs is within data.limits and data.clean: 9 identical."
+    assert str(error.value) == "data.clean leaves out all 9 training pairs: identical, duplicates, segmented."
 
 
 @pytest.mark.parametrize(
@@ -234,6 +236,24 @@ def test_commands_take_and_show_the_settings(
     assert "Found in train: 4 duplicates" in capsys.readouterr().out
     assert run("prepare", *data, "data.strict=true", "data.clean=duplicates,identical") == 0
     assert "1 identical" in capsys.readouterr().out
+
+
+def test_a_vocabulary_knows_nothing_that_is_left_out(splits: dict[str, Pairs], tmp_path: Path) -> None:
+    train = [*splits["train"][:300], *[("&lt; ж", "ш")] * 90]
+    for sample in (None, 1_000):
+        vocabulary = {**defaults("preparation")["vocabulary"], "kind": "bpe", "size": 60, "sample": sample}
+        data = config(tmp_path, train, splits["valid"][:5], vocabulary=vocabulary)
+        for clean in ([], ["escaped"]):
+            cache = prepare_pairs({**data, "clean": clean})
+            texts = {"source": "ж", "target": "ш"}.items()
+            knows = [UNK not in cache.vocabularies[side].encode(text) for side, text in texts]
+            assert knows == [not clean] * 2
+
+
+def test_a_corpus_may_return_a_list(splits: dict[str, Pairs], tmp_path: Path) -> None:
+    steps = toy()
+    steps.texts = lambda split: splits[split]  # type: ignore[assignment, return-value, method-assign]
+    assert len(list(Checks(steps, tmp_path / "none").watch("valid"))) == 50
 
 
 def test_only_long_lines_of_a_running_text_are_compared(tmp_path: Path) -> None:
