@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 KINDS: dict[str, list[str]] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
 LEFT_OUT = "left_out.txt"
-BLOCK, SAMPLE_BLOCKS, SAMPLE_EVERY = 1_000, 5, 20  # examples; the sample is the first five blocks and each twentieth
+BLOCK, SAMPLE_FIRST, SAMPLE_EVERY = 1_000, 5_000, 50  # examples; the sample is the first 5,000 and then each fiftieth
 MIN_SHARE = 0.01  # of the examples
 # Bloom filters for different examples: the logarithms of their bits (32 and 128 MB), the number of examples that the
 # first takes, and after which the second is full, and the bits that each example sets.
-FILTERS, ROOM, PROBES = (28, 30), (4_000_000, 46_000_000), 16
+FILTERS, ROOM, PROBES = (28, 30), (4_000_000, 66_000_000), 12
 MIN_CHARACTERS = 40  # shorter lines of a running text, such as the names of speakers in a play, recur anyway
 MAX_RATIO = 3  # of the sides' lengths in characters, relative to the usual ratio, if one has MIN_CHARACTERS
 # A side is shifted if so many pairs have such a correlation of the sides' lengths with one side moved, and so much less
@@ -104,9 +104,9 @@ class Checks:
             lengths = np.array([list(map(len, side)) for side in zip(*block, strict=True)])
             is_counted = lengths.min(axis=0) >= steps.shortest
             found = _compare_sides(block, lengths, is_counted) if len(lengths) == 2 else {}
-            if start < SAMPLE_BLOCKS * BLOCK or start // BLOCK % SAMPLE_EVERY == 0 or {*SAMPLED} & {*clean}:
-                problems = [_problems(texts, self._codes) for texts in block]
-                found |= {kind: np.array([kind in line for line in problems]) for kind in SAMPLED}
+            step = 1 if start < SAMPLE_FIRST or {*SAMPLED} & {*clean} else SAMPLE_EVERY
+            problems = [_problems(texts, self._codes) for texts in block[::step]]
+            found |= {kind: np.array([kind in line for line in problems]) for kind in SAMPLED}
             hashes = keys = _hashes(map("\n".join, block))
             if captions is not None:
                 found["captions"] = captions[start : start + len(block)] != np.argmax(np.bincount(captions))
@@ -123,9 +123,9 @@ class Checks:
                 self._held_out.setdefault(split, []).append(keys)
             for key, flags in found.items():
                 counts[key] += int(np.count_nonzero(flags))
-                totals[key] += len(block)
+                totals[key] += len(flags)
                 if key not in samples and flags.any():
-                    i = int(np.argmax(flags))
+                    i = int(np.argmax(flags)) * (step if key in SAMPLED else 1)
                     more = f" (its target is line {start + i + 1 + _shift(lengths):,})" if key == "shifted" else ""
                     more += " of train" * key.startswith("held_out")
                     samples[key] = f"{steps.place(split, start + i)}{more}, {_quote(block[i])}"
@@ -155,7 +155,7 @@ class Memory:
     """The different examples so far, by their hashes, in Bloom filters (Bloom 1970).
 
     In ten million examples, the probability that a new one seems to be a repetition is below 1 in 1,000. When the
-    second filter is full, with half of its bits set, no more examples are remembered, and 1 new one in 2^16 seems to be
+    second filter is full, with half of its bits set, no more examples are remembered, and 1 new one in 2^12 seems to be
     a repetition.
     """
 
