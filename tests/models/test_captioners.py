@@ -250,8 +250,8 @@ def test_cached_annotations_are_rounded_live_ones(name: str) -> None:
             super().__init__()
             self.backbone = backbone
 
-        def forward(self, pixels: Tensor, may_mirror: Tensor | None) -> Tensor:
-            return self.backbone(pixels, may_mirror).half().float()  # type: ignore[no-any-return]
+        def forward(self, pixels: Tensor) -> Tensor:
+            return self.backbone(pixels).half().float()  # type: ignore[no-any-return]
 
     loss, target = TrainingLoss(model, 0.0), make_targets(4, 16)
     from_cache = loss(make_batch(cached, target))
@@ -276,6 +276,14 @@ def test_a_trained_backbone_gets_gradients_from_pixels() -> None:
     pixels = Pixels(torch.randint(0, 256, (3, 3, 24, 24), dtype=torch.uint8))
     TrainingLoss(model, 0.0)(make_batch(pixels, make_targets(3, 19))).total.backward()
     assert all(parameter.grad is not None for parameter in model.backbone.parameters())
+
+
+def test_pictures_are_mirrored_in_training_only(captioner: Model) -> None:
+    pixels = Pixels(torch.randint(0, 256, (12, 3, 24, 24), dtype=torch.uint8), may_mirror=torch.arange(12) < 11)
+    plain = captioner.eval().annotations(replace(pixels, may_mirror=None))
+    assert torch.equal(captioner.annotations(pixels), plain)
+    differs = (captioner.train().annotations(pixels) != plain).flatten(1).any(1)
+    assert differs[:11].any() and not differs.all() and not differs[11]
 
 
 def test_no_initialisation_touches_the_backbone() -> None:
