@@ -23,7 +23,13 @@ export async function captionsView(models, kept) {
     fill(lines[i][1], text || "(nothing)");
     if (picture && asked === picture) editor.photo(picture.name, seen);
   };
-  const columns = models.map((model, i) => column(model, kept, { said: (...answer) => said(i, ...answer), look: editor.look }));
+  let looked = null; // the model whose gaze is on the picture: the answer of another one, which arrives later, leaves it
+  const look = (i, grid, weights, where) => {
+    if (!weights && looked !== i) return;
+    looked = i;
+    editor.look(grid, weights, where);
+  };
+  const columns = models.map((model, i) => column(model, kept, { said: (...answer) => said(i, ...answer), look: (...gaze) => look(i, ...gaze) }));
   const hard = models.find((model) => model.hard);
   const names = ["beam", "length_penalty", ...(hard ? ["hard_attention", "seed"] : [])];
   const controls = settings(hard ?? models[0], names, kept, () => all());
