@@ -314,6 +314,8 @@ def test_the_name_of_a_run_may_refer_to_settings(calls: list[Any], configs: Path
         assert cli.run(["train", "train.epochs=2", f"run={name}", "init_from=${run}"], configs) == 0
     assert [call["run"] for call in calls] == list(names.values())
     assert {call["init_from"] for call in calls} == {"${run}"}
+    assert cli.run(["train", "-m", "train.epochs=1,2", "init_from=runs/a-${train.epochs}"], configs) == 0
+    assert [call["init_from"] for call in calls[-2:]] == ["runs/a-1", "runs/a-2"]
 
 
 def test_a_reference_to_an_unknown_setting_is_refused(calls: list[Any], configs: Path, capsys: Capture) -> None:

@@ -127,6 +127,23 @@ def test_runs_that_differ_in_the_seed_are_summed_up(capsys: Capture) -> None:
     assert record["decoding"]["beam"] == 1 and len(record["scores"][0]["values"]) == 2
 
 
+def test_each_run_may_start_from_the_one_with_its_seed(capsys: Capture) -> None:
+    """They differ only in the seed, too."""
+    sweep = ["train", "-m", *DATA, *SIZES, "seed=1,2", "train.steps=1"]
+    assert run(*sweep, "run=first-${seed}") == 0
+    assert run(*sweep, "run=second-${seed}", "init_from=runs/first-${seed}", "train.objective=sequence") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| second-1, second-2 ")
+
+
+def test_rewards_of_a_model_that_has_learnt_nothing(caplog: pytest.LogCaptureFixture, capsys: Capture) -> None:
+    rewarded = ["train", *DATA, *SIZES, "train.objective=sequence", "train.steps=1"]
+    assert run(*rewarded, "run=untrained") == 0
+    assert "train.objective=sequence without init_from= rewards a model that has learnt nothing yet." in caplog.messages
+    assert run(*rewarded, "run=unscored", "data.cache=new", "train.reward=cider_d") == 2
+    assert "train.reward=cider_d is no score of translation" in capsys.readouterr().err
+    assert not Path("new").exists()  # nothing was prepared
+
+
 def test_all_runs_are_checked_before_the_first_is_evaluated(capsys: Capture) -> None:
     assert run("eval", "seeds=builtin/words,none", "sources=r", "references=r", "device=cpu", "threads=1") == 2
     assert capsys.readouterr().err.startswith("seqtool: There is no run or checkpoint at none.")

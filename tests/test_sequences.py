@@ -345,9 +345,21 @@ def test_weights_of_rewards() -> None:
     with pytest.raises(InputError, match=r"train\.reward=bleu is no score of captioning; choose from bleu1"):
         reward_weights("bleu", "cider_d", "captioning")
     assert reward_weights("chrf+0.5*chrf", "bleu", "translation") == {"chrf": 1.5}
+    with pytest.raises(InputError, match=r"train\.reward=0\.5 is no score .*, after its weight: 0\.5\*bleu\."):
+        reward_weights("chrf*0.5", "bleu", "translation")
     for weight in ("x", "nan", "inf"):
         with pytest.raises(InputError, match=f"the weight of chrf must be a number, not {weight}"):
             reward_weights(f"{weight}*chrf", "bleu", "translation")
+
+
+def test_the_loss_of_the_log_is_that_of_a_token_of_the_samples() -> None:
+    """Samples of a model that gives each word the same probability have the nats of a word, whatever their lengths."""
+    model = translator()
+    torch.nn.init.zeros_(model.output.weight)
+    with torch.no_grad():
+        model.output.bias[[4, 5, EOS]] = 0.0
+    nll = float(SequenceLoss(model, settings(), COUNTS, seed=1).double()(SENTENCE).nll)
+    assert nll / SENTENCE.tokens == pytest.approx(np.log(3))
 
 
 def test_the_reference_of_hard_attention_has_no_locations() -> None:
@@ -374,7 +386,10 @@ def test_the_reference_of_hard_attention_has_no_locations() -> None:
             {"teacher": "exponential", "teacher_k": 0.9, "teacher_least": 0.1, "cross_entropy": 0.1},
             "train.teacher_least means nothing without train.teacher=linear",
         ),
-        ({"teacher": "inverse_sigmoid"}, "train.teacher=inverse_sigmoid needs a share of cross-entropy"),
+        (
+            {"teacher": "inverse_sigmoid"},
+            r"train.teacher=inverse_sigmoid needs a share of cross-entropy: train.cross_entropy=0\.2\.",
+        ),
         (
             {"teacher": "linear", "cross_entropy": 0.1},
             "never falls below 1: lower train.teacher_k or raise",

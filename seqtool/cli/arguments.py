@@ -328,7 +328,7 @@ def quote_setting(setting: str, files: ConfigFiles) -> str:
 
     - A list of names is written `a,b` or `[a,b]`, unless a file has exactly that name. A list of texts needs brackets.
     - null means null, unless a file has that name.
-    - In the name of a run or of a file to be written, ${model.cell} means the value of that setting.
+    - In the name of a run, of a file to be written, and in init_from, ${model.cell} means the value of that setting.
     """
     match = OVERRIDE.fullmatch(setting)
     if match is None or not match["value"]:
@@ -338,7 +338,7 @@ def quote_setting(setting: str, files: ConfigFiles) -> str:
     exists = _exists(value)
     if not properties.is_literal or (value == "null" and not exists):
         return setting
-    if properties.writes:
+    if properties.writes or match["key"] == "init_from":
         names = files.outside_groups()
         for key in REFERENCE.findall(value):
             clause = "" if key.partition(".")[0] in names else unknown(key, files.settings())

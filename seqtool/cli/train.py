@@ -26,6 +26,7 @@ from seqtool.training import checkpoint, gradient_flow, moved_data, resuming
 from seqtool.training.optimisation import check_optimisation, check_warmup, make_optimisation
 from seqtool.training.recording import MetricsLog, summary
 from seqtool.training.saving import Checkpoints, Progress, TrainSettings
+from seqtool.training.sequences import reward_weights
 from seqtool.training.trainer import Stop, Trainer, epoch_of, expected_steps, noting_signals
 from seqtool.training.validation import ValidationSettings
 
@@ -89,9 +90,13 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     # whether training starts from initial weights (except for the pretrained weights of an image encoder)
     fresh = last is None and job.run.init_from is None
     job.task.check(config, pretrained=fresh)  # before the data are prepared, as far as possible
+    if job.train.reward:
+        reward_weights(job.train.reward, "", job.task.name)
     if last is None:
         resuming.check_first_weights(config)
         check_warmup(config.schedule, job.train.steps or 0)
+        if fresh and job.train.objective == "sequence":
+            log.warning("train.objective=sequence without init_from= rewards a model that has learnt nothing yet.")
         prepare = partial(job.task.prepare, config, needs=("train", "valid"))
     else:
         prepare = partial(job.task.prepare_again, config, last)

@@ -89,7 +89,7 @@ def names(value: str | Sequence[str] | ListConfig | None) -> list[str]:
         return []
     result = [str(value)] if isinstance(value, str | int | float) else [str(name) for name in value]
     if "" in result:
-        raise InputError("A name is empty: write the name of a file or directory.")
+        raise InputError("A name is empty: write one, or null for none.")
     return result
 
 

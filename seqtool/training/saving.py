@@ -62,7 +62,7 @@ class TrainSettings(declarations.Train):
         if self.objective == "sequence" and self.baseline != "greedy" and self.samples + self.risk_reference < 2:
             raise InputError(f"train.baseline={self.baseline} needs train.samples of at least 2, not {self.samples}.")
         if self.objective == "sequence" and self.teacher != "always" and not self.cross_entropy:
-            raise InputError(f"train.teacher={self.teacher} needs a share of cross-entropy, such as cross_entropy=0.2.")
+            raise InputError(f"train.teacher={self.teacher} needs a share of cross-entropy: train.cross_entropy=0.2.")
         if k >= 1 and {"linear": self.teacher_slope == 0, "exponential": True}.get(self.teacher):
             advice = "lower train.teacher_k" + " or raise train.teacher_slope" * (self.teacher == "linear")
             raise InputError(f"train.teacher={self.teacher} with train.teacher_k={k:g} never falls below 1: {advice}.")

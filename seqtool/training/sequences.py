@@ -94,11 +94,11 @@ def reward_weights(setting: str | None, default: str, task: str) -> dict[str, fl
     weights: dict[str, float] = {}
     for part in (setting or default).split("+"):
         weight, _, name = (side.strip() for side in part.rpartition("*"))
-        if "." in name:
+        if "." in name and not name[0].isdigit():
             metric(name, setting="train.reward")
-        elif name not in score_names(task):
-            choices = ", ".join(score_names(task))
-            raise InputError(f"train.reward={name} is no score of {task}; choose from {choices}, or one of your own.")
+        elif name not in (names := score_names(task)):
+            choices = f"{', '.join(names)}, or one of your own, after its weight: 0.5*{names[0]}"
+            raise InputError(f"train.reward={name} is no score of {task}; choose from {choices}.")
         try:
             weights[name] = weights.get(name, 0.0) + float(weight or 1)
             if not math.isfinite(weights[name]):
@@ -147,7 +147,7 @@ class SequenceLoss(TrainingLoss):
         total, nll = self._loss_of(source, samples, *(tensor.to(device) for tensor in numbers))
         if share := settings.cross_entropy:
             total = (1 - share) * total + share * super().forward(batch).total
-        return Loss(total, nll, rewards.mean().to(device))
+        return Loss(total, nll * (batch.labels != PAD).sum(), rewards.mean().to(device))
 
     @torch.no_grad()
     def observe(self, reward: Tensor) -> None:
@@ -186,7 +186,7 @@ class SequenceLoss(TrainingLoss):
     def _loss_of(
         self, source: Any, samples: Samples, rewards: Float[Tensor, "B K"], others: Float[Tensor, "B k"], counts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The loss of the samples, and their mean −log p summed over the sources. A source counts as often as it has
+        """The loss of the samples, and their mean −log p of a token. In the loss a source counts as often as it has
         examples (`counts`), so that cross-entropy has the same scale. others: with what the rewards are compared
         """
         sequences, shape, device = [sequence for row in samples for sequence in row], rewards.shape, rewards.device
@@ -216,7 +216,7 @@ class SequenceLoss(TrainingLoss):
             alpha = output.attention.clamp_min(torch.finfo(output.attention.dtype).tiny)
             log_s = (alpha.gather(-1, locations[:, :, None]).squeeze(-1).log() * (labels != PAD)).sum(1)
             total = total - self.model.penalties.reward * (weights * log_s).sum()
-        return total, (nll.sum(1).view(shape).mean(1) * counts).sum()
+        return total, nll.sum() / (labels != PAD).sum().clamp_min(1)
 
     def _risk(self, samples: Samples, rewards: Float[Tensor, "B K"], log_p: Float[Tensor, "B K"]) -> Tensor:
         """α q (r − Σ q r), where q is 0 for all but the first of equal samples."""
