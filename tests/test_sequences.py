@@ -347,8 +347,8 @@ def test_weights_of_rewards() -> None:
     assert reward_weights("chrf+0.5*chrf", "bleu", "translation") == {"chrf": 1.5}
     with pytest.raises(InputError, match=r"train\.reward=0\.5 is no score .*, after its weight: 0\.5\*bleu\."):
         reward_weights("chrf*0.5", "bleu", "translation")
-    for weight in ("x", "nan", "inf"):
-        with pytest.raises(InputError, match=f"the weight of chrf must be a number, not {weight}"):
+    for weight in ("x", "nan", "inf", "0"):
+        with pytest.raises(InputError, match=f"the weight of chrf must be a number other than 0, not {weight}"):
             reward_weights(f"{weight}*chrf", "bleu", "translation")
 
 

@@ -293,7 +293,8 @@ class Cache:
         if any(split.get("refused") for split in self.summary["splits"].values()):
             lines.append(f"Refused images, each with the reason: {self.directory / REFUSED}")
         for finding in self.summary.get("findings", []):
-            lines.append(f"Found in {finding['split']}: {finding['count']:,} {finding['kind']}")
+            numbers = f"{finding['count']:,} of {finding['total']:,}"
+            lines.append(f"Found in {finding['split']}: {finding['kind']} ({numbers})")
         return "\n".join(lines)
 
     def unknown_warning(self) -> list[str]:

@@ -39,7 +39,7 @@ MIN_CHARACTERS = 40  # shorter lines of a running text, such as the names of spe
 MAX_RATIO = 3  # of the sides' lengths in characters, relative to the usual ratio, if one has MIN_CHARACTERS
 # A side is shifted if so many pairs have such a correlation of the sides' lengths with one side moved, and so much less
 # without. Sides in step have about 0.9.
-MIN_SHIFTED, MIN_CORRELATION, MIN_GAIN = 200, 0.5, 0.3
+MIN_SHIFTED, MIN_CORRELATION, MIN_GAIN, SHIFT_BLOCK = 200, 0.5, 0.3, 250
 PATTERNS = {"segmented": re.compile(r"@@( |$)|@-@|[▁￭]"), "escaped": re.compile(r"&([a-z]{2,6}|#\d+|#x[0-9a-fA-F]+);")}
 SAMPLED = *PATTERNS, "swapped", "language"
 
@@ -126,7 +126,11 @@ class Checks:
                 totals[key] += len(flags)
                 if key not in samples and flags.any():
                     i = int(np.argmax(flags)) * (step if key in SAMPLED else 1)
-                    more = f" (its target is line {start + i + 1 + _shift(lengths):,})" if key == "shifted" else ""
+                    more = ""
+                    if key == "shifted":
+                        shift = _shifts(lengths)[i]
+                        i += max(0, -(start + i + shift))  # a line whose target exists
+                        more = f" (its target is line {start + i + 1 + shift:,})"
                     more += " of train" * key.startswith("held_out")
                     samples[key] = f"{steps.place(split, start + i)}{more}, {_quote(block[i])}"
             if clean:
@@ -147,7 +151,7 @@ class Checks:
                 clause, advice = KINDS[kind][1:]
                 problem = f"{number:,} of {total:,} {unit} of {name or split} ({number / total:.2%}) {clause}"
                 advice += f"; data.clean={kind} leaves them out of training" * (is_train and kind != "captions")
-                finding = {"kind": kind, "split": name or split, "count": number, "advice": advice}
+                finding = {"kind": kind, "split": name or split, "count": number, "total": total, "advice": advice}
                 self.findings.append({**finding, "problem": f"{problem}, such as {samples[key]}"})
 
 
@@ -193,8 +197,20 @@ def _compare_sides(block: Sequence["Texts"], lengths: NDArray[np.int64], is_coun
     is_same = np.array([source == target for source, target in block])
     ratios = np.diff(np.log(np.maximum(lengths, 1)), axis=0)[0]
     is_far = (np.abs(ratios - np.median(ratios)) > np.log(MAX_RATIO)) & (lengths.max(axis=0) >= MIN_CHARACTERS)
-    shifted = np.full(len(block), _shift(lengths) != 0)
+    shifted = _shifts(lengths) != 0
     return {"identical": is_same & is_counted, "lengths": is_far & is_counted & ~shifted, "shifted": shifted}
+
+
+def _shifts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """By how many lines the target of each pair comes later than its source: `_shift` of the whole block or, if this is
+    0, of each of its parts of `SHIFT_BLOCK` pairs. lengths: 2×N characters
+    """
+    shifts = np.full(lengths.shape[1], _shift(lengths))
+    if not shifts.any():
+        for start in range(0, len(shifts), SHIFT_BLOCK):
+            part = slice(start, start + SHIFT_BLOCK)
+            shifts[part] = _shift(lengths[:, part])
+    return shifts
 
 
 def _shift(lengths: NDArray[np.int64]) -> int:

@@ -101,10 +101,12 @@ def reward_weights(setting: str | None, default: str, task: str) -> dict[str, fl
             raise InputError(f"train.reward={name} is no score of {task}; choose from {choices}.")
         try:
             weights[name] = weights.get(name, 0.0) + float(weight or 1)
-            if not math.isfinite(weights[name]):
+            if not math.isfinite(weights[name]) or weights[name] == 0:
                 raise ValueError
         except ValueError as error:
-            raise InputError(f"train.reward: the weight of {name} must be a number, not {weight}.") from error
+            raise InputError(
+                f"train.reward: the weight of {name} must be a number other than 0, not {weight}."
+            ) from error
     return weights
 
 

@@ -192,7 +192,7 @@ def test_training_captions_outside_the_limits_are_dropped_and_counted(config: Co
     assert lines[2] == ["split", "images", "captions", "tokens/caption", "unknown", "refused", "dropped"]
     assert lines[3] == ["train", "6", "18", "3.7", "0.00%", "0", "6", "too", "long,", "6", "too", "short"]
     assert lines[4] == ["valid", "2", "3", "1.3", "50.00%", "0", "none"]
-    assert [" ".join(line) for line in lines[5:]] == ["Found in valid: 1 held_out"]
+    assert [" ".join(line) for line in lines[5:]] == ["Found in valid: held_out (1 of 2)"]
 
 
 def test_a_held_out_image_in_training_is_found_under_another_name(config: Config, tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ def test_a_planted_problem_is_found_and_left_out(
     place = f" such as line {rows[0] + 1:,}{' of train' * (kind == 'held_out')}"
     assert message.startswith(f"{len(rows):,} of {total} (") and f"{place}{'' if kind == 'shifted' else ','}" in message
     assert quoted in message and message.endswith(f"; data.clean={kind} leaves them out of training.")
-    assert cache.describe().splitlines()[-1] == f"Found in {split}: {len(rows):,} {kind}"
+    number = total.split()[0]
+    assert cache.describe().splitlines()[-1] == f"Found in {split}: {kind} ({len(rows):,} of {number})"
     with pytest.raises(InputError, match="refuses these data"):
         prepare_pairs(strict)  # the cache exists
     cleaned = prepare_pairs({**strict, "clean": kind})
@@ -215,6 +216,25 @@ def test_unknown_kinds_are_refused(languages: tuple[str, str], clean: Any, messa
     assert str(error.value).startswith(message) and not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize(
+    "rows, number, place",
+    [
+        (range(200, 420), 200, "line 251 (its target is line 250)"),  # most of the second part of a block
+        (range(1, 440), 450, "line 2 (its target is line 1)"),  # most of the block; line 1 has no target
+    ],
+)
+def test_shifts_of_parts_of_a_block_are_found(
+    splits: dict[str, Pairs], rows: range, number: int, place: str, tmp_path: Path
+) -> None:
+    train = [*splits["train"]]
+    for row in rows:
+        train[row] = (splits["train"][row][0], splits["train"][row + 1][1])
+    cache = prepare_pairs(config(tmp_path, train, splits["valid"]))
+    (shifted,) = (finding for finding in cache.summary["findings"] if finding["kind"] == "shifted")
+    assert shifted["count"] == number
+    assert f"such as {place}, “{train[int(place.split()[1]) - 1][0][:20]}" in shifted["problem"]
+
+
 def test_commands_take_and_show_the_settings(
     splits: dict[str, Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, caplog: Any
 ) -> None:
@@ -230,10 +250,10 @@ def test_commands_take_and_show_the_settings(
     assert "refuses these data: 4 of 205 pairs of train (1.95%) repeat an earlier one" in capsys.readouterr().err
     assert run("prepare", *data) == 0
     assert "data.clean=duplicates leaves them out" in caplog.text
-    assert "Found in train: 4 duplicates" in capsys.readouterr().out
+    assert "Found in train: duplicates (4 of 205)" in capsys.readouterr().out
     (directory,) = Path("cache").glob("parallel-*")
     assert run("inspect", str(directory)) == 0
-    assert "Found in train: 4 duplicates" in capsys.readouterr().out
+    assert "Found in train: duplicates (4 of 205)" in capsys.readouterr().out
     assert run("prepare", *data, "data.strict=true", "data.clean=duplicates,identical") == 0
     assert "1 identical" in capsys.readouterr().out
 
