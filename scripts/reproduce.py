@@ -140,18 +140,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", help="the name of a row")
     parser.add_argument("settings", nargs="*", help="further settings, key=value")
-    parser.add_argument("--list", action="store_true", help="list the rows")
+    parser.add_argument("--list", action="store_true", help="list the rows, or the one that is named")
     parser.add_argument("--check", type=Path, metavar="RUN_OR_JSON", help="compare this without training")
     parser.add_argument("--record", action="store_true", help="store what was measured as the row's record")
     parser.add_argument("--tried", nargs=2, metavar=("RUN", "NOTE"), help="log how a run did on the validation set")
     parser.add_argument("--rows", type=Path, default=ROWS, help="another file of rows, beside whose records it lies")
     options = parser.parse_intermixed_args()
     rows = read_rows(options.rows)
-    if options.list or options.name is None:
-        print("\n".join(listing(rows.values())))
-        return
-    if options.name not in rows:
+    if options.name is not None and options.name not in rows:
         raise InputError(f"There is no row '{options.name}': choose from {', '.join(rows)}.")
+    if options.list or options.name is None:
+        print("\n".join(listing(rows.values() if options.name is None else [rows[options.name]])))
+        return
     if wrong := [setting for setting in options.settings if "=" not in setting]:
         raise InputError(f"'{wrong[0]}' is not a setting: write key=value.")
     row = rows[options.name]
