@@ -387,7 +387,8 @@ def test_a_vector_is_a_map_of_one_location() -> None:
     backbone = make(replace(RESNET, layer="fc"))
     assert backbone.locations == (1, 1) and backbone.dimension == 1000
     normalised = (random_pixels(2, 64).float() - backbone.mean) / backbone.std
-    assert torch.equal(backbone(random_pixels(2, 64)), backbone.read(backbone.network, normalised)[:, None])
+    vectors = backbone.read(backbone.network, normalised.contiguous(memory_format=torch.channels_last))
+    assert torch.equal(backbone(random_pixels(2, 64)), vectors[:, None])
     unsupported = Cut(nn.Flatten(2), lambda network, x: network(x), mean=(0.5,) * 3, std=(0.25,) * 3)
     with pytest.raises(InputError) as error:
         Backbone(unsupported, SMALL)
