@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--device", choices=VARIANTS, default="cpu")
     parser.add_argument("--batch", type=int, default=64, help="sentences in a batch")
     parser.add_argument("--sizes", choices=SIZES, default="small")
+    parser.add_argument("--models", default="", help="only the models whose names begin with this, such as RNNsearch")
     parser.add_argument("--steps", type=int, default=200, help="updates of a run")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", default="", help=f"any of {','.join(PEERS)}, separated by commas")
@@ -122,6 +123,8 @@ def main() -> None:
         systems: dict[str, Callable[[], float]] = {}
         matrix_rates: dict[str, list[float]] = {}  # by system, beside each of its runs
         for model, settings in sizes.models.items():
+            if not model.startswith(arguments.models):
+                continue
             text = equal_lengths if "Sutskever" in model else data
             for variant, (precision, _) in VARIANTS[arguments.device].items():
                 name = f"{model}: {variant}"
