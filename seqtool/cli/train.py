@@ -24,7 +24,6 @@ from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, gradient_flow, moved_data, resuming
 from seqtool.training.optimisation import check_optimisation, check_warmup, make_optimisation
-from seqtool.training.piece_splitting import PieceSplitter
 from seqtool.training.recording import MetricsLog, summary
 from seqtool.training.saving import Checkpoints, Progress, TrainSettings
 from seqtool.training.sequences import reward_weights
@@ -123,8 +122,6 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
         steps = expected_steps(epoch_of(examples, job.train, seed=job.run.seed, epoch=0), job.train)
         check_warmup(config.schedule, steps or 0)
     validator = job.task.validator(cache, validation, job.train, machine)
-    share = job.train.split_pieces
-    splitter = PieceSplitter(cache.vocabularies, share, job.run.seed) if share else None
     is_rewarded = job.train.objective == "sequence"
     rewards = job.task.rewards(cache, job.train, str(validation.tokenize)) if is_rewarded else None
     with noting_signals() as stop:
@@ -147,7 +144,6 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
             *(model, examples, optimisation, validator, checkpoints, metrics, job.train, machine, best_by),
             seed=job.run.seed,
             rewards=rewards,
-            splitter=splitter,
         )
         if last is not None:
             trainer.resume(last)

@@ -204,7 +204,6 @@ class Train:
     risk_alpha: Annotated[float, ABOVE_0, FIXED, SENTENCES]
     risk_reference: Annotated[bool, FIXED, SENTENCES]
     cross_entropy: Annotated[float, between(0, 1), FIXED, SENTENCES]
-    split_pieces: Annotated[float, between(0, 1), FIXED, SENTENCES]
     teacher: Annotated[str, choice("always", *TEACHERS), FIXED, SENTENCES]
     teacher_k: Annotated[float, at_least(0), FIXED, SENTENCES]
     teacher_slope: Annotated[float, at_least(0), FIXED, SENTENCES]

@@ -25,7 +25,6 @@ from seqtool.runtime.precision import autocast
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
-from seqtool.training.piece_splitting import PieceSplitter
 from seqtool.training.prefetching import Prefetcher
 from seqtool.training.recording import MetricsLog
 from seqtool.training.saving import AVERAGED, Checkpoints, Progress, TrainingState, TrainSettings
@@ -52,7 +51,6 @@ class Trainer:
 
     best_by: the name of the score by which validations are compared.
     rewards: the rewards of sequences; None trains by cross-entropy.
-    splitter: splits pieces of the training sentences; None never does
     """
 
     model: EncoderDecoder[Any]
@@ -67,7 +65,6 @@ class Trainer:
     seed: int
     progress: Progress = field(default_factory=Progress)
     rewards: Rewards | None = None
-    splitter: PieceSplitter | None = None
 
     def __post_init__(self) -> None:
         device, model, settings = self.machine.device, self.model, self.settings
@@ -96,13 +93,12 @@ class Trainer:
     def train(self, stop: Stop) -> bool:
         """Train, and return False if a signal ended it. A step whose loss or gradient is not finite changes nothing."""
         settings, progress, state, device = self.settings, self.progress, self.state, self.machine.device
-        optimiser, scaler = state.optimiser, state.scaler
+        optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
         wrapped_loss, parameters = distributed.DistributedLoss(state.loss.train()), list(self.model.parameters())
         epoch, started, processes = self._epoch(), time.monotonic() - progress.seconds, distributed.size()
         if progress.step == 0:
             self._measure_flow()
-        expected = expected_steps(epoch, settings)
-        with self.log.bar(progress.step, expected), Prefetcher(self._collate, device) as prefetcher:
+        with self.log.bar(progress.step, expected_steps(epoch, settings)), Prefetcher(collate, device) as prefetcher:
             while not (stopped := self._is_stopped(stop, started)):
                 if progress.validation_is_due(settings.validate_every):
                     self._validate(scheduled=True)
@@ -154,10 +150,6 @@ class Trainer:
         if not stopped:
             self._finish()
         return not stopped
-
-    def _collate(self, indices: Indices) -> Batch:
-        batch = self.examples.collate(indices)
-        return batch if self.splitter is None else self.splitter(batch, self.progress.epoch)
 
     def _epoch(self) -> Epoch:
         return epoch_of(self.examples, self.settings, seed=self.seed, epoch=self.progress.epoch)
