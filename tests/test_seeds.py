@@ -96,6 +96,23 @@ def test_seeds_that_differ_give_the_interval_of_the_t_test() -> None:
     assert [with_seeds.low, with_seeds.high] == pytest.approx([on_segments.low, on_segments.high], rel=0.01)
 
 
+def test_as_many_runs_are_compared_in_pairs(capsys: Capture) -> None:
+    """The spread is that of the differences, which is 0 here, although the runs of each system differ."""
+    systems = ("seeds=a0,a1,a2", "baseline=a0,a1,a2")
+    rows = evaluate(capsys, *systems, "references=r", "ter=false", bootstrap=200)["scores"]
+    system, pairs = (next(row for row in rows if row["of"] == of) for of in ("system", "difference"))
+    assert system["sd"] > 0 and pairs["sd"] == 0 and pairs["values"] == [0, 0, 0]
+    assert pairs["with_seeds"] == {"value": 0, "low": 0, "high": 0}
+    other = evaluate(capsys, "seeds=a0,a1,a2", "baseline=a1,a2,a0", "references=r", "ter=false", bootstrap=200)[
+        "scores"
+    ]
+    shuffled = next(row for row in other if row["of"] == "difference")
+    values = system["values"]
+    assert (
+        shuffled["values"] == pytest.approx([values[i] - values[(i + 1) % 3] for i in range(3)]) and shuffled["sd"] > 0
+    )
+
+
 def test_captions_and_texts_have_means_over_seeds(capsys: Capture) -> None:
     for name, lines in {"r": REFERENCES, **SYSTEMS}.items():
         Path(f"{name}.json").write_text(json.dumps(dict(enumerate(lines))))

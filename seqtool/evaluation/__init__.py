@@ -341,7 +341,8 @@ class SystemsEvaluation(Evaluation):
 class SeedsEvaluation(Evaluation):
     """The scores of a system, and perhaps of its baseline, each in several runs that differ in the seed of training.
 
-    systems: the evaluation of each run or file by its path, for `system`, and before it for `baseline` if there is one
+    systems: the evaluation of each run or file by its path, for `system`, and before it for `baseline` if there is one;
+        if both have as many, they are compared in pairs, in this order
 
     Raises InputError if the runs are scored on different segments.
     """
@@ -358,7 +359,10 @@ class SeedsEvaluation(Evaluation):
         for key in keys:
             runs = {title: np.array([drawn[path][1][key] for path in paths]) for title, paths in self.systems.items()}
             self.rows += [(*key, of, *over_seeds(scores), scores[:, 0].tolist()) for of, scores in runs.items()]
-            if "baseline" in runs:
+            if "baseline" in runs and len(runs["baseline"]) == len(runs["system"]):
+                pairs = runs["system"] - runs["baseline"]
+                self.rows.append((*key, "difference", *over_seeds(pairs), pairs[:, 0].tolist()))
+            elif "baseline" in runs:
                 self.rows.append((*key, "difference", *over_seeds(runs["system"], runs["baseline"]), []))
 
     def record(self) -> dict[str, Any]:
