@@ -16,6 +16,7 @@ from small_models import (
     CAPTIONERS,
     DIMENSION,
     LOCATIONS,
+    MODELS,
     TRANSFORMER,
     VOCABULARY,
     make_captioner,
@@ -61,15 +62,15 @@ LANGUAGE_MODELS: dict[str, Callable[[], EncoderDecoder[Any]]] = {
         },
     ),
 }
-TRANSLATORS = ["bahdanau-gru_cho", "luong", "luong-one-way", "sutskever-both-mean", "transformer"]
+TRANSLATORS = ["bahdanau-gru_cho", "luong", "sutskever-both-mean", "transformer"]
 SHOWN = ["show_tell-first_step", "show_attend_tell-soft", "transformer-captioner"]
 OTHERS = {"tied": lambda: Bahdanau(**BAHDANAU | {"tie": "all"}), **LANGUAGE_MODELS}  # tied: one matrix for all words
-FAMILIES = [name for name in (*TRANSLATORS, *SHOWN, *OTHERS) if name != "luong-one-way"]
+FAMILIES = [*TRANSLATORS, *SHOWN, *OTHERS]
 SOURCES = [
     "luong-one-way",
     "transformer-captioner",
     "window",
-]  # a family for each kind of source: words, a picture, none
+]  # a family for each kind of source
 
 
 def text(ids: list[int] = TEXT) -> EncodedText:
@@ -82,7 +83,7 @@ def case(name: str, scale: float = 2.0) -> tuple[EncoderDecoder[Any], Tensor | N
         values = torch.randn(LOCATIONS, DIMENSION, generator=torch.Generator().manual_seed(0))
         return make_captioner(name, scale=scale).double(), values.double()
     source = None if name in LANGUAGE_MODELS else torch.tensor([*SENTENCE, EOS])
-    if name in TRANSLATORS:
+    if name in MODELS:
         return make_model(name, scale=scale).double(), source
     torch.manual_seed(0)
     model = OTHERS[name]()

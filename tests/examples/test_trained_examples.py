@@ -97,8 +97,8 @@ def test_dialogue(modules: dict[str, ModuleType], capsys: pytest.CaptureFixture[
 
 
 def test_commands_of_the_page_and_of_the_examples(modules: dict[str, ModuleType]) -> None:
-    """They train with two steps. Those of the built-in models would draw all scenes. Of commands that differ only in the
-    run and the number of epochs, the first is run.
+    """They train small models with two steps; of commands that differ only in the run and the number of epochs, the
+    first is run. Those of the built-in models, which would draw all scenes, are left out.
     """
     pages = [EXAMPLES.parent / "docs" / "examples.md", *(EXAMPLES / f"{name}.py" for name in NAMES)]
     lines = [re.findall(r"^    seqtool ((?:train|eval) .*)$", page.read_text("utf-8"), re.MULTILINE) for page in pages]

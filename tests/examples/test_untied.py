@@ -71,9 +71,9 @@ def test_both_learn_lengths_that_they_see_and_only_the_tied_one_goes_further(
         monkeypatch.setitem(untied.LENGTHS, split, longer if split == "longer" else seen)
     for name, value in (("train", 1500), ("test", 100)):
         monkeypatch.setitem(untied.Corridor.__init__.__kwdefaults__, name, value)
-    train_less(monkeypatch, "optim.lr=0.01")
-    tied, other = untied.compare(120)
+    train_less(monkeypatch, "optim.lr=0.01", "train.validate_every=500", "validation.sentences=2")
+    tied, other = untied.compare(150)
     assert other.parameters == 13 * tied.parameters
-    assert tied.accuracies["test"] >= 0.95 and tied.accuracies["longer"] >= 0.85
+    assert tied.accuracies["test"] >= 0.95 and tied.accuracies["longer"] >= 0.75
     assert other.accuracies["test"] >= 0.85 and other.accuracies["longer"] <= 0.5
     assert other.losses["longer"] > 10 * tied.losses["longer"]
