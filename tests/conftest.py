@@ -61,15 +61,16 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def parse_yaml_once() -> Iterator[None]:
     """Parse equal YAML texts once, since every command line reads about twenty files with settings."""
-    parsed: dict[tuple[str, Any], bytes] = {}
+    parsed: dict[tuple[str, str], bytes] = {}  # by text and name of the loader, of which OmegaConf makes a new class
 
     def load_once(stream: Any, Loader: Any) -> Any:  # noqa: N803 the name is yaml's
         text = stream.read() if hasattr(stream, "read") else stream
-        if (text, Loader) not in parsed:
+        key = text, Loader.__qualname__
+        if key not in parsed:
             if hasattr(stream, "seek"):
                 stream.seek(0)  # messages name the file
-            parsed[text, Loader] = pickle.dumps(load(stream, Loader))
-        return pickle.loads(parsed[text, Loader])
+            parsed[key] = pickle.dumps(load(stream, Loader))
+        return pickle.loads(parsed[key])
 
     load = yaml.load
     with pytest.MonkeyPatch.context() as patch:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import seqtool
+
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 
@@ -22,3 +24,9 @@ def imported(name: str, directory: Path) -> Iterator[Any]:
         yield importlib.import_module(name)
     sys.path[:] = path
     sys.modules.pop(name, None)
+
+
+def train_less(patch: pytest.MonkeyPatch, *settings: str) -> None:
+    """Add settings to every call of `seqtool.train`, so that an example trains a smaller model or for fewer updates."""
+    train = seqtool.train
+    patch.setattr(seqtool, "train", lambda *given, **others: train(*given, *settings, **others))

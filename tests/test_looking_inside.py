@@ -62,7 +62,9 @@ def test_figures_of_cells_show_the_arrays(monkeypatch: pytest.MonkeyPatch) -> No
     assert np.array_equal(drawn["own.s.svg"][0], trace["own.s"].T)
 
 
-def test_inspect_draws_and_writes_what_a_model_computes(capsys: Capture) -> None:
+def test_inspect_draws_and_writes_what_a_model_computes(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seqtool.predict.trace.UNITS", 4)
+    monkeypatch.setattr(plots, "DPI", 30)
     assert run("inspect", "builtin/words", "pair=I see ||| Veo", "plot=figures", "output=trace.npz") == 0
     *_, arrays, figures = capsys.readouterr().out.splitlines()
     assert arrays == "Arrays: trace.npz" and "decoder.attention" not in figures
@@ -84,17 +86,19 @@ def spans(page: str) -> list[tuple[str, float]]:
     return [(html.unescape(text), float(value)) for _, _, value, text in matches]
 
 
-def test_the_unit_of_pairs(capsys: Capture) -> None:
-    """The unit is that of the Python interface; the page has the first translations, one to a line."""
+def test_the_unit_of_pairs(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder of translations knows its position; the page has the first translations, one to a line."""
+    monkeypatch.setattr("seqtool.cli.looking_inside.COLOURED_PAIRS", 9)
     pairs = toy.generate(seed=5, train=0, valid=0, test=120)["test"]
     Path("en").write_text("".join(f"{pair.source}\n" for pair in pairs))
     Path("es").write_text("".join(f"{pair.target}\n" for pair in pairs))
     assert run("inspect", "builtin/words", "input=en,es", "units=position", "plot=new", "output=unit.json") == 0
     output, record = capsys.readouterr().out, json.loads(Path("unit.json").read_text())
     assert output.startswith(f"{record['name']} is {'high' if record['high'] else 'low'} where position (over ")
-    assert output.endswith("random units.\nPage: new/position.html\n") and record["auc"] > 0.85
+    assert output.endswith("random units.\nPage: new/position.html\n") and record["auc"] > 0.85 > record["symbol_auc"]
+    assert record["p"] <= 0.05 and record["ablation"]["units"] == 2
     lines = "".join(text for text, _ in spans(Path("new/position.html").read_text())).splitlines()
-    assert [line.strip() for line in lines] == [pair.target for pair in pairs[:50]]
+    assert [line.strip() for line in lines] == [pair.target for pair in pairs[:9]]
 
 
 def test_the_unit_of_a_text(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from example_modules import imported
+from example_modules import imported, train_less
 
 from seqtool.cli import main as cli
 from seqtool.decoding.tree import map_tensors
@@ -68,9 +68,15 @@ def test_a_prediction_depends_on_the_symbols_it_sees_and_no_others(model: Any) -
         assert differs.nonzero().flatten().tolist() == list(range(changed, min(changed + 7, 20)))
 
 
-def test_it_learns_and_generates(convolutional: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both models get below the entropy of single symbols, and only the convolutional one sees a number of symbols."""
-    convolutional.main(["--steps", "60", "--sentences", "1500", "--directory", str(tmp_path)])
+def test_it_learns_and_generates(
+    convolutional: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both models get below the entropy of single symbols, and only the convolutional one sees a number of symbols.
+
+    The text and the batches are small; the figures of the whole example are in docs/examples.md.
+    """
+    train_less(monkeypatch, "train.batch_size=8", "optim.lr=0.01")
+    convolutional.main(["--steps", "60", "--sentences", "400", "--directory", str(tmp_path)])
     table = capsys.readouterr().out.splitlines()[-2:]
     rows = {line.split()[0]: re.split(r"  +", line)[1:4] for line in table}
     text = (tmp_path / "text.txt").read_text(encoding="utf-8")
