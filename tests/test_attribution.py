@@ -66,11 +66,7 @@ TRANSLATORS = ["bahdanau-gru_cho", "luong", "sutskever-both-mean", "transformer"
 SHOWN = ["show_tell-first_step", "show_attend_tell-soft", "transformer-captioner"]
 OTHERS = {"tied": lambda: Bahdanau(**BAHDANAU | {"tie": "all"}), **LANGUAGE_MODELS}  # tied: one matrix for all words
 FAMILIES = [*TRANSLATORS, *SHOWN, *OTHERS]
-SOURCES = [
-    "luong-one-way",
-    "transformer-captioner",
-    "window",
-]  # a family for each kind of source
+SOURCES = ["luong-one-way", "transformer-captioner", "window"]  # a model for each kind of source
 
 
 def text(ids: list[int] = TEXT) -> EncodedText:

@@ -48,7 +48,7 @@ def slow_property(generator: torch.Generator, tokens: int) -> Tensor:
 
 
 def test_a_planted_unit_is_found() -> None:
-    for seed in range(10):
+    for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         truths, signals = slow_property(generator, 1200), slow_signals(generator, 1200)
         planted, sign = int(torch.randint(256, (), generator=generator)), (-1) ** seed
@@ -60,7 +60,7 @@ def test_a_planted_unit_is_found() -> None:
 
 def test_random_slow_signals_give_no_false_find() -> None:
     """The best of 256 looks good where it was chosen, but not on the second half."""
-    for seed in range(10):
+    for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         _, best = search([slow_signals(generator, 1000)], slow_property(generator, 1000))
         assert best["first_auc"] > 0.65 and best["p"] > 0.05

