@@ -14,8 +14,9 @@ from seqtool.models.fast.packed import PackedLinear
 from seqtool.models.parts import CrossEntropy, cross_entropy, product_dtype, single
 from seqtool.models.tokens import PAD
 
-MAX_ROWS = 512  # the number of rows projected at a time: CPU libraries are slower with more
-MAX_LOGITS = 2**23  # the number of logits held at a time: 32 MB in single precision
+MAX_ROWS = 512  # the number of rows that a CPU projects at a time: its libraries are slower with more
+MAX_LOGITS = 2**23  # the number of logits that a CPU holds at a time: 32 MB in single precision
+MAX_LOGITS_ON_GPU = 2**26  # there every piece costs about 25 launches of kernels
 LINEAR_MAPS = (nn.Linear, DeferredGradientLinear, PackedLinear)
 
 
@@ -53,7 +54,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         bias_gradient = torch.zeros_like(bias, dtype=sum_dtype)
         nll = torch.empty(len(x), dtype=sum_dtype, device=x.device)
         total = torch.zeros((), dtype=sum_dtype, device=x.device)
-        piece_rows = max(1, min(MAX_ROWS, MAX_LOGITS // vocabulary))
+        is_on_cpu = x.device.type == "cpu"
+        piece_rows = max(1, min(MAX_ROWS, MAX_LOGITS // vocabulary) if is_on_cpu else MAX_LOGITS_ON_GPU // vocabulary)
         # The logits and p, which later holds the gradient, are allocated only once, since new memory is expensive.
         logits = torch.empty(min(piece_rows, len(x)), vocabulary, dtype=dtype, device=x.device)
         probabilities = logits if dtype == sum_dtype else torch.empty_like(logits, dtype=sum_dtype)
@@ -64,7 +66,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             torch.mm(features[rows], matrix.t(), out=z).add_(output_bias)
             max_logit, label_logit = z.amax(-1, keepdim=True), z.gather(1, label)
             mean = z.mean(-1, keepdim=True, dtype=sum_dtype) if smoothing else None
-            if dtype != sum_dtype and x.device.type == "cpu":
+            if dtype != sum_dtype and is_on_cpu:
                 torch.softmax(p.copy_(z), -1, out=p)  # softmax's own `dtype` would allocate the copy
             else:
                 torch.softmax(z, -1, dtype=sum_dtype, out=p)
