@@ -231,11 +231,11 @@ def test_a_model_is_left_as_it_was(name: str) -> None:
 def test_a_gpu_gives_the_same_attributions(name: str) -> None:
     model, source = case(name, scale=0.5)
     model, source = model.float(), source if source is None or name == SOURCES[0] else source.float()
-    one_word = Example(text(TEXT[:1]), source)
+    words = Example(text(TEXT[:2]), source)
     for method in METHODS if model.attends else ("gradient", "integrated", "occlusion"):
-        on_cpu = Attribution.of(model.cpu(), one_word, method, steps=1)
-        there = one_word._replace(source=None if source is None else source.cuda())
-        on_gpu = Attribution.of(model.cuda(), there, method, steps=1)
+        on_cpu = Attribution.of(model.cpu(), words, method, steps=2)
+        there = words._replace(source=None if source is None else source.cuda())
+        on_gpu = Attribution.of(model.cuda(), there, method, steps=2)
         for array in ("source", "prefix"):
             if getattr(on_cpu, array) is not None:
                 assert np.allclose(getattr(on_gpu, array), getattr(on_cpu, array), atol=1e-4, equal_nan=True)

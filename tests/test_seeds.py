@@ -44,6 +44,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def vars_of(estimate: Any) -> dict[str, float]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
 def evaluate(capsys: Capture, *settings: str, bootstrap: int = 10) -> Any:
     capsys.readouterr()
     assert run("eval", *settings, f"bootstrap={bootstrap}", "format=json") == 0
@@ -96,21 +100,28 @@ def test_seeds_that_differ_give_the_interval_of_the_t_test() -> None:
     assert [with_seeds.low, with_seeds.high] == pytest.approx([on_segments.low, on_segments.high], rel=0.01)
 
 
-def test_as_many_runs_are_compared_in_pairs(capsys: Capture) -> None:
-    """The spread is that of the differences, which is 0 here, although the runs of each system differ."""
-    systems = ("seeds=a0,a1,a2", "baseline=a0,a1,a2")
-    rows = evaluate(capsys, *systems, "references=r", "ter=false", bootstrap=200)["scores"]
-    system, pairs = (next(row for row in rows if row["of"] == of) for of in ("system", "difference"))
-    assert system["sd"] > 0 and pairs["sd"] == 0 and pairs["values"] == [0, 0, 0]
-    assert pairs["with_seeds"] == {"value": 0, "low": 0, "high": 0}
-    other = evaluate(capsys, "seeds=a0,a1,a2", "baseline=a1,a2,a0", "references=r", "ter=false", bootstrap=200)[
-        "scores"
-    ]
-    shuffled = next(row for row in other if row["of"] == "difference")
-    values = system["values"]
-    assert (
-        shuffled["values"] == pytest.approx([values[i] - values[(i + 1) % 3] for i in range(3)]) and shuffled["sd"] > 0
+def test_equally_many_runs_are_compared_in_pairs(capsys: Capture) -> None:
+    """The interval of the difference is that of a mean of differences; with pairs of equal runs it is 0."""
+    settings = ("references=r", "ter=false")
+    difference, equal = (
+        next(
+            row
+            for row in evaluate(capsys, "seeds=a0,a1,a2", f"baseline={runs}", *settings, bootstrap=200)["scores"]
+            if (row["name"], row["of"]) == ("BLEU", "difference")
+        )
+        for runs in ("a1,a2,a0", "a0,a1,a2")
     )
+    pairs = draws(["a0", "a1", "a2"]) - draws(["a1", "a2", "a0"])
+    assert difference["values"] == pytest.approx(pairs[:, 0])
+    assert difference["sd"] == pytest.approx(np.std(pairs[:, 0], ddof=1))
+    mean, with_seeds = over_seeds(pairs)
+    assert difference["mean"] == pytest.approx(vars_of(mean))
+    assert difference["with_seeds"] == pytest.approx(vars_of(with_seeds))
+    assert equal["sd"] == 0 and equal["with_seeds"] == {"value": 0, "low": 0, "high": 0}
+    assert run("eval", "seeds=a0,a1", "baseline=b0,b1", *settings, "bootstrap=0") == 0
+    assert "that of pairs, in the order given." in capsys.readouterr().out
+    assert run("eval", "seeds=a0,a1,a0", "baseline=b0,b1", *settings, "bootstrap=0") == 2
+    assert "seeds= names a0 twice: name each run once." in capsys.readouterr().err
 
 
 def test_captions_and_texts_have_means_over_seeds(capsys: Capture) -> None:

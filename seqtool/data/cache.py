@@ -364,10 +364,15 @@ class Column:
         return ids
 
     def read(self, indices: NDArray[np.int64]) -> list[Ids]:
-        """The sentences with these indices, as views of the file: a quarter of the time of reading one by one."""
+        """The sentences with these indices, faster than one by one, since memory maps are slow to index."""
+        if np.any(indices < 0):
+            raise IndexError(f"sentence {indices.min()} of {len(self)}")
         stream, starts, ends = np.asarray(self.stream), self._offsets[indices], self._offsets[indices + 1]
-        self._release_pages(len(indices))
-        return [stream[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        sentences = []
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            sentences.append(stream[start:end].copy())
+            self._release_pages(1)
+        return sentences
 
     def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The lengths in tokens of the sentences with these indices."""

@@ -61,7 +61,10 @@ FLAG_MEANINGS = {
     UNATTENDED: f"a source word received less than {MIN_ATTENTION:g} of attention in total from all target words",
 }
 
-SEEDS_NOTE = f"95 % intervals by bootstrap over segments; with other seeds, if there are {MIN_SEEDS}, by Student’s t."
+SEEDS_NOTE = (
+    f"95 % intervals by bootstrap over segments; with other seeds, if there are {MIN_SEEDS}, by Student’s t. "
+    "A difference of equally many runs is that of pairs, in the order given."
+)
 
 log = logging.getLogger(__name__)
 
@@ -342,7 +345,7 @@ class SeedsEvaluation(Evaluation):
     """The scores of a system, and perhaps of its baseline, each in several runs that differ in the seed of training.
 
     systems: the evaluation of each run or file by its path, for `system`, and before it for `baseline` if there is one;
-        if both have as many, they are compared in pairs, in this order
+        if both have the same number of runs, these are compared in pairs, in this order
 
     Raises InputError if the runs are scored on different segments.
     """

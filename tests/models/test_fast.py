@@ -71,7 +71,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Model, Batch]:
     return make_case(request.param)
 
 
-@pytest.mark.parametrize(("device", "limit"), [("cpu", 1), ("cpu", 2**20), ("cuda", 2**20)])
+@pytest.mark.parametrize(("device", "limit"), [("cpu", 1), ("cpu", 2**20), ("cuda", 1), ("cuda", 2**20)])
 def test_losses_and_gradients_equal_the_plain_ones(
     case: tuple[Model, Batch], device: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

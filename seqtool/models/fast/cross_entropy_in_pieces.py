@@ -16,7 +16,7 @@ from seqtool.models.tokens import PAD
 
 MAX_ROWS = 512  # the number of rows that a CPU projects at a time: its libraries are slower with more
 MAX_LOGITS = 2**23  # the number of logits that a CPU holds at a time: 32 MB in single precision
-MAX_LOGITS_ON_GPU = 2**26  # there every piece costs about 25 launches of kernels
+MAX_LOGITS_ON_GPU = 2**26  # 256 MB, since every piece costs about 30 launches of kernels
 LINEAR_MAPS = (nn.Linear, DeferredGradientLinear, PackedLinear)
 
 
