@@ -76,12 +76,11 @@ def _runs_of_seeds(config: DictConfig) -> Iterator[tuple[str, str, Any]]:
     """Yield the system, the path and the configuration of each run or file of hypotheses of baseline= and seeds=."""
     if unused := [f"{name}=" for name in ONE_SYSTEM if _is_changed(config, name)]:
         raise InputError(f"{', '.join(unused)} cannot be given with seeds=: evaluate the run or file by itself.")
-    for system, setting in (("baseline", config.baseline), ("system", config.seeds)):
-        if twice := [path for path in names(setting) if names(setting).count(path) > 1]:
-            raise InputError(
-                f"{'seeds' if system == 'system' else system}= names {twice[0]} twice: name each run once."
-            )
-        for path in names(setting):
+    for system, setting in (("baseline", "baseline"), ("system", "seeds")):
+        paths = names(config[setting])
+        if twice := [path for path in paths if paths.count(path) > 1]:
+            raise InputError(f"{setting}= names {twice[0]} twice: name each run once.")
+        for path in paths:
             kind = "hypotheses" if Path(path).is_file() else "checkpoint"
             yield system, path, OmegaConf.merge(config, {"seeds": None, "baseline": None, kind: escape(path)})
 

@@ -357,16 +357,12 @@ class Column:
         return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> Ids:
-        if not 0 <= index < len(self):
-            raise IndexError(f"sentence {index} of {len(self)}")
-        ids = np.array(self.stream[self._offsets[index] : self._offsets[index + 1]])
-        self._release_pages(1)
-        return ids
+        return self.read(np.array([index]))[0]
 
     def read(self, indices: NDArray[np.int64]) -> list[Ids]:
-        """The sentences with these indices, faster than one by one, since memory maps are slow to index."""
-        if np.any(indices < 0):
-            raise IndexError(f"sentence {indices.min()} of {len(self)}")
+        """The sentences with these indices. The file is indexed as a plain array: a memory map takes longer."""
+        if (is_outside := (indices < 0) | (indices >= len(self))).any():
+            raise IndexError(f"sentence {indices[is_outside][0]} of {len(self)}")
         stream, starts, ends = np.asarray(self.stream), self._offsets[indices], self._offsets[indices + 1]
         sentences = []
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from example_modules import imported, train_less
+from example_modules import imported
 
 from seqtool.models.inputs import Source
 
@@ -62,18 +62,12 @@ def test_walks(untied: Any) -> None:
     assert all(target == untied.room(source.split()) for source, target in walks["test"])
 
 
-def test_both_learn_lengths_that_they_see_and_only_the_tied_one_goes_further(
-    untied: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Shorter walks and fewer updates than in docs/examples.md, which has the figures of the whole example."""
-    seen, longer = (1, 5), (6, 8)
-    for split in untied.LENGTHS:
-        monkeypatch.setitem(untied.LENGTHS, split, longer if split == "longer" else seen)
-    for name, value in (("train", 1500), ("test", 100)):
-        monkeypatch.setitem(untied.Corridor.__init__.__kwdefaults__, name, value)
-    train_less(monkeypatch, "optim.lr=0.01", "train.validate_every=500", "validation.sentences=2")
-    tied, other = untied.compare(150)
+def test_both_learn_lengths_that_they_see_and_only_the_tied_one_goes_further(untied: Any) -> None:
+    tied, other = untied.compare(STEPS)
     assert other.parameters == 13 * tied.parameters
-    assert tied.accuracies["test"] >= 0.95 and tied.accuracies["longer"] >= 0.75
+    assert tied.accuracies["test"] >= 0.97 and tied.accuracies["longer"] >= 0.9
     assert other.accuracies["test"] >= 0.85 and other.accuracies["longer"] <= 0.5
     assert other.losses["longer"] > 10 * tied.losses["longer"]
+
+
+STEPS = 400  # as in the table of docs/examples.md

@@ -55,22 +55,22 @@ def test_a_trace_equals_the_batch(name: str) -> None:
     """
     model, batch, source = case(name)
     length = int((TARGETS[ROW] != 0).sum())
-    output, (memory, first_state) = model(batch, TARGETS), model.encode(batch)
-    steps = [1, 2, length]
-    prefilled: list[Any] = [model.prefill(memory, first_state, TARGETS[:, :step]).state for step in steps]
     for traced_model in (model, copy_with_fast_parts(model)):
         traced = trace(traced_model, source, TARGETS[ROW, :length])
+        output = model(batch, TARGETS)
         assert torch.allclose(traced["logits"].values, model.project(output.features)[ROW, :length], **CLOSE)
         assert ("attention" in traced) == model.attends == (output.attention is not None)
         if output.attention is not None:
             width = traced["attention"].values.shape[1]
             assert torch.allclose(traced["attention"].values, output.attention[ROW, :length, :width], **CLOSE)
         cells = states_of_cells(traced, "decoder") + states_of_cells(traced, "upper")
-        for step, state in zip(steps, prefilled, strict=True) if cells else ():
+        for steps in range(1, length + 1) if cells else ():
+            memory, first_state = model.encode(batch)
+            state: Any = model.prefill(memory, first_state, TARGETS[:, :steps]).state
             expected = [state.cell] if name.startswith("show_attend_tell") else state.layers
             for letters, tensors in zip(cells, expected, strict=True):
                 for values, tensor in zip(letters, tensors, strict=True):
-                    assert torch.allclose(values[step - 1], tensor[ROW], **CLOSE)
+                    assert torch.allclose(values[steps - 1], tensor[ROW], **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["bahdanau-deep", "bahdanau-gru_cho", "luong"])
