@@ -19,7 +19,7 @@ WRITING = {
     "likeliest=2 weights=true attribution=occlusion",
     "generate": "generate checkpoint=runs/text prompt=the output=o.jsonl format=jsonl max_length=5",
     "eval of translations": "eval checkpoint=runs/attend format=json bootstrap=10",
-    "eval of seeds": "eval seeds=runs/attend,runs/fixed,runs/attend format=json bootstrap=10",
+    "eval of seeds": "eval seeds=runs/attend,runs/fixed baseline=runs/fixed,runs/attend format=json bootstrap=10",
     "eval of lines": "eval checkpoint=runs/attend format=jsonl bootstrap=0",
     "eval of captions": "eval checkpoint=runs/scenes format=json bootstrap=10",
     "eval of texts": "eval checkpoint=runs/text format=json bootstrap=10",
