@@ -90,7 +90,7 @@ def skip_fsync() -> Iterator[None]:
 def skip_curves() -> Iterator[None]:
     """Draw no learning curves, which take a second at every validation, except in tests that request `curves`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MetricsLog, "draw", lambda log: None)
+        patch.setattr(MetricsLog, "draw", lambda log, *, last=False: None)
         yield
 
 

@@ -19,12 +19,13 @@ from safetensors.torch import load_file
 from seqtool.cli import main as cli
 from seqtool.cli import train as command
 from seqtool.runtime.files import config_directory, locked
-from seqtool.training import checkpoint
+from seqtool.training import checkpoint, recording
 from seqtool.training.losses import Loss, TrainingLoss
 from seqtool.training.recording import MetricsLog
 from seqtool.training.saving import Progress
 from seqtool.training.trainer import Trainer
 from seqtool.training.validation import Validator
+from seqtool.view import plots
 
 TINY = [
     "data=parallel",
@@ -233,6 +234,17 @@ def test_the_best_and_the_last_checkpoints_are_kept(workspace: Path, curves: Non
     valid = {record["step"]: record["valid_bleu"] for record in read_records("r") if "valid_bleu" in record}
     assert valid[int(best.removeprefix("step-"))] == max(valid.values())
     assert (workspace / "runs/r/learning_curves.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(("seconds", "drawings"), [(1000, 1), (0, 4)])
+def test_curves_are_drawn_at_the_end_and_before_if_time_has_passed(
+    workspace: Path, curves: None, monkeypatch: pytest.MonkeyPatch, seconds: float, drawings: int
+) -> None:
+    drawn: list[int] = []
+    monkeypatch.setattr(recording, "DRAW_SECONDS", seconds)
+    monkeypatch.setattr(plots, "learning_curves", lambda *_: drawn.append(len(read_records("r"))))
+    assert train(*SUTSKEVER, "train.steps=3", "train.validate_every=1", "train.minutes=null", "run=r") == 0
+    assert len(drawn) == drawings and drawn[-1] == len(read_records("r"))
 
 
 def test_patience_stops_a_run(workspace: Path) -> None:

@@ -33,6 +33,7 @@ from seqtool.view import plots
 
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
 RECORDS = METRICS, FLOW, SAMPLES = ("metrics.jsonl", "gradient_flow.jsonl", "samples.jsonl")
+DRAW_SECONDS = 10  # between drawings of the learning curves, each of which takes up to a second
 PARTIAL_FILES = (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp")  # left by a killed process
 # Settings that limit a run, each with the clause that follows its value in the summary.
 LIMITS = {"train.steps": "", "train.epochs": "", "schedule.epochs": ", where the learning rate is 0"}
@@ -51,6 +52,7 @@ class MetricsLog:
         """
         self.run, self.settings, self.sizes = run, settings, sizes
         self.restart()
+        self._drawn = time.monotonic()
         self._tensorboard: Any = None
         self._bar: Any = None
         if not distributed.is_first():
@@ -139,12 +141,14 @@ class MetricsLog:
         """Print the scores of an average of `count` checkpoints."""
         tqdm.write(f"Average of the last {count} checkpoints: {_score_line(scores)}{', the best' if better else ''}")
 
-    def draw(self) -> None:
-        """Draw the learning curves."""
+    def draw(self, *, last: bool = False) -> None:
+        """Draw the learning curves, unless they were drawn within the last `DRAW_SECONDS` and will be drawn again."""
+        if not distributed.is_first() or not (last or time.monotonic() >= self._drawn + DRAW_SECONDS):
+            return
         figure = self.run / LEARNING_CURVES
-        if distributed.is_first():
-            with plots.optional_figure(figure):
-                plots.learning_curves({self.run.name: self.run / METRICS}, figure)
+        with plots.optional_figure(figure):
+            plots.learning_curves({self.run.name: self.run / METRICS}, figure)
+        self._drawn = time.monotonic()
 
     def _write(self, progress: Progress, values: Mapping[str, float]) -> None:
         if not distributed.is_first():

@@ -149,6 +149,7 @@ class Trainer:
                 self._validate(scheduled=False)
         if not stopped:
             self._finish()
+        self.log.draw(last=True)
         return not stopped
 
     def _epoch(self) -> Epoch:

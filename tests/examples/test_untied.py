@@ -70,4 +70,4 @@ def test_both_learn_lengths_that_they_see_and_only_the_tied_one_goes_further(unt
     assert other.losses["longer"] > 10 * tied.losses["longer"]
 
 
-STEPS = 400  # as in the table of docs/examples.md
+STEPS = 200  # as in the table of docs/examples.md
