@@ -4,6 +4,12 @@ The tests marked `gpu` use it where there is no real GPU, and so notice operatio
 autocast and every `x.is_cuda` behave as on a GPU. As there, the following raise errors: operands on two devices,
 `.numpy()`, states that are not contiguous for cuDNN, lengths on the GPU for packing and, on request, float64, which
 Apple's GPUs lack. GPU kernels, memory and speed are not imitated.
+
+What is counted, since each costs a GPU some microseconds whatever the tensors' size: `launches`, the kernels that are
+started, by operation, and `waits`, the times that the host waits for a result, by operation. An operation is counted as
+one kernel, or as many as `KERNELS` says, views and new memory as none, and an optimiser's operation on a list of
+tensors as one for every hundred. cuDNN's recurrences, whose kernels depend on the card, are counted separately, in
+`recurrences`. So the numbers are lower bounds, made to compare two versions of the code.
 """
 
 import atexit
@@ -11,6 +17,7 @@ import contextlib
 import ctypes
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +38,21 @@ RANDOM_OPERATIONS = re.compile(r"rand|bernoulli|dropout|uniform_|normal_|multino
 # The operands of these may be on two devices.
 MOVES = ("copy_", "_to_copy", "set_", "_pad_packed_sequence", "_pack_padded_sequence_backward")
 RECURRENCES = (torch.lstm, torch.gru, torch.rnn_tanh)
+# Operations that start no kernel, beside views: they return new memory or a tensor's description.
+WITHOUT_KERNEL = re.compile(
+    r"(new_)?empty(_like|_strided)?|detach|alias|lift(_fresh)?|set_|_unsafe_view|_reshape_alias|resize_"
+)
+KERNELS = {  # of operations that start several
+    **dict.fromkeys(
+        ("masked_fill", "index_fill", "constant_pad_nd", "index_add", "index_put", "scatter", "scatter_add"), 2
+    ),
+    **dict.fromkeys(("slice_backward", "select_backward", "unfold_backward", "native_layer_norm_backward"), 2),
+    **dict.fromkeys(("slice_scatter", "select_scatter", "as_strided_scatter", "topk", "sort", "randperm"), 2),
+    "embedding_dense_backward": 4,
+}
+TENSORS_A_KERNEL = 100  # of an operation on a list of tensors
+# Operations for which the host waits.
+WAITS = re.compile(r"_local_scalar_dense|equal|nonzero|masked_select|is_nonzero|_?unique\w*|item")
 
 
 def reason_unavailable() -> str | None:
@@ -85,11 +107,41 @@ if Cuda not in _foreach_utils._foreach_supported_types:
 
 
 class Gpu:
-    """The simulated GPU: the state of its random numbers, and `run`, which runs an operation on the CPU."""
+    """The simulated GPU: the state of its random numbers, and `run`, which runs an operation on the CPU.
+
+    launches, waits, recurrences: what was counted, by the operation's name
+    memory_ends_at: the name of an operation, and which of its coming runs raises torch.OutOfMemoryError, from 1
+    """
 
     def __init__(self, has_float64: bool) -> None:
         self.has_float64 = has_float64
+        self.launches, self.waits, self.recurrences = Counter[str](), Counter[str](), Counter[str]()
+        self.memory_ends_at: tuple[str, int] | None = None
         self.seed(1)
+
+    def counts(self) -> dict[str, int]:
+        """The numbers of kernels, of waits and of cuDNN's recurrences until now."""
+        return {name: getattr(self, name).total() for name in ("launches", "waits", "recurrences")}
+
+    def count(self, function: Any, name: str, operands: list[Tensor], device: torch.device | None) -> None:
+        """Count an operation, whose result is on the given device, or on its operands'."""
+        if self.memory_ends_at is not None and name == self.memory_ends_at[0]:
+            self.memory_ends_at = (name, self.memory_ends_at[1] - 1)
+            if self.memory_ends_at[1] == 0:
+                self.memory_ends_at = None
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        to_cpu = device is not None and device.type == "cpu"
+        moves_to_cpu = name == "_to_copy" and to_cpu or name == "copy_" and not isinstance(operands[0], Cuda)
+        by_mask = name == "index" and any(x.dtype in (torch.bool, torch.uint8) for x in operands[1:])
+        if moves_to_cpu or by_mask or WAITS.fullmatch(name):
+            self.waits[name] += 1
+            if not by_mask and name != "nonzero":
+                return
+        from_cpu = operands and not isinstance(operands[-1 if name == "copy_" else 0], Cuda)
+        if name in ("copy_", "_to_copy") and from_cpu or WITHOUT_KERNEL.fullmatch(name) or function.is_view:
+            return
+        is_list = name.startswith(("_foreach", "_amp_foreach", "_fused"))
+        self.launches[name] += -(-len(operands) // TENSORS_A_KERNEL) if is_list else KERNELS.get(name, 1)
 
     def seed(self, number: int) -> None:
         self.state = torch.Generator().manual_seed(number).get_state()
@@ -108,6 +160,7 @@ class Gpu:
         if not gpu_tensors and (requested_device is None or requested_device.type == "cpu"):
             return function(*args, **kwargs)
         _check(function, name, operands)
+        self.count(function, name, operands, requested_device)
         inner_args = _each(_on_cpu, args)
         inner_kwargs = {key: _each(_on_cpu, value) for key, value in kwargs.items()}
         if requested_device is not None:
@@ -191,6 +244,7 @@ class CuDNN(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Callable[..., Any], training: bool, *tensors: Cuda) -> Any:
+        _gpus[-1].recurrences["forward"] += 1
         with torch.enable_grad():
             ctx.inputs = [x.inner.detach().requires_grad_(x.requires_grad) for x in tensors]
             ctx.outputs = call(*ctx.inputs)
@@ -201,6 +255,7 @@ class CuDNN(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         if not ctx.training:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
+        _gpus[-1].recurrences["backward"] += 1
         pairs = [(x, g.inner) for x, g in zip(ctx.outputs, gradients, strict=True) if g is not None and x.requires_grad]
         inputs = [x for x in ctx.inputs if x.requires_grad]
         outputs, output_gradients = [output for output, _ in pairs], [gradient for _, gradient in pairs]
@@ -230,13 +285,33 @@ def _recurrence(function: Any, args: Any) -> Any:
         weights = list(states_and_weights[len(states) :])
         return function(data, *([sizes] if packed else []), initial_state, weights, *options)
 
+    _gpus[-1].launches["copy of weights"] += len(weights) + 1  # cuDNN wants them side by side
     return CuDNN.apply(call, options[3], *tensors)
+
+
+class Attention(torch.autograd.Function):
+    """Attention by one kernel forward and two backward, as by a GPU's memory-efficient kernels."""
+
+    @staticmethod
+    def forward(ctx: Any, kwargs: dict[str, Any], *tensors: Cuda | None) -> Cuda:
+        _gpus[-1].launches["attention"] += 1
+        with torch.enable_grad():
+            ctx.inputs = [None if x is None else x.inner.detach().requires_grad_(x.requires_grad) for x in tensors]
+            ctx.output = torch.ops.aten._scaled_dot_product_attention_math(*ctx.inputs, **kwargs)[0]
+        return Cuda(ctx.output.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        _gpus[-1].launches["attention backward"] += 2
+        inputs = [x for x in ctx.inputs if x is not None and x.requires_grad]
+        results = iter(torch.autograd.grad(ctx.output, inputs, gradient.inner))
+        return None, *(None if x is None or not x.requires_grad else Cuda(next(results)) for x in ctx.inputs)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **kwargs: Any) -> Tensor:
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill(~attn_mask, -torch.inf)
-    return torch.ops.aten._scaled_dot_product_attention_math(q, k, v, attn_mask, **kwargs)[0]
+        attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(~attn_mask, -torch.inf)
+    return Attention.apply(kwargs, q, k, v, attn_mask)
 
 
 class Functions(TorchFunctionMode):

@@ -37,6 +37,14 @@ BLOCK_SIZE = 64  # the number of scores in a block; `highest` first computes the
 
 
 @torch.no_grad()
+def on_cpu(values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return numbers and indices on the CPU, copied together, since each copy makes the host wait for a GPU."""
+    if values.device.type == "cpu" or values.dtype != torch.float32:
+        return values.cpu(), index.cpu()
+    both = torch.stack([values.view(torch.int32), index.to(torch.int32)]).cpu()  # there are fewer than 2³¹ indices
+    return both[0].view(torch.float32), both[1].long()
+
+
 def beam_search(
     step: StepFunction,
     memory: Any,
@@ -104,7 +112,7 @@ def beam_search(
         log_p = log_probabilities(logits, may_end=length >= minimum).add_(to_device(total.view(-1, 1)))
         vocabulary = log_p.shape[1]
         width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)
-        values, index = (tensor.cpu() for tensor in highest(log_p.view(len(active), -1), width))
+        values, index = on_cpu(*highest(log_p.view(len(active), -1), width))
         del logits, log_p  # the next step reuses their memory
         row = index // vocabulary + beam * torch.arange(len(active))[:, None]
         best = Continuations(row, index % vocabulary, values)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from seqtool.errors import InputError
 from seqtool.models.contract import Memory
-from seqtool.models.parts import PLAIN, Parts, single
+from seqtool.models.parts import PLAIN, Parts
 from seqtool.settings.classes import chosen
 
 Queries = Float[Tensor, "B K H"]
@@ -134,6 +134,5 @@ class Attention(nn.Module):
     def forward(self, query: Float[Tensor, "N H"], memory: Memory) -> AttentionOutput:
         """Attend with N = B·K queries, K for each row of the memory. The softmax is in single precision at least."""
         e = self.score(query.view(len(memory.mask), -1, query.shape[-1]), memory.keys)
-        e = e.masked_fill(~memory.mask[:, None], -math.inf)
-        alpha = e.softmax(-1, dtype=single(e.dtype)).flatten(0, 1)
+        alpha = (e + memory.mask_bias).softmax(-1).flatten(0, 1)
         return AttentionOutput(self.weighted_sum(alpha, memory.values), alpha)

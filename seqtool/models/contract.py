@@ -36,9 +36,11 @@ target positions, V vocabulary, E embedding, H hidden, A alignment, D annotation
 checked while the tests run (tests/conftest.py), and never otherwise.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
@@ -66,6 +68,11 @@ class Memory:
     values: Float[Tensor, "B S D"]
     keys: Float[Tensor, "B S A"]
     mask: Bool[Tensor, "B S"]
+
+    @cached_property
+    def mask_bias(self) -> Float[Tensor, "B 1 S"]:
+        """What is added to scores before their softmax: 0 at real positions, −∞ elsewhere; made once for all steps."""
+        return torch.zeros_like(self.mask, dtype=torch.float32).masked_fill_(~self.mask, -math.inf)[:, None]
 
 
 class Step(NamedTuple, Generic[StateT]):

@@ -1,8 +1,8 @@
 """Additive attention without tanh, and RNNsearch's decoder with this attention.
 
-Since tanh(q + k) = 1 − 2 / (1 + e^2q e^2k), a key is e^2k, k = U_a h_j, computed once per sentence, and each of the
-B·K·S·A tanh evaluations per step becomes a multiplication and a division. The backward pass recomputes these products
-instead of storing them. With tanh an update of Show, Attend and Tell takes 1.39 times as long in fp32 and 1.28 times in
+Since tanh(q + k) = 1 − 2 r with r = e^−2q / (e^−2q + e^2k), a key is e^2k, k = U_a h_j, computed once per sentence, and
+each of the B·K·S·A tanh evaluations per step becomes an addition and a division. The backward pass recomputes r instead
+of storing it. With tanh an update of Show, Attend and Tell takes 1.39 times as long in fp32 and 1.28 times in
 bf16 (one thread, 64 locations).
 """
 
@@ -14,11 +14,19 @@ from torch.autograd.function import once_differentiable
 
 from seqtool.models.attention import Additive
 from seqtool.models.bahdanau import Bahdanau
-from seqtool.models.cells import GRU, Layers
+from seqtool.models.cells import GRU, GRUCho, Layers
 from seqtool.models.contract import Memory
 from seqtool.models.fast.deferred_gradients import Ledger, once_per_pass
 from seqtool.models.fast.private import through_sigmoid, through_softmax
-from seqtool.models.fast.recurrences import add_product, gru_back, gru_step, room_after, weight_and_bias_gradients
+from seqtool.models.fast.recurrences import (
+    add_product,
+    bias_and_candidate,
+    gru_back,
+    gru_step,
+    recurrent_weights,
+    room_after,
+    weight_and_bias_gradients,
+)
 from seqtool.models.parts import at_least_single, product_dtype
 from seqtool.models.recurrent_decoder import StepOutput
 
@@ -38,11 +46,11 @@ class ExponentialAdditive(Additive):
         return _Score.apply(self.W(query), keys, v, ledger)
 
 
-def exponential(x: Tensor) -> Tensor:
-    """Return e^2x in single precision at least. |x| is clamped to 43, so that the result is neither 0 nor ∞ and no
-    product is 0 · ∞; a product of two may be 0 or ∞, which gives a tanh of −1 or 1.
+def exponential(x: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return e^x in single precision at least. |x| is clamped to 86, so that neither the result nor a sum of two is 0
+    or ∞: e^±87 is about where single precision ends.
     """
-    return at_least_single(2 * x).clamp_(-86, 86).exp_()  # e^±87 is about where single precision ends
+    return torch.exp(at_least_single(x).clamp(-86, 86), out=out)
 
 
 class _Exponential(torch.autograd.Function):
@@ -50,7 +58,7 @@ class _Exponential(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, k: Tensor) -> Tensor:
-        return exponential(k)
+        return exponential(2 * k)
 
     @staticmethod
     @once_differentiable
@@ -79,14 +87,14 @@ class _SharedKeys(torch.autograd.Function):
 
 
 class _Score(torch.autograd.Function):
-    """The score Σ_a v_a (1 − 2 r_a), r = 1 / (1 + e^2q e^2k), of q, B×K×A, keys e^2k, B×S×A, and v, A."""
+    """The score Σ_a v_a (1 − 2 r_a), of q, B×K×A, keys e^2k, B×S×A, and v, A."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, keys: Tensor, v: Tensor, ledger: Ledger | None) -> Tensor:
         ctx.ledger, ctx.dtype = ledger, q.dtype
-        q, v = exponential(q), v.to(keys.dtype)
+        q, v = exponential(-2 * q), v.to(keys.dtype)
         ctx.save_for_backward(q, keys, v)
-        return additive(q, keys, v).add_(v.sum())
+        return additive(q, keys, v, v.sum().expand(*q.shape[:2], keys.shape[1]))
 
     @staticmethod
     @once_differentiable
@@ -103,16 +111,17 @@ class _Score(torch.autograd.Function):
         return (q_gradient * 4 * v).to(ctx.dtype), returned_k_gradient, v_gradient, None
 
 
-def additive(q: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-    """Return −2 Σ_a v_a r_a, r = 1 / (1 + e^2q e^2k), which is the score minus Σ_a v_a: q is e^2q, B×K×A, and keys are
-    e^2k, B×S×A. On a CPU a few rows are computed at a time, so that intermediate results stay in its cache.
+def additive(q: Tensor, keys: Tensor, v: Tensor, addend: Tensor) -> Tensor:
+    """Return addend − 2 Σ_a v_a r_a, which is the score if the addend, B×K×S, is Σ_a v_a: q is e^−2q, B×K×A, and keys
+    are e^2k, B×S×A. On a CPU a few rows are computed at a time, so that intermediate results stay in its cache.
     """
     with torch.autocast(q.device.type, enabled=False):
         pieces = []
         for rows in _row_slices(q, keys):
-            denominators = _denominators(q[rows], keys[rows])
-            pieces.append(torch.div(v, denominators, out=denominators).sum(-1))
-        return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).mul_(-2)
+            r = _share(q[rows], keys[rows])
+            product = torch.addmv(addend[rows].reshape(-1), r.flatten(0, -2), v, alpha=-2)
+            pieces.append(product.view(r.shape[:-1]))
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def additive_back(
@@ -122,17 +131,18 @@ def additive_back(
     their factor, 4 v, and adds the sum of `gradient`, due to Σ_a v_a, to that of v.
     """
     for rows in _row_slices(q, keys):
-        r, e = _denominators(q[rows], keys[rows]).reciprocal_(), gradient[rows]
-        v_gradient -= 2 * (e.flatten() @ r.flatten(0, -2))
+        r, e = _share(q[rows], keys[rows]), gradient[rows]
+        v_gradient.addmv_(r.flatten(0, -2).t(), e.flatten(), alpha=-2)
         slope = through_sigmoid(e[..., None], r, grad_input=r)  # e r (1 − r); tanh′(q + k) = 4 r (1 − r)
         torch.sum(slope, 2, out=q_gradient[rows])
         for k in range(q.shape[1]):
-            k_gradient[rows] += slope[:, k]
+            k_gradient[rows].add_(slope[:, k])
 
 
-def _denominators(q: Tensor, keys: Tensor) -> Tensor:
-    """Return 1 + e^2q e^2k, B×K×S×A."""
-    return torch.addcmul(q.new_ones(()), q[:, :, None], keys[:, None])
+def _share(q: Tensor, keys: Tensor) -> Tensor:
+    """Return r = e^−2q / (e^−2q + e^2k), B×K×S×A."""
+    total = q[:, :, None] + keys[:, None]
+    return torch.div(q[:, :, None], total, out=total)
 
 
 def _row_slices(q: Tensor, k: Tensor) -> list[slice]:
@@ -142,8 +152,8 @@ def _row_slices(q: Tensor, k: Tensor) -> list[slice]:
 
 
 def attentive_gru(model: Any, memory: Memory, state: Layers, projected: Tensor) -> StepOutput[Layers] | None:
-    """Run RNNsearch's decoder over a whole target, with one hand-written backward pass, if it has one GRU layer and
-    additive attention, the common choice; otherwise return None.
+    """Run RNNsearch's decoder over a whole target, with one hand-written backward pass, if it has one layer of
+    GRUs, torch's or the paper's, and additive attention; otherwise return None.
 
     memory: its keys are e^2k; the gradient returned for them is that of k
     projected: the input projections of all words, T×N×3H
@@ -156,16 +166,16 @@ def attentive_gru(model: Any, memory: Memory, state: Layers, projected: Tensor) 
         return None
     cell: Any = model.cell
     score: Any = model.attention.score
-    supported = type(cell) is GRU and type(score) is ExponentialAdditive and not model.upper
+    supported = type(cell) in (GRU, GRUCho) and type(score) is ExponentialAdditive and not model.upper
     s_0 = state.layers[0][0]
     one_query_a_row = len(s_0) == len(memory.mask)
     if not (supported and one_query_a_row and len(projected) and torch.is_grad_enabled()):
         return None
     dtype = cell.recurrent.weight.dtype
     steps = _AttentiveGRU.apply(
-        *(projected.to(dtype), s_0.to(dtype), memory.values, memory.keys, memory.mask),
+        *(projected.to(dtype), s_0.to(dtype), memory.values, memory.keys, memory.mask_bias.to(memory.keys.dtype)),
         *(score.W.weight, score.W.bias, score.v.weight.squeeze(0)),
-        *(model.cell_context.weight, cell.recurrent.weight, cell.recurrent.bias),
+        *(model.cell_context.weight, *recurrent_weights(cell)),
     )
     s, context, alpha = (tensor.transpose(0, 1) for tensor in steps)
     return StepOutput(Layers(((s[:, -1],),)), (s, context), alpha)
@@ -174,43 +184,55 @@ def attentive_gru(model: Any, memory: Memory, state: Layers, projected: Tensor) 
 class _AttentiveGRU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        projected, s_0, values, keys, mask, w_s, b_s, v, w_c, w_h, b_h = tensors
+        projected, s_0, values, keys, mask_bias, w_s, b_s, v, w_c, w_h, second = tensors
         dtype = product_dtype(projected)
         w_s, w_c, w_h, values, v = w_s.to(dtype), w_c.to(dtype), w_h.to(dtype), values.to(dtype), v.to(keys.dtype)
-        steps, rows = len(projected), len(s_0)
-        mask_bias = torch.zeros_like(mask, dtype=keys.dtype).masked_fill_(~mask, -torch.inf)
-        s, u, gates = room_after(s_0, steps), torch.empty_like(projected), torch.empty_like(projected)
-        q = keys.new_empty(steps, rows, 1, len(w_s))
+        second = second.to(dtype) if second.dim() == 2 else second
+        b_h, candidate = bias_and_candidate(second, w_h)
+        steps, rows, size = len(projected), len(s_0), len(w_s)
+        s, u, gates = (
+            room_after(s_0, steps),
+            projected.new_empty(steps, rows, size + len(w_h)),
+            torch.empty_like(projected),
+        )
+        q = keys.new_empty(steps, rows, 1, size)
         alphas = keys.new_empty(steps, rows, keys.shape[1])
         contexts = values.new_empty(steps, rows, values.shape[2])
+        of_state, bias = torch.cat([-2 * w_s, w_h]).t(), torch.cat([-2 * b_s, b_h])  # one product of s_{i−1} for both
         for t in range(steps):
-            q[t, :, 0] = exponential(add_product(b_s, s[t], w_s.t()))
-            torch.softmax(additive(q[t], keys, v).squeeze(1).add_(mask_bias), -1, out=alphas[t])  # A.1.2, (6)
+            add_product(bias, s[t], of_state, out=u[t])
+            exponential(u[t, :, None, :size], out=q[t])
+            torch.softmax(additive(q[t], keys, v, mask_bias).squeeze(1), -1, out=alphas[t])  # A.1.2, (6)
             torch.bmm(alphas[t, :, None].to(dtype), values, out=contexts[t, :, None])  # (5)
-            add_product(b_h, s[t], w_h.t(), out=u[t])
             x = add_product(projected[t], contexts[t], w_c.t())
-            gru_step(x, u[t], s[t], gates=gates[t], h_new=s[t + 1])  # A.2.2
-        ctx.save_for_backward(s, u, gates, q, alphas, contexts, values, keys, v, w_s, w_c, w_h)
+            gru_step(x, u[t, :, size:], s[t], candidate, gates=gates[t], h_new=s[t + 1])  # A.2.2
+        ctx.save_for_backward(s, u[..., size:], gates, q, alphas, contexts, values, keys, v, w_s, w_c, w_h, second)
         return s[1:], contexts, alphas
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_states: Tensor, d_contexts: Tensor, d_alphas: Tensor) -> tuple[Tensor | None, ...]:
-        s, u, gates, q, alphas, contexts, values, keys, v, w_s, w_c, w_h = ctx.saved_tensors
-        dx, du, dc, dq = (torch.empty_like(tensor) for tensor in (gates, gates, contexts, q))
-        w_q = (4 * v[:, None] * w_s).to(w_s.dtype)
+        s, u, gates, q, alphas, contexts, values, keys, v, w_s, w_c, w_h, second = ctx.saved_tensors
+        size, dc, room = len(w_s), torch.empty_like(contexts), list[Tensor]()
+
+        def make_room(columns: int) -> Tensor:
+            """Make room for the gradient of q, too, beside those of the cell."""
+            room.append(s.new_empty(*q.shape[:2], size + columns))
+            return room[0][..., size:]
+
+        back = gru_back(s, u, gates, second, make_room)
+        dq, d_products = room[0][..., None, :size], room[0][..., : size + len(w_h)]
+        of_state = torch.cat([(4 * v[:, None] * w_s).to(w_s.dtype), back.ordered(w_h)])
         ds, dv, dk = torch.zeros_like(s[0]), torch.zeros_like(v), torch.zeros_like(keys)
         for t in reversed(range(len(gates))):
-            ds = gru_back(ds.add_(d_states[t]), u[t], s[t], gates[t], dx=dx[t], du=du[t])
-            add_product(d_contexts[t], dx[t], w_c, out=dc[t])
+            back.step(t, ds.add_(d_states[t]))
+            add_product(d_contexts[t], back.dx[t], w_c, out=dc[t])
             d_alpha = d_alphas[t] + torch.bmm(dc[t, :, None], values.transpose(1, 2)).squeeze(1)
             de = through_softmax(d_alpha, alphas[t], -1, alphas.dtype)
             additive_back(de[:, None], q[t], keys, q_gradient=dq[t], k_gradient=dk, v_gradient=dv)
-            ds = add_product(ds, du[t], w_h)
-            ds = add_product(ds, dq[t, :, 0], w_q)
-        dq *= 4 * v  # w_q already contains this factor; Σ_a v_a, added to every score, cancels in the softmax
+            ds = add_product(back.dh[t], d_products[t], of_state)
+        dq = dq.squeeze(2) * (4 * v)  # `of_state` contains this factor; Σ_a v_a cancels in the softmax
         d_values = alphas.permute(1, 2, 0).to(dc.dtype) @ dc.transpose(0, 1)
-        d_context = dx.flatten(0, 1).to(w_c.dtype).t() @ contexts.flatten(0, 1)
-        d_query = weight_and_bias_gradients(dq.squeeze(2), s[:-1], w_s.dtype)
-        d_recurrent = weight_and_bias_gradients(du, s[:-1], w_h.dtype)
-        return dx, ds, d_values, dk.mul_(4 * v), None, *d_query, dv, d_context, *d_recurrent
+        d_context = back.dx.flatten(0, 1).to(w_c.dtype).t() @ contexts.flatten(0, 1)
+        d_query = weight_and_bias_gradients(dq, s[:-1], w_s.dtype)
+        return back.dx, ds, d_values, dk.mul_(4 * v), None, *d_query, dv, d_context, *back.weight_gradients(w_h.dtype)

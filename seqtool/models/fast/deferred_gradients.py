@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from seqtool.models.attention import General
 from seqtool.models.fast.private import backward_pass
 from seqtool.models.parts import product_dtype, weighted_sum
 
@@ -82,6 +83,14 @@ class DeferredGradientLinear(nn.Linear):
         return super().forward(x) if product is None else product(x)
 
 
+class DeferredGradientGeneral(General):
+    """The score `attention.General`, for which the gradient of the keys is computed after the last step of a pass."""
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        product = once_per_pass(keys, lambda ledger: _make_product(keys.transpose(1, 2), None, ledger))
+        return super().forward(query, keys) if product is None else product(query)
+
+
 def weighted_sum_with_deferred_gradient(weights: Tensor, values: Tensor) -> Tensor:
     """Compute `parts.weighted_sum`; within a pass, the gradient of the vectors is computed after the last step."""
     product = once_per_pass(values, lambda ledger: _make_product(values, None, ledger))
@@ -124,10 +133,9 @@ class _Product(torch.autograd.Function):
         x = x.to(operand.dtype)
         ctx.ledger = ledger
         ctx.save_for_backward(x, operand)
-        y = x @ operand
         if bias is None:
-            return y
-        return y.add_(bias) if y.dtype == bias.dtype else y + bias
+            return x @ operand
+        return torch.addmm(bias, x, operand) if x.dtype == bias.dtype and x.dim() == 2 else x @ operand + bias
 
     @staticmethod
     @once_differentiable

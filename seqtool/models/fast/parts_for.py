@@ -7,11 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seqtool.models.attention import Additive
+from seqtool.models.attention import Additive, General
+from seqtool.models.cells import LSTM
 from seqtool.models.fast import recurrences
 from seqtool.models.fast.additive import ExponentialAdditive, attentive_gru
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
-from seqtool.models.fast.deferred_gradients import DeferredGradientLinear, one_pass, weighted_sum_with_deferred_gradient
+from seqtool.models.fast.deferred_gradients import (
+    DeferredGradientGeneral,
+    DeferredGradientLinear,
+    one_pass,
+    weighted_sum_with_deferred_gradient,
+)
 from seqtool.models.parts import Parts
 from seqtool.runtime.precision import without_onednn
 
@@ -58,7 +64,7 @@ def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_ca
 
 DEFAULT_PARTS = Parts(
     linear=DeferredGradientLinear,
-    versions={Additive: ExponentialAdditive},
+    versions={Additive: ExponentialAdditive, General: DeferredGradientGeneral},
     weighted_sum=weighted_sum_with_deferred_gradient,
     cross_entropy=cross_entropy_in_pieces,
     whole_target=attentive_gru,
@@ -66,5 +72,9 @@ DEFAULT_PARTS = Parts(
 )
 PARTS_BY_DEVICE = {
     "cpu": replace(DEFAULT_PARTS, dropout=CoarseDropout, attend=attend_on_cpu, whole_sequence=recurrences.run_on_cpu),
-    "cuda": replace(DEFAULT_PARTS, whole_sequence=recurrences.run_on_gpu),
+    "cuda": replace(
+        DEFAULT_PARTS,
+        versions={**DEFAULT_PARTS.versions, LSTM: recurrences.LSTMOfOneFunction},
+        whole_sequence=recurrences.run_on_gpu,
+    ),
 }

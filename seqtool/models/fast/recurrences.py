@@ -16,17 +16,18 @@ saved −4 to 1 % of an update of Luong's model and of Show, Attend and Tell, an
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from seqtool.models.cells import GRU, LSTM, RNN, Cell, Recurrence, State, States
+from seqtool.models.cells import GRU, LSTM, RNN, Cell, GRUCho, Recurrence, State, States
 from seqtool.models.fast.private import gru, lstm, rnn_tanh, tanh_backward, through_sigmoid, through_tanh
-from seqtool.models.parts import product_dtype, single
+from seqtool.models.parts import at_least_single, product_dtype, single
 
 
 def run_on_cpu(recurrence: Recurrence, x: Tensor, first_state: State, lengths: Tensor | None) -> States | None:
@@ -39,41 +40,71 @@ def run_on_cpu(recurrence: Recurrence, x: Tensor, first_state: State, lengths: T
         if all(weight.dtype == torch.float32 for weight in weights):
             return run_by_torch(lstm, weights, x, first_state, None)
     run = HAND_WRITTEN_FUNCTIONS.get(type(cell))
-    if run is None or not torch.is_grad_enabled():
+    return None if run is None else _run_hand_written(run, recurrence, x, first_state, lengths)
+
+
+def _run_hand_written(
+    run: Callable[..., State], recurrence: Recurrence, x: Tensor, first_state: State, lengths: Tensor | None
+) -> States | None:
+    if not torch.is_grad_enabled():
         return None
-    weight, bias = cell.recurrent.weight.to(product_dtype(x)), cell.recurrent.bias
-    x = recurrence.input(x.transpose(0, 1)).to(bias.dtype)
-    states = run(x, weight, bias, *(tensor.to(bias.dtype) for tensor in first_state))
-    return States.of(states, lengths)
+    weights, dtype = recurrent_weights(recurrence.cell), recurrence.input.weight.dtype
+    weights = [weight.to(product_dtype(x)) if weight.dim() == 2 else weight for weight in weights]
+    x = recurrence.input(x.transpose(0, 1)).to(dtype)
+    return States.of(run(x, *weights, *(tensor.to(dtype) for tensor in first_state)), lengths)
+
+
+def recurrent_weights(cell: Any) -> list[Tensor]:
+    """Return U and its bias, or the two matrices of the cell of Cho et al., which have none."""
+    return [cell.recurrent.weight, cell.candidate.weight if type(cell) is GRUCho else cell.recurrent.bias]
 
 
 def run_on_gpu(recurrence: Recurrence, x: Tensor, first_state: State, lengths: Tensor | None) -> States | None:
-    """Run all steps by cuDNN, packed if rows have different lengths; return None for a cell that cuDNN does not have.
-    Steps are computed in the parameters' type, as states must be, even under autocast. In fp32 cuDNN may round operands
-    to TF32, as torch does.
+    """Run all steps by cuDNN, or those of the cell of Cho et al., which cuDNN does not have, by a hand-written pass; return
+    None for other cells, and if that pass is not needed, since there are no gradients. cuDNN's steps are computed in the parameters'
+    type, as states must be, even under autocast. In fp32 cuDNN may round operands to TF32, as torch does.
     """
-    function = TORCH_FUNCTIONS.get(type(recurrence.cell))
+    cell = type(recurrence.cell)
+    if cell is GRUCho:
+        return _run_hand_written(_GRUSequence.apply, recurrence, x, first_state, lengths)
+    function = TORCH_FUNCTIONS.get(cell)
     return None if function is None else run_by_torch(function, _weights(recurrence), x, first_state, lengths)
 
 
 def run_by_torch(
     function: Callable[..., Any], weights: Sequence[Tensor], x: Tensor, first_state: State, lengths: Tensor | None
 ) -> States:
-    """Run all steps of a layer by `private.lstm`, `gru` or `rnn_tanh`; `weights` are W, U, and the biases of both."""
+    """Run all steps of a layer by `private.lstm`, `gru` or `rnn_tanh`; `weights` are W, U, and the biases of both.
+
+    If rows have different lengths, padding is read like words where a row's last state is among the outputs. An LSTM's
+    is not, since it has c, too: its rows are packed, for which the host must wait for their lengths.
+    """
     dtype = single(weights[-1].dtype)
     first_state = tuple(tensor.to(dtype).contiguous()[None] for tensor in first_state)  # cuDNN needs contiguous states
     # The weights, whether they include biases, the number of layers, dropout, whether to train, whether bidirectional.
     options = [weight.to(dtype) for weight in weights], True, 1, 0.0, torch.is_grad_enabled(), False
     with torch.autocast(x.device.type, enabled=False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights")  # weights that are not contiguous are copied
-        if lengths is None:
+        if lengths is None or len(first_state) == 1:
             h, *last = function(x.to(dtype), _state_argument(first_state), *options, True)  # True: batch first
-            return States(h, tuple(tensor[0] for tensor in last))
-        packed = pack_padded_sequence(x.to(dtype), lengths.cpu(), batch_first=True, enforce_sorted=False)
-        first_state = tuple(tensor[:, packed.sorted_indices] for tensor in first_state)
+            if lengths is not None:
+                last = [h.take_along_dim((lengths - 1)[:, None, None], 1).transpose(0, 1)]
+            return States(h, tuple(tensor.squeeze(0) for tensor in last))
+        packed = pack_padded_sequence(x.to(dtype), _on_host(lengths), batch_first=True, enforce_sorted=False)
+        first_state = tuple(tensor.index_select(1, packed.sorted_indices) for tensor in first_state)
         data, *last = function(packed.data, packed.batch_sizes, _state_argument(first_state), *options)
-        h, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True, total_length=x.shape[1])
-        return States(h, tuple(tensor[0, packed.unsorted_indices] for tensor in last))
+        # rows are put in order below: torch would wait for their lengths, which are not needed
+        packed_h = packed._replace(data=data, sorted_indices=None, unsorted_indices=None)
+        h, _ = pad_packed_sequence(packed_h, batch_first=True, total_length=x.shape[1])
+        order = packed.unsorted_indices
+        return States(h.index_select(0, order), tuple(tensor.squeeze(0).index_select(0, order) for tensor in last))
+
+
+def _on_host(lengths: Tensor) -> Tensor:
+    """Return the lengths on the CPU; all layers of an encoder get the same copy, so that the host waits only once."""
+    if lengths not in _lengths_on_host:
+        _lengths_on_host[lengths] = lengths.cpu()
+    return _lengths_on_host[lengths]
 
 
 def _weights(recurrence: Recurrence) -> tuple[Tensor, ...]:
@@ -123,50 +154,185 @@ class _LSTMSequence(torch.autograd.Function):
         return da, *weight_and_bias_gradients(da, h[:-1], weight.dtype), dh, dc
 
 
+class LSTMOfOneFunction(LSTM):
+    """An LSTM whose step is one function with a hand-written backward pass: seven kernels of a GPU instead of ten, and
+    nine backward instead of fifteen.
+    """
+
+    def forward(self, x: Tensor, state: State) -> State:
+        h, c = _LSTMStep.apply(at_least_single(x), self.recurrent(state[0]), state[1])
+        return h, c
+
+
+class _LSTMStep(torch.autograd.Function):
+    """From the input projection and the product with U, N×4H, and c, N×H, to the new h and c."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, u: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        a = x + u
+        gates = torch.sigmoid(a)
+        i, f, g, o = gates.chunk(4, -1)
+        torch.tanh(a.chunk(4, -1)[2], out=g)
+        c_new = torch.mul(f, c).addcmul_(i, g)
+        tanh = torch.tanh(c_new)
+        ctx.save_for_backward(gates, c, tanh)
+        ctx.dtype = u.dtype
+        return o * tanh, c_new
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dh: Tensor, dc: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gates, c, tanh = ctx.saved_tensors
+        i, f, g, o = gates.chunk(4, -1)
+        dc = tanh_backward(dh * o, tanh) + dc
+        d_gates = torch.cat([g, c, i, tanh], -1).unflatten(-1, (4, -1))
+        d_gates[:, :3].mul_(dc[:, None])
+        d_gates[:, 3].mul_(dh)
+        da = tanh_and_sigmoids_back(d_gates.flatten(1), gates)
+        return da, da.to(ctx.dtype), dc * f
+
+
+def tanh_and_sigmoids_back(d_gates: Tensor, gates: Tensor) -> Tensor:
+    """Return the gradient before the activation of an LSTM's gates i, f, g and o."""
+    da = torch.empty_like(gates)
+    through_sigmoid(d_gates, gates, grad_input=da)
+    through_tanh(d_gates.chunk(4, -1)[2], gates.chunk(4, -1)[2], grad_input=da.chunk(4, -1)[2])
+    return da
+
+
 class _GRUSequence(torch.autograd.Function):
-    """From input projections, T×N×3H, recurrent weight, 3H×H in the products' type, bias, 3H, and first state, N×H,
-    to h after every step, T×N×H.
+    """From input projections, T×N×3H, and first state, N×H, to h after every step, T×N×H.
+
+    weight, second: U, 3H×H, and its bias, 3H; or the matrices of the cell of Cho et al., 2H×H and H×H. Matrices have the
+        products' type.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, h_0: Tensor) -> tuple[Tensor]:
-        h, u, gates = room_after(h_0, len(x)), torch.empty_like(x), torch.empty_like(x)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, second: Tensor, h_0: Tensor) -> tuple[Tensor]:
+        h, gates, u = room_after(h_0, len(x)), torch.empty_like(x), x.new_empty(*x.shape[:2], len(weight))
+        bias, candidate = bias_and_candidate(second, weight)
         for t in range(len(x)):
             add_product(bias, h[t], weight.t(), out=u[t])
-            gru_step(x[t], u[t], h[t], gates=gates[t], h_new=h[t + 1])
-        ctx.save_for_backward(weight, h, u, gates)
+            gru_step(x[t], u[t], h[t], candidate, gates=gates[t], h_new=h[t + 1])
+        ctx.save_for_backward(weight, second, h, u, gates)
         return (h[1:],)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dh_outputs: Tensor) -> tuple[Tensor, ...]:
-        weight, h, u, gates = ctx.saved_tensors
-        dx, du = torch.empty_like(gates), torch.empty_like(gates)
-        dh = torch.zeros_like(h[0])
+        weight, second, h, u, gates = ctx.saved_tensors
+        back = gru_back(h, u, gates, second, lambda size: h.new_empty(*h[1:].shape[:2], size))
+        weight, dh = back.ordered(weight), torch.zeros_like(h[0])
         for t in reversed(range(len(gates))):
-            dh_direct = gru_back(dh.add_(dh_outputs[t]), u[t], h[t], gates[t], dx=dx[t], du=du[t])
-            dh = add_product(dh_direct, du[t], weight)
-        return dx, *weight_and_bias_gradients(du, h[:-1], weight.dtype), dh
+            back.step(t, dh.add_(dh_outputs[t]))
+            dh = add_product(back.dh[t], back.du[t], weight)
+        return back.dx, *back.weight_gradients(weight.dtype), dh
 
 
-def gru_step(x: Tensor, u: Tensor, h: Tensor, *, gates: Tensor, h_new: Tensor) -> None:
-    """Write the gates, N×3H, and the new state, from the input projection x, the product u = U h + b and h."""
+def bias_and_candidate(second: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return a bias of U, and the matrix of the candidate of the cell of Cho et al., from `second` of `_GRUSequence`."""
+    return (second, None) if second.dim() == 1 else (second.new_zeros(len(weight), dtype=single(second.dtype)), second)
+
+
+def gru_step(x: Tensor, u: Tensor, h: Tensor, candidate: Tensor | None, *, gates: Tensor, h_new: Tensor) -> None:
+    """Write the gates, N×3H, and the new state, from the input projection x, the product u = U h + b and h.
+
+    candidate: U of the candidate in the cell of Cho et al.; None for torch's GRU
+    """
     size = h.shape[-1]
     r, z, n = gates.chunk(3, -1)
     torch.add(x[:, : 2 * size], u[:, : 2 * size], out=gates[:, : 2 * size]).sigmoid_()
-    torch.addcmul(x[:, 2 * size :], r, u[:, 2 * size :], out=n).tanh_()
-    torch.lerp(n, h, z, out=h_new)
+    if candidate is None:
+        torch.addcmul(x[:, 2 * size :], r, u[:, 2 * size :], out=n).tanh_()
+        torch.lerp(n, h, z, out=h_new)
+    else:
+        add_product(x[:, 2 * size :], r * h, candidate.t(), out=n).tanh_()
+        torch.lerp(h, n, z, out=h_new)
 
 
-def gru_back(dh: Tensor, u: Tensor, h: Tensor, gates: Tensor, *, dx: Tensor, du: Tensor) -> Tensor:
-    """Write the gradients of x and u; return the gradient of h, the old state, without the part through u."""
-    (r, z, n), (dr, dz, dn), u_n = gates.chunk(3, -1), dx.chunk(3, -1), u.chunk(3, -1)[2]
-    dh_direct = dh * z
-    through_tanh(dh - dh_direct, n, grad_input=dn)
-    through_sigmoid((h - n).mul_(dh), z, grad_input=dz)
-    through_sigmoid(dn * u_n, r, grad_input=dr)
-    du.copy_(dx).chunk(3, -1)[2].mul_(r)
-    return dh_direct
+class GRUBack:
+    """The backward pass of a GRU's steps. Every derivative that does not depend on the gradient of h is computed for
+    all steps at once, so that a step has two multiplications, which a GPU starts as two kernels.
+
+    h: all states, (T+1)×N×H
+    u: the products U h + b, T×N×3H
+    gates: r, z and n, T×N×3H
+    room: T×N×5H, into which the gradients are written
+
+    dx, du: the gradients of the input projections, in the order r, z, n, and of the products, in the order n, r, z
+    dh: the gradients of the old states, without the part through u
+    """
+
+    def __init__(self, h: Tensor, u: Tensor, gates: Tensor, room: Tensor) -> None:
+        size, self._h = h.shape[-1], h[:-1]
+        self.dx, self.du, self.dh = room[..., size : 4 * size], room[..., : 3 * size], room[..., 4 * size :]
+        room = room.unflatten(-1, (5, size))  # of u_n, r, z, n and h
+        self._by_dh, self._dn, self._by_dn = room[:, :, 2:], room[:, :, 3:4], room[:, :, :2]
+        r, z, n = gates.chunk(3, -1)
+        self._of_h, self._of_n = gates.new_empty(*h[1:].shape[:2], 5, size).split_with_sizes([3, 2], 2)
+        through_sigmoid(self._h - n, z, grad_input=self._of_h[:, :, 0])
+        through_tanh(1 - z, n, grad_input=self._of_h[:, :, 1])
+        self._of_h[:, :, 2] = z
+        self._of_n[:, :, 0] = r
+        through_sigmoid(u.chunk(3, -1)[2], r, grad_input=self._of_n[:, :, 1])
+
+    def step(self, t: int, dh: Tensor) -> None:
+        """Write the gradients of step t, given that of its new state."""
+        torch.mul(dh[:, None], self._of_h[t], out=self._by_dh[t])
+        torch.mul(self._dn[t], self._of_n[t], out=self._by_dn[t])
+
+    def ordered(self, weight: Tensor) -> Tensor:
+        """Return U with its rows in the order of `du`."""
+        return weight.roll(len(weight) // 3, 0)
+
+    def weight_gradients(self, dtype: torch.dtype) -> Iterator[Tensor]:
+        """Yield the gradients of U and of its bias; products are in `dtype`."""
+        for gradient in weight_and_bias_gradients(self.du, self._h, dtype):
+            yield gradient.roll(-(len(gradient) // 3), 0)
+
+
+class GRUChoBack:
+    """`GRUBack` for the cell of Cho et al.: u and du are those of r and z, T×N×2H, and `room` is T×N×4H.
+
+    candidate: U of the candidate, in the products' type
+    """
+
+    def __init__(self, h: Tensor, gates: Tensor, candidate: Tensor, room: Tensor) -> None:
+        size, self._h, self._candidate = h.shape[-1], h[:-1], candidate
+        self.dx, self.du, self.dh = room[..., : 3 * size], room[..., : 2 * size], room[..., 3 * size :]
+        self._dr, self._dn, self._by_dh = (
+            room[..., :size],
+            room[..., 2 * size : 3 * size],
+            room.unflatten(-1, (4, size))[:, :, 1:],
+        )
+        self._r, z, n = gates.chunk(3, -1)
+        self._of_h, self._of_r = gates.new_empty(*h[1:].shape[:2], 4, size).split_with_sizes([3, 1], 2)
+        through_sigmoid(n - self._h, z, grad_input=self._of_h[:, :, 0])
+        through_tanh(z, n, grad_input=self._of_h[:, :, 1])
+        torch.sub(1, z, out=self._of_h[:, :, 2])
+        through_sigmoid(self._h, self._r, grad_input=self._of_r[:, :, 0])
+
+    def step(self, t: int, dh: Tensor) -> None:
+        torch.mul(dh[:, None], self._of_h[t], out=self._by_dh[t])
+        d_reset = self._dn[t].to(self._candidate.dtype) @ self._candidate  # the gradient of r∘h
+        torch.mul(d_reset, self._of_r[t, :, 0], out=self._dr[t])
+        self.dh[t].addcmul_(d_reset, self._r[t])
+
+    def ordered(self, weight: Tensor) -> Tensor:
+        return weight
+
+    def weight_gradients(self, dtype: torch.dtype) -> Iterator[Tensor]:
+        """Yield the gradients of the two matrices; products are in `dtype`."""
+        for gradient, x in ((self.du, self._h), (self._dn, self._r * self._h)):
+            yield gradient.flatten(0, 1).to(dtype).t() @ x.flatten(0, 1).to(dtype)
+
+
+def gru_back(
+    h: Tensor, u: Tensor, gates: Tensor, second: Tensor, room: Callable[[int], Tensor]
+) -> GRUBack | GRUChoBack:
+    """Return the backward pass of either cell, which writes into a part of `room`, made with this number of columns."""
+    size = h.shape[-1]
+    return GRUBack(h, u, gates, room(5 * size)) if second.dim() == 1 else GRUChoBack(h, gates, second, room(4 * size))
 
 
 def room_after(first_state: Tensor, steps: int) -> Tensor:
@@ -189,5 +355,10 @@ def weight_and_bias_gradients(gradient: Tensor, x: Tensor, dtype: torch.dtype) -
     return flat.to(dtype).t() @ x.flatten(0, 1).to(dtype), flat.sum(0)
 
 
-HAND_WRITTEN_FUNCTIONS: dict[type[Cell], Callable[..., State]] = {LSTM: _LSTMSequence.apply, GRU: _GRUSequence.apply}
-TORCH_FUNCTIONS: dict[type[Cell], Callable[..., Any]] = {RNN: rnn_tanh, LSTM: lstm, GRU: gru}
+_lengths_on_host = WeakTensorKeyDictionary()
+HAND_WRITTEN_FUNCTIONS: dict[type[Cell], Callable[..., State]] = {
+    LSTM: _LSTMSequence.apply,
+    GRU: _GRUSequence.apply,
+    GRUCho: _GRUSequence.apply,
+}
+TORCH_FUNCTIONS: dict[type[Cell], Callable[..., Any]] = {RNN: rnn_tanh, LSTM: lstm, LSTMOfOneFunction: lstm, GRU: gru}
