@@ -95,9 +95,9 @@ def count(family: str, precision: str, *, shown: int = 0) -> dict[str, Any]:
     with pretended_gpu.simulate_gpu() as gpu:
         run = f"{family}-{precision}".replace(" ", "").replace(",", "-")
         settings = f"{FAMILIES[family]} {COMMON} precision={precision}".split()
-        with counting_updates(gpu) as counts:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                seqtool.train(*settings, run=run)
+        silent = io.StringIO()
+        with counting_updates(gpu) as counts, contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
+            seqtool.train(*settings, run=run)
         (*_, (before, launches_before), (after, launches)) = counts
         row: dict[str, Any] = {"update": difference(after, before)}
         for name, number in (launches - launches_before).most_common(shown):
@@ -130,9 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         write_data()
-        print(
-            f"{'':24}  precision  {'update: launches':>17} {'waits':>6} {'cuDNN':>6}  {'step: launches':>15} {'waits':>6}"
-        )
+        print(f"{'':24}  precision  {'update: launches':>17}  waits  cuDNN  step: launches  waits")
         for family in options.families or FAMILIES:
             for precision in options.precision:
                 row = {"family": family, "precision": precision, **count(family, precision, shown=options.operations)}
@@ -140,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 update, step = row["update"], row.get("step")
                 line = f"{family:24}  {precision:9}  {update['launches']:17,.0f} {update['waits']:6.0f}"
                 line += f" {update['recurrences']:6.0f}"
-                print(line + (f"  {step['launches']:15.1f} {step['waits']:6.1f}" if step else ""))
+                print(line + (f"  {step['launches']:14.1f} {step['waits']:6.1f}" if step else ""))
     if output is not None:
         record = {"settings": COMMON, "families": FAMILIES, "versions": versions(), "rows": rows}
         output.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -131,14 +131,15 @@ class Gpu:
                 self.memory_ends_at = None
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         to_cpu = device is not None and device.type == "cpu"
-        moves_to_cpu = name == "_to_copy" and to_cpu or name == "copy_" and not isinstance(operands[0], Cuda)
+        moves_to_cpu = to_cpu if name == "_to_copy" else name == "copy_" and not isinstance(operands[0], Cuda)
         by_mask = name == "index" and any(x.dtype in (torch.bool, torch.uint8) for x in operands[1:])
         if moves_to_cpu or by_mask or WAITS.fullmatch(name):
             self.waits[name] += 1
             if not by_mask and name != "nonzero":
                 return
         from_cpu = operands and not isinstance(operands[-1 if name == "copy_" else 0], Cuda)
-        if name in ("copy_", "_to_copy") and from_cpu or WITHOUT_KERNEL.fullmatch(name) or function.is_view:
+        is_copy_from_cpu = name in ("copy_", "_to_copy") and from_cpu
+        if is_copy_from_cpu or WITHOUT_KERNEL.fullmatch(name) or function.is_view:
             return
         is_list = name.startswith(("_foreach", "_amp_foreach", "_fused"))
         self.launches[name] += -(-len(operands) // TENSORS_A_KERNEL) if is_list else KERNELS.get(name, 1)

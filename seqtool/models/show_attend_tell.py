@@ -176,9 +176,10 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         if self.gate is not None:
             z = torch.sigmoid(self.gate(h)) * z  # β_t = σ(f_β(h_{t−1})), section 4.2.1
         cell_state = self.cell(projected + self.cell_context(z), state.cell)  # (1)–(3)
-        one_location = memory.choose is not hard_attention.expectation and not self.training
-        location = weights.argmax(-1) if one_location else None
-        return StepOutput(ShowAttendTellState(cell_state, state.position + 1), (cell_state[0], z), alpha, location)
+        is_chosen = memory.choose is not hard_attention.expectation
+        location = weights.argmax(-1) if is_chosen and not self.training else None
+        position = state.position + 1 if is_chosen else state.position  # which nothing else asks for
+        return StepOutput(ShowAttendTellState(cell_state, position), (cell_state[0], z), alpha, location)
 
     def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
         """Return E y_{t−1} + L_h h_t + L_z ẑ_t of (7), L_o being `output`; the authors' code adds tanh and dropout."""

@@ -41,9 +41,15 @@ class ExponentialAdditive(Additive):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         v = self.v.weight.squeeze(0)
-        keys_and_ledger = once_per_pass(keys, lambda ledger: (_SharedKeys.apply(keys, v.detach(), ledger), ledger))
-        keys, ledger = (keys, None) if keys_and_ledger is None else keys_and_ledger
-        return _Score.apply(self.W(query), keys, v, ledger)
+        operands = once_per_pass(
+            keys, lambda ledger: (*_SharedOperands.apply(keys, v, ledger), *_sum_and_scale(v), ledger)
+        )
+        return _Score.apply(self.W(query), *(operands or (keys, v, *_sum_and_scale(v), None)))
+
+
+def _sum_and_scale(v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Σ_a v_a, and 4 v, the factor of the gradients of q and k."""
+    return v.detach().sum(), 4 * v.detach()
 
 
 def exponential(x: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -66,60 +72,71 @@ class _Exponential(torch.autograd.Function):
         return k_gradient
 
 
-class _SharedKeys(torch.autograd.Function):
-    """Keys that all steps use: each step adds the gradient of k, without its factor 4 v, to a sum in the ledger."""
+class _SharedOperands(torch.autograd.Function):
+    """Keys and v, which all steps use: the ledger has the sums of their gradients, that of k without its factor 4 v,
+    and the gradient of every step's score.
+    """
 
     @staticmethod
-    def forward(ctx: Any, keys: Tensor, v: Tensor, ledger: Ledger) -> Tensor:
+    def forward(ctx: Any, keys: Tensor, v: Tensor, ledger: Ledger) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.ledger = ledger
         ctx.save_for_backward(v)
-        return keys.view_as(keys)
+        return keys.view_as(keys), v.view_as(v)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None, v_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         (v,) = ctx.saved_tensors
         if entries := ctx.ledger.entries():
-            total = entries.pop().mul_(4 * v)
-            gradient = total if gradient is None else total + gradient
-        return gradient, None, None
+            k_total, v_total, *scores = entries
+            entries.clear()
+            k_total.mul_(4 * v)
+            v_total += torch.cat([score.flatten() for score in scores]).sum()  # of the score's term Σ_a v_a
+            gradient = k_total if gradient is None else k_total + gradient
+            v_gradient = v_total.to(v.dtype) if v_gradient is None else v_total.to(v.dtype) + v_gradient
+        return gradient, v_gradient, None
 
 
 class _Score(torch.autograd.Function):
-    """The score Σ_a v_a (1 − 2 r_a), of q, B×K×A, keys e^2k, B×S×A, and v, A."""
+    """The score Σ_a v_a (1 − 2 r_a), of q, B×K×A, keys e^2k, B×S×A, and v, A; Σ_a v_a and 4 v are given as well."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, keys: Tensor, v: Tensor, ledger: Ledger | None) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, keys: Tensor, v: Tensor, v_sum: Tensor, scale: Tensor, ledger: Ledger | None
+    ) -> Tensor:
         ctx.ledger, ctx.dtype = ledger, q.dtype
         q, v = exponential(-2 * q), v.to(keys.dtype)
-        ctx.save_for_backward(q, keys, v)
-        return additive(q, keys, v, v.sum().expand(*q.shape[:2], keys.shape[1]))
+        ctx.save_for_backward(q, keys, scale)
+        return additive(q, keys, v, v_sum.to(keys.dtype))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None]:
-        q, keys, v = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, keys, scale = ctx.saved_tensors
         sums = [] if ctx.ledger is None else ctx.ledger.entries()
         if not sums:
-            sums.append(torch.zeros_like(keys))
-        (k_gradient,) = sums
-        v_gradient = gradient.sum().expand(len(v)).clone()
+            sums += [torch.zeros_like(keys), keys.new_zeros(len(scale))]
+        k_gradient, v_gradient = sums[:2]
         q_gradient = torch.empty_like(q)
         additive_back(gradient, q, keys, q_gradient=q_gradient, k_gradient=k_gradient, v_gradient=v_gradient)
-        returned_k_gradient = k_gradient.mul_(4 * v) if ctx.ledger is None else None
-        return (q_gradient * 4 * v).to(ctx.dtype), returned_k_gradient, v_gradient, None
+        q_gradient = (q_gradient * scale).to(ctx.dtype)
+        if ctx.ledger is not None:
+            sums.append(gradient)
+            return q_gradient, None, None, None, None, None
+        return q_gradient, k_gradient.mul_(scale), v_gradient.add_(gradient.sum()), None, None, None
 
 
 def additive(q: Tensor, keys: Tensor, v: Tensor, addend: Tensor) -> Tensor:
-    """Return addend − 2 Σ_a v_a r_a, which is the score if the addend, B×K×S, is Σ_a v_a: q is e^−2q, B×K×A, and keys
-    are e^2k, B×S×A. On a CPU a few rows are computed at a time, so that intermediate results stay in its cache.
+    """Return addend − 2 Σ_a v_a r_a, which is the score if the addend, B×K×S or a number, is Σ_a v_a: q is e^−2q,
+    B×K×A, and keys are e^2k, B×S×A. On a CPU a few rows are computed at a time, so that intermediate results stay in its cache.
     """
     with torch.autocast(q.device.type, enabled=False):
         pieces = []
         for rows in _row_slices(q, keys):
             r = _share(q[rows], keys[rows])
-            product = torch.addmv(addend[rows].reshape(-1), r.flatten(0, -2), v, alpha=-2)
+            sums = addend[rows].flatten() if addend.dim() else addend
+            product = torch.addmv(sums, r.flatten(0, -2), v, alpha=-2)
             pieces.append(product.view(r.shape[:-1]))
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 

@@ -60,9 +60,9 @@ def recurrent_weights(cell: Any) -> list[Tensor]:
 
 
 def run_on_gpu(recurrence: Recurrence, x: Tensor, first_state: State, lengths: Tensor | None) -> States | None:
-    """Run all steps by cuDNN, or those of the cell of Cho et al., which cuDNN does not have, by a hand-written pass; return
-    None for other cells, and if that pass is not needed, since there are no gradients. cuDNN's steps are computed in the parameters'
-    type, as states must be, even under autocast. In fp32 cuDNN may round operands to TF32, as torch does.
+    """Run all steps by cuDNN or, for the cell of Cho et al., which it lacks, by a hand-written pass, unless no
+    gradients are needed; return None for other cells. cuDNN's steps are computed in the parameters' type, as states must be, even
+    under autocast. In fp32 it may round operands to TF32, as torch does.
     """
     cell = type(recurrence.cell)
     if cell is GRUCho:
@@ -91,12 +91,13 @@ def run_by_torch(
                 last = [h.take_along_dim((lengths - 1)[:, None, None], 1).transpose(0, 1)]
             return States(h, tuple(tensor.squeeze(0) for tensor in last))
         packed = pack_padded_sequence(x.to(dtype), _on_host(lengths), batch_first=True, enforce_sorted=False)
-        first_state = tuple(tensor.index_select(1, packed.sorted_indices) for tensor in first_state)
+        sorted_order: Any = packed.sorted_indices
+        first_state = tuple(tensor.index_select(1, sorted_order) for tensor in first_state)
         data, *last = function(packed.data, packed.batch_sizes, _state_argument(first_state), *options)
         # rows are put in order below: torch would wait for their lengths, which are not needed
         packed_h = packed._replace(data=data, sorted_indices=None, unsorted_indices=None)
         h, _ = pad_packed_sequence(packed_h, batch_first=True, total_length=x.shape[1])
-        order = packed.unsorted_indices
+        order: Any = packed.unsorted_indices
         return States(h.index_select(0, order), tuple(tensor.squeeze(0).index_select(0, order) for tensor in last))
 
 
@@ -185,7 +186,7 @@ class _LSTMStep(torch.autograd.Function):
         gates, c, tanh = ctx.saved_tensors
         i, f, g, o = gates.chunk(4, -1)
         dc = tanh_backward(dh * o, tanh) + dc
-        d_gates = torch.cat([g, c, i, tanh], -1).unflatten(-1, (4, -1))
+        d_gates = torch.cat([g, c, i, tanh], -1).view(len(c), 4, -1)
         d_gates[:, :3].mul_(dc[:, None])
         d_gates[:, 3].mul_(dh)
         da = tanh_and_sigmoids_back(d_gates.flatten(1), gates)
@@ -203,8 +204,8 @@ def tanh_and_sigmoids_back(d_gates: Tensor, gates: Tensor) -> Tensor:
 class _GRUSequence(torch.autograd.Function):
     """From input projections, T×N×3H, and first state, N×H, to h after every step, T×N×H.
 
-    weight, second: U, 3H×H, and its bias, 3H; or the matrices of the cell of Cho et al., 2H×H and H×H. Matrices have the
-        products' type.
+    weight, second: U, 3H×H, and its bias, 3H; or the matrices of the cell of Cho et al., 2H×H and H×H. Matrices have
+        the products' type.
     """
 
     @staticmethod
@@ -230,8 +231,10 @@ class _GRUSequence(torch.autograd.Function):
 
 
 def bias_and_candidate(second: Tensor, weight: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return a bias of U, and the matrix of the candidate of the cell of Cho et al., from `second` of `_GRUSequence`."""
-    return (second, None) if second.dim() == 1 else (second.new_zeros(len(weight), dtype=single(second.dtype)), second)
+    """Return a bias of U, and the matrix of Cho's candidate or None, from `weight` and `second` of `_GRUSequence`."""
+    if second.dim() == 1:
+        return second, None
+    return second.new_zeros(len(weight), dtype=single(second.dtype)), second
 
 
 def gru_step(x: Tensor, u: Tensor, h: Tensor, candidate: Tensor | None, *, gates: Tensor, h_new: Tensor) -> None:
@@ -266,7 +269,7 @@ class GRUBack:
     def __init__(self, h: Tensor, u: Tensor, gates: Tensor, room: Tensor) -> None:
         size, self._h = h.shape[-1], h[:-1]
         self.dx, self.du, self.dh = room[..., size : 4 * size], room[..., : 3 * size], room[..., 4 * size :]
-        room = room.unflatten(-1, (5, size))  # of u_n, r, z, n and h
+        room = room.view(*room.shape[:2], 5, size)  # of u_n, r, z, n and h
         self._by_dh, self._dn, self._by_dn = room[:, :, 2:], room[:, :, 3:4], room[:, :, :2]
         r, z, n = gates.chunk(3, -1)
         self._of_h, self._of_n = gates.new_empty(*h[1:].shape[:2], 5, size).split_with_sizes([3, 2], 2)
@@ -303,7 +306,7 @@ class GRUChoBack:
         self._dr, self._dn, self._by_dh = (
             room[..., :size],
             room[..., 2 * size : 3 * size],
-            room.unflatten(-1, (4, size))[:, :, 1:],
+            room.view(*room.shape[:2], 4, size)[:, :, 1:],
         )
         self._r, z, n = gates.chunk(3, -1)
         self._of_h, self._of_r = gates.new_empty(*h[1:].shape[:2], 4, size).split_with_sizes([3, 1], 2)
