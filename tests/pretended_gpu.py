@@ -110,12 +110,14 @@ class Gpu:
     """The simulated GPU: the state of its random numbers, and `run`, which runs an operation on the CPU.
 
     launches, waits, recurrences: what was counted, by the operation's name
+    operations: the number of all operations, those without kernels too, by name
     memory_ends_at: the name of an operation, and which of its coming runs raises torch.OutOfMemoryError, from 1
     """
 
     def __init__(self, has_float64: bool) -> None:
         self.has_float64 = has_float64
         self.launches, self.waits, self.recurrences = Counter[str](), Counter[str](), Counter[str]()
+        self.operations = Counter[str]()
         self.memory_ends_at: tuple[str, int] | None = None
         self.seed(1)
 
@@ -125,6 +127,7 @@ class Gpu:
 
     def count(self, function: Any, name: str, operands: list[Tensor], device: torch.device | None) -> None:
         """Count an operation, whose result is on the given device, or on its operands'."""
+        self.operations[name] += 1
         if self.memory_ends_at is not None and name == self.memory_ends_at[0]:
             self.memory_ends_at = (name, self.memory_ends_at[1] - 1)
             if self.memory_ends_at[1] == 0:
@@ -299,7 +302,8 @@ class Attention(torch.autograd.Function):
         with torch.enable_grad():
             ctx.inputs = [None if x is None else x.inner.detach().requires_grad_(x.requires_grad) for x in tensors]
             ctx.output = torch.ops.aten._scaled_dot_product_attention_math(*ctx.inputs, **kwargs)[0]
-        return Cuda(ctx.output.detach())
+        # the kernels write all heads of a position side by side
+        return Cuda(ctx.output.detach().transpose(1, 2).contiguous().transpose(1, 2))
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:

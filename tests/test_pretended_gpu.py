@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def simulated_gpu() -> Iterator[None]:
-    with pretended_gpu.simulate_gpu():
-        yield
+def simulated_gpu() -> Iterator[pretended_gpu.Gpu]:
+    with pretended_gpu.simulate_gpu() as gpu:
+        yield gpu
 
 
 def on_cpu(*shape: int) -> torch.Tensor:
@@ -58,6 +58,40 @@ def test_calls_that_a_gpu_refuses_are_refused(name: str) -> None:
     call, reason = REFUSED_CALLS[name]
     with pytest.raises((RuntimeError, TypeError), match=reason):
         call()
+
+
+COUNTED_CALLS: dict[str, tuple[Callable[[torch.Tensor], Any], int, int]] = {  # kernels and waits
+    "views": (lambda x: x.view(-1)[:2].unsqueeze(0).t(), 0, 0),
+    "memory": (lambda x: torch.empty_like(x), 0, 0),
+    "product and activation": (lambda x: (x @ x).relu(), 2, 0),
+    "in place": (lambda x: x.mul_(2).add_(1), 2, 0),
+    "highest": (lambda x: x.topk(1), 2, 0),
+    "number": (lambda x: float(x[0, 0]), 0, 1),
+    "copy back": (lambda x: (x + 1).cpu(), 1, 1),
+    "copy there": (lambda x: torch.ones(2).to("cuda"), 0, 0),
+    "nonzero": (lambda x: x.nonzero(), 1, 1),
+    "mask": (lambda x: x[x > 0], 2, 1),
+    "attention": (lambda x: nn.functional.scaled_dot_product_attention(*[x[None, None]] * 3), 1, 0),
+    "two hundred tensors": (lambda x: torch._foreach_add([x] * 200, 1), 2, 0),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED_CALLS)
+def test_kernels_and_waits_are_counted(simulated_gpu: pretended_gpu.Gpu, name: str) -> None:
+    call, launches, waits = COUNTED_CALLS[name]
+    x = on_gpu(2, 2)
+    before = simulated_gpu.counts()
+    call(x)
+    after = simulated_gpu.counts()
+    assert (after["launches"] - before["launches"], after["waits"] - before["waits"]) == (launches, waits)
+
+
+def test_memory_ends_where_it_is_told_to(simulated_gpu: pretended_gpu.Gpu) -> None:
+    simulated_gpu.memory_ends_at = ("add", 2)
+    x = on_gpu(2) + 1
+    with pytest.raises(torch.OutOfMemoryError):
+        x + 1
+    assert (x + 1).tolist() == [3.0, 3.0] and simulated_gpu.memory_ends_at is None
 
 
 def test_float64_is_refused_on_request() -> None:

@@ -129,7 +129,8 @@ class _Score(torch.autograd.Function):
 
 def additive(q: Tensor, keys: Tensor, v: Tensor, addend: Tensor) -> Tensor:
     """Return addend − 2 Σ_a v_a r_a, which is the score if the addend, B×K×S or a number, is Σ_a v_a: q is e^−2q,
-    B×K×A, and keys are e^2k, B×S×A. On a CPU a few rows are computed at a time, so that intermediate results stay in its cache.
+    B×K×A, and keys are e^2k, B×S×A. On a CPU a few rows are computed at a time, so that intermediate results stay in
+    its cache.
     """
     with torch.autocast(q.device.type, enabled=False):
         pieces = []

@@ -61,8 +61,8 @@ def recurrent_weights(cell: Any) -> list[Tensor]:
 
 def run_on_gpu(recurrence: Recurrence, x: Tensor, first_state: State, lengths: Tensor | None) -> States | None:
     """Run all steps by cuDNN or, for the cell of Cho et al., which it lacks, by a hand-written pass, unless no
-    gradients are needed; return None for other cells. cuDNN's steps are computed in the parameters' type, as states must be, even
-    under autocast. In fp32 it may round operands to TF32, as torch does.
+    gradients are needed; return None for other cells. cuDNN's steps are computed in the parameters' type, as states
+    must be, even under autocast. In fp32 it may round operands to TF32, as torch does.
     """
     cell = type(recurrence.cell)
     if cell is GRUCho:

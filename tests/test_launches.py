@@ -1,0 +1,78 @@
+"""What training and decoding ask of a GPU, counted on the simulated one: kernels, waits, and what happens if its memory
+is full.
+
+The limits are those that scripts/count_launches.py found when it was written, rounded up; see results/launches.json.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pretended_gpu
+import pytest
+import torch
+
+from seqtool.cli import main as cli
+from seqtool.runtime.files import config_directory
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+LIMITS = {  # of kernels and waits of an update, and of a step of decoding
+    "RNNsearch, gru": (1150, 1, 40, 1),
+    "RNNsearch, gru_cho": (1900, 1, 44, 1),
+    "Transformer, 4 + 4": (600, 1, 105, 1),
+    "language model, 2 × LSTM": (350, 1, None, None),
+}
+pytestmark = pytest.mark.skipif(
+    pretended_gpu.reason_unavailable() is not None or torch.cuda.is_available(),
+    reason="there is a real GPU, or none can be simulated",
+)
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The module scripts/count_launches.py, in a directory with its data."""
+    path = list(sys.path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        patch.chdir(tmp_path_factory.mktemp("launches"))
+        import count_launches
+
+        count_launches.write_data()
+        yield count_launches
+    sys.path[:] = path
+
+
+@pytest.mark.parametrize("family", LIMITS)
+def test_an_update_and_a_step_start_few_kernels_and_wait_once(script: Any, family: str) -> None:
+    counts = script.count(family, "fp32")
+    update, step = counts["update"], counts.get("step", {})
+    launches, waits, step_launches, step_waits = LIMITS[family]
+    assert launches / 4 < update["launches"] <= launches and update["waits"] == waits
+    if step_launches is not None:
+        assert step_launches / 2 < step["launches"] <= step_launches and step["waits"] == step_waits
+
+
+def test_without_memory_training_ends_with_a_sentence(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Memory ends at twenty places, each at another kind of operation, in updates and validations."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "valid"):
+        Path(f"{name}.tsv").write_text("a b c\tc b a\na b\tb a\nb c\tc b\nc a\ta c\n")
+    settings = f"{script.FAMILIES['RNNsearch, gru']} {script.COMMON} train.steps=2 train.validate_every=1".split()
+    with pretended_gpu.simulate_gpu() as gpu:
+        assert cli.run(["train", *settings, "run=whole"], config_directory()) == 0
+        operations = dict(gpu.operations)
+    draw = random.Random(1)
+    for name in draw.sample(sorted(operations), 20):
+        with pretended_gpu.simulate_gpu() as gpu:
+            gpu.memory_ends_at = (name, draw.randint(1, operations[name]))
+            place = f"{gpu.memory_ends_at}"
+            capsys.readouterr()
+            assert cli.run(["train", *settings, f"run={name}"], config_directory()) == 2, place
+            assert gpu.memory_ends_at is None
+        (message,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("seqtool: "))
+        assert message.startswith("seqtool: Out of memory") and ": " in message[10:], place
+        assert ": lower " in message or ": start a run with a lower " in message, place
