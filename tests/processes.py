@@ -193,7 +193,7 @@ def _run(
     for number, path in ((1, output), (2, errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
-    MetricsLog.draw = lambda log: None  # type: ignore[method-assign]
+    MetricsLog.draw = lambda log, *, last=False: None  # type: ignore[method-assign]
     try:
         exec(before, {"rank": int(environment.get("RANK", 0))})
         status = commands.run_lines(lines)

@@ -159,6 +159,7 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> Path | Literal
         devices, examples = f"{distributed.describe(device)}{library}", job.task.format_size(trainer.examples)
         log.info("%s: %s parameters on %s, %s", run, f"{parameter_count:,}", devices, examples)
         finished = trainer.train(stop)
+        trainer.log.draw(last=True)
     if finished:
         print("\n".join([*summary(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
     else:

@@ -149,7 +149,6 @@ class Trainer:
                 self._validate(scheduled=False)
         if not stopped:
             self._finish()
-        self.log.draw(last=True)
         return not stopped
 
     def _epoch(self) -> Epoch:
