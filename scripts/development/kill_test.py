@@ -217,7 +217,7 @@ def train(settings: list[str], run: str, writer: int) -> None:
             validator.__call__ = with_reports(validator.__call__, before="validation", after="between")
         checkpoint.save = with_reports(checkpoint.save, before="save", after="between")
         checkpoint.remove = with_reports(checkpoint.remove, before="removal", after="between")
-        MetricsLog.draw = lambda self: None
+        MetricsLog.draw = lambda self, *, last=False: None
         paths = [f"data.cache=cache-{run}", f"run={run}", "train.resume=auto"]
         status = cli.run(["train", *settings, *paths], cli.config_directory())
         sys.stdout.flush()
