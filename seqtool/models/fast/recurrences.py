@@ -3,16 +3,17 @@
 At every step autograd computes the gradient of each gate as a separate matrix and then joins them. The hand-written
 passes write the gradients of all gates and steps into one tensor, so that the gradient of the recurrent matrix is one
 product. The equations, the order of gates and the biases are those of `cells.LSTM` and `cells.GRU`. Gates and states
-have the parameters' type; only products have autocast's type. This saves 12 % of an update of Sutskever's model.
+have the parameters' type; only products have autocast's type. This saves 12 % of an update of Sutskever's model, and
+about 5 % of one of RNNsearch with the cell of Cho et al. (AMD EPYC with AVX2, fp32, one thread).
 
 On a CPU torch's functions are used for LSTMs in fp32 whose rows all have the same length, as in a language model:
 64 rows of 100 steps of 512 units take 361 ms forward and backward (two threads), instead of 478 with the hand-written
 pass. They were slower in bf16 (95 ms against 68 for 24 steps on one thread) and for GRUs (33 against 29, 256 units).
 They are not used if some rows end earlier than others, since they return only the cell state after the padding.
 
-Two changes were measured on an Intel Xeon with one thread and left out: hand-written backward passes of single steps
-saved −4 to 1 % of an update of Luong's model and of Show, Attend and Tell, and −2 to 2 % of a decoding step; tanh as
-2σ(2x) − 1 saved −5 to 2 %.
+Two changes were measured on an Intel Xeon with one thread and left out on a CPU: hand-written backward passes of single
+steps saved −4 to 1 % of an update of Luong's model and of Show, Attend and Tell, and −2 to 2 % of a decoding step; tanh
+as 2σ(2x) − 1 saved −5 to 2 %. A GPU has `LSTMOfOneFunction`, since it starts fewer kernels.
 """
 
 import warnings
