@@ -309,7 +309,8 @@ class Attention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         _gpus[-1].launches["attention backward"] += 2
         inputs = [x for x in ctx.inputs if x is not None and x.requires_grad]
-        results = iter(torch.autograd.grad(ctx.output, inputs, gradient.inner))
+        # the caller may go back through its graph again
+        results = iter(torch.autograd.grad(ctx.output, inputs, gradient.inner, retain_graph=True))
         return None, *(None if x is None or not x.requires_grad else Cuda(next(results)) for x in ctx.inputs)
 
 
