@@ -85,6 +85,20 @@ def test_other_sentences_in_a_batch_change_nothing(model: Any) -> None:
             assert expected.score == pytest.approx(hypothesis.score, rel=1e-5, abs=1e-7)
 
 
+def test_beam_search_records_no_gradients() -> None:
+    """Although the caller records them: a search would keep the graph of every step."""
+    modes, model = [], make_model("luong")
+
+    def step(*arguments: Any) -> Any:
+        modes.append(torch.is_grad_enabled())
+        return model.step(*arguments)
+
+    memory, state = model.encode(make_source([[4, 5]]))
+    penalty = length_penalty("none", 0)
+    beam_search(step, memory, state, beam=2, maximum=[3], n_best=1, penalty=penalty, coverage=0, keep_attention=False)
+    assert modes and not any(modes)
+
+
 def test_beam_search_scores_equal_forced_decoding() -> None:
     model = make_model("luong")
     hypotheses = [n_best[0] for n_best in search(model, SENTENCES, keep_attention=True)]

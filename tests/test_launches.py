@@ -1,7 +1,7 @@
 """What training and decoding ask of a GPU, counted on the simulated one: kernels, waits, and what happens if its memory
 is full.
 
-The limits are those that scripts/count_launches.py found when it was written, rounded up; see results/launches.json.
+The limits lie above the counts of results/launches.json, so that a change which starts many more kernels is noticed.
 """
 
 import random
@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from seqtool.cli import main as cli
+from seqtool.decoding.beam_search import highest, on_cpu
 from seqtool.runtime.files import config_directory
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
@@ -52,6 +53,22 @@ def test_an_update_and_a_step_start_few_kernels_and_wait_once(script: Any, famil
     assert launches / 4 < update["launches"] <= launches and update["waits"] == waits
     if step_launches is not None:
         assert step_launches / 2 < step["launches"] <= step_launches and step["waits"] == step_waits
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_highest_scores_come_from_a_gpu_as_they_are(dtype: torch.dtype) -> None:
+    """Numbers and indices, of rows with −∞ and more columns than a CPU sorts at once; single precision in one copy."""
+    scores = torch.randn(3, 40_000, dtype=dtype)
+    scores[1, 7:] = -torch.inf
+    expected = highest(scores, 10)
+    with pretended_gpu.simulate_gpu() as gpu:
+        on_gpu = highest(scores.to("cuda"), 10)
+        waits = gpu.counts()["waits"]
+        values, index = on_cpu(*on_gpu)
+        assert gpu.counts()["waits"] - waits == (1 if dtype == torch.float32 else 2)
+    assert torch.equal(values, expected[0]) and index.dtype == torch.int64
+    is_finite = values > -torch.inf  # the order of equal scores is free
+    assert torch.equal(index[is_finite], expected[1][is_finite])
 
 
 def test_without_memory_training_ends_with_a_sentence(

@@ -36,7 +36,6 @@ MIN_COVERAGE = torch.finfo(torch.float32).tiny
 BLOCK_SIZE = 64  # the number of scores in a block; `highest` first computes the maximum of each block
 
 
-@torch.no_grad()
 def on_cpu(values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """Return numbers and indices on the CPU, copied together, since each copy makes the host wait for a GPU."""
     if values.device.type == "cpu" or values.dtype != torch.float32:
@@ -45,6 +44,7 @@ def on_cpu(values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     return both[0].view(torch.float32), both[1].long()
 
 
+@torch.no_grad()
 def beam_search(
     step: StepFunction,
     memory: Any,
