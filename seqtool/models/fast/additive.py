@@ -41,15 +41,16 @@ class ExponentialAdditive(Additive):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         v = self.v.weight.squeeze(0)
-        operands = once_per_pass(
-            keys, lambda ledger: (*_SharedOperands.apply(keys, v, ledger), *_sum_and_scale(v), ledger)
-        )
-        return _Score.apply(self.W(query), *(operands or (keys, v, *_sum_and_scale(v), None)))
+        operands = once_per_pass(keys, lambda ledger: _operands(keys, v, ledger))
+        return _Score.apply(self.W(query), *(operands or _operands(keys, v, None)))
 
 
-def _sum_and_scale(v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Σ_a v_a, and 4 v, the factor of the gradients of q and k."""
-    return v.detach().sum(), 4 * v.detach()
+def _operands(keys: Tensor, v: Tensor, ledger: Ledger | None) -> tuple[Any, ...]:
+    """Return the arguments of `_Score` beside the query; 4 v is the factor of gradients, if these are needed."""
+    v_sum, scale = v.detach().sum(), 4 * v.detach() if torch.is_grad_enabled() else None
+    if ledger is not None:
+        keys, v = _SharedOperands.apply(keys, v, ledger)
+    return keys, v, v_sum, scale, ledger
 
 
 def exponential(x: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -103,7 +104,7 @@ class _Score(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, keys: Tensor, v: Tensor, v_sum: Tensor, scale: Tensor, ledger: Ledger | None
+        ctx: Any, q: Tensor, keys: Tensor, v: Tensor, v_sum: Tensor, scale: Tensor | None, ledger: Ledger | None
     ) -> Tensor:
         ctx.ledger, ctx.dtype = ledger, q.dtype
         q, v = exponential(-2 * q), v.to(keys.dtype)
@@ -208,11 +209,8 @@ class _AttentiveGRU(torch.autograd.Function):
         second = second.to(dtype) if second.dim() == 2 else second
         b_h, candidate = bias_and_candidate(second, w_h)
         steps, rows, size = len(projected), len(s_0), len(w_s)
-        s, u, gates = (
-            room_after(s_0, steps),
-            projected.new_empty(steps, rows, size + len(w_h)),
-            torch.empty_like(projected),
-        )
+        s, gates = room_after(s_0, steps), torch.empty_like(projected)
+        u = projected.new_empty(steps, rows, size + len(w_h))
         q = keys.new_empty(steps, rows, 1, size)
         alphas = keys.new_empty(steps, rows, keys.shape[1])
         contexts = values.new_empty(steps, rows, values.shape[2])
@@ -231,15 +229,10 @@ class _AttentiveGRU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_states: Tensor, d_contexts: Tensor, d_alphas: Tensor) -> tuple[Tensor | None, ...]:
         s, u, gates, q, alphas, contexts, values, keys, v, w_s, w_c, w_h, second = ctx.saved_tensors
-        size, dc, room = len(w_s), torch.empty_like(contexts), list[Tensor]()
-
-        def make_room(columns: int) -> Tensor:
-            """Make room for the gradient of q, too, beside those of the cell."""
-            room.append(s.new_empty(*q.shape[:2], size + columns))
-            return room[0][..., size:]
-
-        back = gru_back(s, u, gates, second, make_room)
-        dq, d_products = room[0][..., None, :size], room[0][..., : size + len(w_h)]
+        size, dc, back_class = len(w_s), torch.empty_like(contexts), gru_back(second)
+        room = s.new_empty(*q.shape[:2], size + back_class.columns * s.shape[2])  # the gradient of q, and the cell's
+        dq, d_products = room[..., None, :size], room[..., : size + len(w_h)]
+        back = back_class(s, u, gates, second, room[..., size:])
         of_state = torch.cat([(4 * v[:, None] * w_s).to(w_s.dtype), back.ordered(w_h)])
         ds, dv, dk = torch.zeros_like(s[0]), torch.zeros_like(v), torch.zeros_like(keys)
         for t in reversed(range(len(gates))):

@@ -217,7 +217,8 @@ class _GRUSequence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dh_outputs: Tensor) -> tuple[Tensor, ...]:
         weight, second, h, u, gates = ctx.saved_tensors
-        back = gru_back(h, u, gates, second, lambda size: h.new_empty(*h[1:].shape[:2], size))
+        back_class = gru_back(second)
+        back = back_class(h, u, gates, second, h.new_empty(*h[1:].shape[:2], back_class.columns * h.shape[2]))
         weight, dh = back.ordered(weight), torch.zeros_like(h[0])
         for t in reversed(range(len(gates))):
             back.step(t, dh.add_(dh_outputs[t]))
@@ -255,13 +256,15 @@ class GRUBack:
     h: all states, (T+1)×N×H
     u: the products U h + b, T×N×3H
     gates: r, z and n, T×N×3H
-    room: T×N×5H, into which the gradients are written
+    room: T×N×(columns·H), into which the gradients are written
 
     dx, du: the gradients of the input projections, in the order r, z, n, and of the products, in the order n, r, z
     dh: the gradients of the old states, without the part through u
     """
 
-    def __init__(self, h: Tensor, u: Tensor, gates: Tensor, room: Tensor) -> None:
+    columns = 5
+
+    def __init__(self, h: Tensor, u: Tensor, gates: Tensor, second: Tensor, room: Tensor) -> None:
         size, self._h = h.shape[-1], h[:-1]
         self.dx, self.du, self.dh = room[..., size : 4 * size], room[..., : 3 * size], room[..., 4 * size :]
         room = room.view(*room.shape[:2], 5, size)  # of u_n, r, z, n and h
@@ -290,13 +293,12 @@ class GRUBack:
 
 
 class GRUChoBack:
-    """`GRUBack` for the cell of Cho et al.: u and du are those of r and z, T×N×2H, and `room` is T×N×4H.
+    """`GRUBack` for the cell of Cho et al.: u and du are those of r and z, T×N×2H; `second` is U of the candidate."""
 
-    candidate: U of the candidate, in the products' type
-    """
+    columns = 4
 
-    def __init__(self, h: Tensor, gates: Tensor, candidate: Tensor, room: Tensor) -> None:
-        size, self._h, self._candidate = h.shape[-1], h[:-1], candidate
+    def __init__(self, h: Tensor, u: Tensor, gates: Tensor, second: Tensor, room: Tensor) -> None:
+        size, self._h, self._candidate = h.shape[-1], h[:-1], second
         self.dx, self.du, self.dh = room[..., : 3 * size], room[..., : 2 * size], room[..., 3 * size :]
         self._dr, self._dn = room[..., :size], room[..., 2 * size : 3 * size]
         self._by_dh = room.view(*room.shape[:2], 4, size)[:, :, 1:]  # of z, n and h
@@ -322,12 +324,9 @@ class GRUChoBack:
             yield gradient.flatten(0, 1).to(dtype).t() @ x.flatten(0, 1).to(dtype)
 
 
-def gru_back(
-    h: Tensor, u: Tensor, gates: Tensor, second: Tensor, room: Callable[[int], Tensor]
-) -> GRUBack | GRUChoBack:
-    """Return the backward pass of either cell, which writes into a part of `room`, made with this number of columns."""
-    size = h.shape[-1]
-    return GRUBack(h, u, gates, room(5 * size)) if second.dim() == 1 else GRUChoBack(h, gates, second, room(4 * size))
+def gru_back(second: Tensor) -> type[GRUBack] | type[GRUChoBack]:
+    """Return the class of the backward pass, by `second` of `_GRUSequence`."""
+    return GRUBack if second.dim() == 1 else GRUChoBack
 
 
 def room_after(first_state: Tensor, steps: int) -> Tensor:
