@@ -10,7 +10,7 @@ from small_models import VOCABULARY, make_model, random_sentences
 
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.batching import Ensemble
-from seqtool.decoding.beam_search import beam_search, highest, length_penalty
+from seqtool.decoding.beam_search import beam_search, highest_sums, length_penalty
 from seqtool.decoding.common import Hypothesis, excluded_ids, force
 from seqtool.decoding.sampling import TokenSampler, sample
 from seqtool.decoding.tree import select
@@ -307,15 +307,20 @@ def test_a_broken_model_still_gives_a_hypothesis(beam: int, broken: slice | int)
 
 
 @pytest.mark.parametrize("size", [12, 4096, 5000])  # a short row; whole blocks; a remainder
-def test_highest_equals_topk_on_long_rows(size: int) -> None:
-    x = torch.randn(6, size, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("beam", [1, 3])
+def test_the_highest_sums_equal_topk_on_long_rows(size: int, beam: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(6, size, generator=generator)
     x[1] = x[1].sort(descending=True).values
     x[2] = x[2].sort().values
     x[3, torch.arange(size) % 50 != 7] = -math.inf
+    total = torch.randn(6 // beam, beam, generator=generator)
+    total[:, 2:] = -math.inf
+    sums = (x + total.view(-1, 1)).view(len(total), -1)
     for k in (1, 2, 10):
-        values, index = highest(x, k)
-        assert torch.equal(values, x.topk(k, -1).values)
-        assert torch.equal(values, x.gather(1, index))
+        values, index = highest_sums(x.clone(), total, k)
+        assert torch.equal(values, sums.topk(k, -1).values)
+        assert torch.equal(values, sums.gather(1, index))
         assert all(len(set(row)) == k for row in index.tolist())
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from seqtool.cli import main as cli
-from seqtool.decoding.beam_search import highest, on_cpu
+from seqtool.decoding.beam_search import highest_sums, on_cpu
 from seqtool.runtime.files import config_directory
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
@@ -56,13 +56,14 @@ def test_an_update_and_a_step_start_few_kernels_and_wait_once(script: Any, famil
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_highest_scores_come_from_a_gpu_as_they_are(dtype: torch.dtype) -> None:
+def test_the_highest_sums_come_from_a_gpu_as_they_are(dtype: torch.dtype) -> None:
     """Numbers and indices, of rows with −∞ and more columns than a CPU sorts at once; single precision in one copy."""
     scores = torch.randn(3, 40_000, dtype=dtype)
     scores[1, 7:] = -torch.inf
-    expected = highest(scores, 10)
+    zeros = torch.zeros(3, 1, dtype=dtype)
+    expected = highest_sums(scores, zeros, 10)
     with pretended_gpu.simulate_gpu() as gpu:
-        on_gpu = highest(scores.to("cuda"), 10)
+        on_gpu = highest_sums(scores.to("cuda"), zeros.to("cuda"), 10)
         waits = gpu.counts()["waits"]
         values, index = on_cpu(*on_gpu)
         assert gpu.counts()["waits"] - waits == (1 if dtype == torch.float32 else 2)

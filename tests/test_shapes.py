@@ -8,7 +8,7 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from seqtool.decoding.beam_search import highest
+from seqtool.decoding.beam_search import highest_sums
 from seqtool.models.attention import Attention, AttentionOutput
 from seqtool.models.contract import Memory
 from seqtool.models.inputs import Source
@@ -26,7 +26,7 @@ def make_memory() -> Memory:
             r"'lengths'.*\n.*i64\[2\]",
         ),  # three sentences but two lengths
         (lambda: Source(torch.zeros(3, 5), torch.ones(3, dtype=torch.int64)), r"'tokens'.*\n.*f32\[3,5\]"),
-        (lambda: highest(torch.zeros(3, 5, 7), 2), r"'x'.*\n.*f32\[3,5,7\]"),
+        (lambda: highest_sums(torch.zeros(3, 5, 7), torch.zeros(3, 1), 2), r"'log_p'.*\n.*f32\[3,5,7\]"),
         (lambda: Attention("dot", query=4, value=4, size=5)(torch.zeros(2, 1, 4), make_memory()), r"'query'"),
     ],
 )

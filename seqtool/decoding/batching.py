@@ -174,7 +174,7 @@ def decode(
                 tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
                 state, prefix = read_prefix(model, memory, state, tokens)
             arguments: dict[str, Any] = {
-                "step": model.step,
+                "step": model.step if keep_attention or settings.coverage_penalty else model.step_without_attention,
                 "memory": memory,
                 "state": state,
                 "maximum": [max(1, max_tokens(sources, i, settings, prefix_length) - prefix_length) for i in rows],
@@ -284,6 +284,8 @@ class Ensemble:
         log_p = torch.stack([s.logits.float().log_softmax(-1) for s in steps]).logsumexp(0)
         attention = _mean([s.attention for s in steps])
         return Step(log_p - math.log(len(steps)), tuple(s.state for s in steps), attention)
+
+    step_without_attention = step
 
 
 def _mean(attention: Sequence[Float[Tensor, "N *t S"] | None]) -> Float[Tensor, "N *t S"] | None:

@@ -9,19 +9,19 @@ from jaxtyping import Int
 from torch import Tensor
 
 
-def select(tree: Any, rows: Int[Tensor, "N"]) -> Any:
+def select(tree: Any, rows: Int[Tensor, "N"], on_cpu: Int[Tensor, "N"] | None = None) -> Any:
     """Select these rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; anything else in
     the tree is shared by all rows and stays unchanged.
 
-    A dataclass may define a method `select(rows)`, which is then called instead. A state that grows within preallocated
-    tensors, for example, copies only the part in use.
+    A dataclass may define a method `select(rows)`, which is then called instead, with `on_cpu` if it is given, a copy
+    of `rows`. A state that grows within preallocated tensors, for example, copies only the part in use.
     """
     if isinstance(tree, Tensor):
         return tree.index_select(0, rows)
     select_method = getattr(tree, "select", None) if is_dataclass(tree) else None
     if select_method is not None:
-        return select_method(rows)
-    return _with_branches(tree, lambda branch: select(branch, rows))
+        return select_method(rows if on_cpu is None else on_cpu)
+    return _with_branches(tree, lambda branch: select(branch, rows, on_cpu))
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
@@ -46,7 +46,7 @@ def keep(tree: Any, rows: Int[Tensor, "N"], count: int) -> Any:
     """
     if torch.equal(rows, torch.arange(count)):
         return tree
-    return select(tree, rows.to(device_of(tree), non_blocking=True))
+    return select(tree, rows.to(device_of(tree), non_blocking=True), rows)
 
 
 def device_of(tree: Any) -> torch.device:

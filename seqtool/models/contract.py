@@ -157,6 +157,10 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
     def step(self, memory: Any, state: StateT, token: Int[Tensor, "N"]) -> Step[StateT]:
         """Feed one token (ids) to each of N = B·K states, K for each row of the memory."""
 
+    def step_without_attention(self, memory: Any, state: StateT, token: Int[Tensor, "N"]) -> Step[StateT]:
+        """Like `step`, for callers that do not use α, which a model may leave out here."""
+        return self.step(memory, state, token)
+
     def prefill(self, memory: Any, state: StateT, tokens: Int[Tensor, "N t"]) -> Prefilled[StateT]:
         """Feed t known tokens (ids) to each of N states."""
         steps: list[Step[StateT]] = []

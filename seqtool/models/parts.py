@@ -95,8 +95,8 @@ class Parts:
     linear, dropout: classes with the arguments of torch's
     versions: our classes of cells and attention scores, mapped to faster ones; users' own classes are built as they are
     weighted_sum, cross_entropy: functions with the arguments and results of their defaults
-    attend: softmax(QKᵀ/√d_k) V for every head (Vaswani et al. 2017, (1)), a function of Q, K, V, a mask that is true
-        where a query sees a key, and `is_causal`, as torch's
+    attend: softmax(QKᵀ/√d_k + bias) V for every head (Vaswani et al. 2017, (1)), a function of Q, K, V, the bias, which
+        is −∞ where a query does not see a key, and `is_causal`, as torch's
     whole_sequence: (`Recurrence`, x, first state, lengths) → the `States` of all steps, or None if it has no faster way
     whole_target: (`RecurrentDecoder`, memory, state, input projections) → the `StepOutput` of all steps, or None
     around_steps: a context manager that encloses the steps of one recurrence

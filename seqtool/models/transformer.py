@@ -17,7 +17,7 @@ from seqtool.errors import InputError
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.contract import DropoutRate, EncoderDecoder, LayerCount, Output, Prefilled, Size, Step, tie_matrices
 from seqtool.models.inputs import Images, Source
-from seqtool.models.parts import PLAIN, Parts, single
+from seqtool.models.parts import PLAIN, Parts, product_dtype, single
 from seqtool.settings.declarations import choice
 
 Tokens = Int[Tensor, "N t"]
@@ -26,7 +26,7 @@ PastKeysValues = Float[Tensor, "N p EE"]  # keys and values of the p tokens read
 KeysValues = Float[Tensor, "N pt EE"]  # keys and values of all p + t tokens so far
 SourceKeysValues = Float[Tensor, "B S EE"]
 Heads = Float[Tensor, "N h p d"]  # the keys or the values of p tokens, for each head
-Mask = Bool[Tensor, "B S"]  # true at real positions
+Bias = Float[Tensor, "B 1 1 S"]  # 0 at real positions, −∞ elsewhere
 
 Norm = Annotated[str, choice("pre", "post")]
 Positions = Annotated[str, choice("sinusoids", "learnt", "none")]
@@ -58,16 +58,22 @@ class LayerSettings:
 
 
 def attend_with_weights(
-    q: Float[Tensor, "N h t d"], k: Heads, v: Heads, mask: Bool[Tensor, "..."] | None, *, is_causal: bool = False
+    q: Float[Tensor, "N h t d"], k: Heads, v: Heads, bias: Float[Tensor, "..."] | None, *, is_causal: bool = False
 ) -> tuple[Float[Tensor, "N h t d"], Float[Tensor, "N h t p"]]:
     """Return softmax(QKᵀ/√d_k) V of (1) and the weights; the arguments are those of `Parts.attend`."""
     if is_causal:
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        bias = hide_later(q, k.shape[2])
     e = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # the unscaled product may overflow in half precision
-    if mask is not None:
-        e = e.masked_fill(~mask, -math.inf)
+    if bias is not None:
+        e = e + bias
     alpha = e.softmax(-1, dtype=single(e.dtype))
     return alpha.to(v.dtype) @ v, alpha
+
+
+def hide_later(queries: Float[Tensor, "... t d"], keys: int) -> Float[Tensor, "t p"]:
+    """Return what is added to the scores of the last t of p tokens: −∞ where a key comes after the query."""
+    t = queries.shape[-2]
+    return queries.new_full((t, keys), -math.inf).triu(keys - t + 1)
 
 
 class SelfAttention(nn.Module):
@@ -80,9 +86,9 @@ class SelfAttention(nn.Module):
         self.attend = parts.attend
         self.output = parts.linear(width, width)
 
-    def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
-        """Attend from each token to all real positions, where `mask` is true."""
-        return self._output(*self._project(x), mask[:, None, None])
+    def forward(self, x: Vectors, bias: Float[Tensor, "N 1 1 t"]) -> Vectors:
+        """Attend from each token to all real positions, where `bias` is 0."""
+        return self._output(*self._project(x), bias)
 
     def causal(self, x: Vectors, past: PastKeysValues) -> tuple[Vectors, KeysValues]:
         """Attend from each token to the tokens of `past` and to the tokens of `x` up to itself; return the output, and
@@ -92,19 +98,16 @@ class SelfAttention(nn.Module):
         if not past.shape[1]:
             return self._output(q, keys_values, None, is_causal=True), keys_values
         keys_values = torch.cat([past.to(keys_values.dtype), keys_values], 1)
-        mask = None  # a single token sees all tokens
-        if x.shape[1] > 1:
-            shape = x.shape[1], keys_values.shape[1]
-            mask = torch.ones(shape, dtype=torch.bool, device=x.device).tril(past.shape[1])
-        return self._output(q, keys_values, mask), keys_values
+        bias = hide_later(q, keys_values.shape[1]) if x.shape[1] > 1 else None  # a single token sees all tokens
+        return self._output(q, keys_values, bias), keys_values
 
     def _project(self, x: Vectors) -> tuple[Vectors, Float[Tensor, "N t EE"]]:
         q, keys_values = self.queries_keys_values(x).split((x.shape[-1], 2 * x.shape[-1]), -1)
         return q, keys_values
 
-    def _output(self, q: Vectors, keys_values: KeysValues, mask: Tensor | None, *, is_causal: bool = False) -> Vectors:
+    def _output(self, q: Vectors, keys_values: KeysValues, bias: Tensor | None, *, is_causal: bool = False) -> Vectors:
         q, k, v = (split_heads(vectors, self.heads) for vectors in (q, *keys_values.chunk(2, -1)))
-        return self.output(join_heads(self.attend(q, k, v, mask, is_causal=is_causal)))
+        return self.output(join_heads(self.attend(q, k, v, bias, is_causal=is_causal)))
 
 
 class CrossAttention(nn.Module):
@@ -119,17 +122,18 @@ class CrossAttention(nn.Module):
         self.output = parts.linear(width, width)
 
     def forward(
-        self, x: Vectors, source: SourceKeysValues, mask: Mask, *, return_weights: bool
+        self, x: Vectors, source: SourceKeysValues, bias: Bias, *, return_weights: bool
     ) -> tuple[Vectors, Float[Tensor, "N t heads S"] | None]:
         """Return the output and, if `return_weights`, the attention weights softmax(QKᵀ/√d_k) of (1)."""
-        q, attention_mask, alpha = self.queries(x), mask[:, None, None], None
+        q, alpha = self.queries(x), None
         joined_rows = q.reshape(len(source), -1, q.shape[-1])  # the tokens of a source's K rows, in one row
+        bias = bias.to(q.dtype)
         q, k, v = (split_heads(part, self.heads) for part in (joined_rows, *source.to(q.dtype).chunk(2, -1)))
         if return_weights:
-            y, alpha = self.attend_with_weights(q, k, v, attention_mask)
+            y, alpha = self.attend_with_weights(q, k, v, bias)
             alpha = alpha.transpose(1, 2).reshape(*x.shape[:2], self.heads, -1)
         else:
-            y = self.attend(q, k, v, attention_mask)
+            y = self.attend(q, k, v, bias)
         return self.output(join_heads(y).reshape(x.shape)), alpha
 
 
@@ -172,8 +176,8 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
         self.around_feed_forward = Residual(settings)
 
-    def forward(self, x: Vectors, mask: Bool[Tensor, "N t"]) -> Vectors:
-        x = self.around_attention.add(x, self.attention(self.around_attention.input(x), mask))
+    def forward(self, x: Vectors, bias: Float[Tensor, "N 1 1 t"]) -> Vectors:
+        x = self.around_attention.add(x, self.attention(self.around_attention.input(x), bias))
         return self.around_feed_forward.add(x, self.feed_forward(self.around_feed_forward.input(x)))
 
 
@@ -191,10 +195,10 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = Residual(settings)
 
     def forward(
-        self, x: Vectors, past: PastKeysValues, source: tuple[SourceKeysValues, Mask] | None, *, return_weights: bool
+        self, x: Vectors, past: PastKeysValues, source: tuple[SourceKeysValues, Bias] | None, *, return_weights: bool
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:
         """Read tokens that follow the tokens of `past`; return the output, the keys and values of all tokens so far
-        and, if `return_weights`, the weights of cross-attention to the source with this mask.
+        and, if `return_weights`, the weights of cross-attention to the source with this bias.
         """
         y, past = self.attention.causal(self.around_attention.input(x), past)
         x, alpha = self.around_attention.add(x, y), None
@@ -279,10 +283,19 @@ class KeyValueCache:
 
 @dataclass(frozen=True)
 class SourceMemory:
-    """The keys and values of the source for each layer of the decoder; the mask is true at real positions."""
+    """The keys and values of the source for each layer of the decoder.
+
+    bias: what is added to the scores of attention: 0 at real positions, −∞ elsewhere
+    """
 
     layers: tuple[Float[Tensor, "B S EE"], ...]
-    mask: Bool[Tensor, "B S"]
+    bias: Float[Tensor, "B 1 1 S"]
+
+
+def bias_of(mask: Bool[Tensor, "B S"], like: Tensor) -> Float[Tensor, "B 1 1 S"]:
+    """Return 0 where the mask is true and −∞ elsewhere, in the type of products with `like`."""
+    bias = torch.zeros_like(mask, dtype=product_dtype(like))
+    return bias.masked_fill_(~mask, -math.inf)[:, None, None]
 
 
 class TransformerDecoder(nn.Module):
@@ -311,7 +324,7 @@ class TransformerDecoder(nn.Module):
         x = self.words(tokens, embedding, cache.length)
         layers, attention = [], None
         for i, layer in enumerate(self.layers):
-            layer_source = None if source is None else (source.layers[i], source.mask)
+            layer_source = None if source is None else (source.layers[i], source.bias)
             return_weights = source is not None and i == self.shown_layer and not self.training
             x, keys_values, alpha = layer(x, cache.layers[i], layer_source, return_weights=return_weights)
             layers.append(keys_values.to(embedding.weight.dtype))
@@ -345,7 +358,8 @@ class SourceTransformer(EncoderDecoder[KeyValueCache]):
     def encode(self, source: Any) -> tuple[SourceMemory, KeyValueCache]:
         annotations, mask = self.annotate(source)
         attentions = (cast(DecoderLayer, layer).source_attention for layer in self.decoder.layers)
-        memory = SourceMemory(tuple(attention.keys_values(annotations) for attention in attentions), mask)
+        keys_values = tuple(attention.keys_values(annotations) for attention in attentions)
+        memory = SourceMemory(keys_values, bias_of(mask, annotations))
         return memory, self.decoder.empty_cache(len(mask), self.target_embedding.weight)
 
     def step(self, memory: SourceMemory, state: KeyValueCache, token: Tensor) -> Step[KeyValueCache]:
@@ -396,10 +410,11 @@ class Transformer(SourceTransformer):
         self.make_decoder(settings, decoder_layers, target_vocabulary, tie, (attention_layer, attention_head))
 
     def annotate(self, source: Source) -> tuple[Tensor, Tensor]:
-        x, mask = self.words(source.tokens, self.source_embedding, 0), source.mask
+        x = self.words(source.tokens, self.source_embedding, 0)
+        bias = bias_of(source.mask, x)
         for layer in self.encoder:
-            x = layer(x, mask)
-        return self.last(x), mask
+            x = layer(x, bias)
+        return self.last(x), source.mask
 
 
 class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):

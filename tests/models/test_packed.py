@@ -12,7 +12,7 @@ from seqtool.models.categorical import categorical
 from seqtool.models.cells import LSTM, Recurrence
 from seqtool.models.fast import decoding
 from seqtool.models.fast.decoding import DecodingLanguageModel, optimise_for_decoding
-from seqtool.models.fast.packed import JoinedLSTM, PackedLinear
+from seqtool.models.fast.packed import JoinedLSTM, PackedLinear, linear_relu
 from seqtool.models.fast.parts_for import attend_on_cpu, parts_for
 from seqtool.models.language_model import LanguageModel
 from seqtool.models.sutskever import Sutskever
@@ -41,6 +41,9 @@ def test_packed_maps_equal_linear_maps(dtype: torch.dtype, bias: bool, single_ro
         actual = packed(x)
         assert actual.dtype == dtype and actual.shape == exact.shape
         assert torch.allclose(actual.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-5)
+        if bias and x.dim() == 2:
+            for module in (packed, linear.to(dtype)):
+                torch.testing.assert_close(linear_relu(module, x).double(), exact.relu(), rtol=0.01, atol=0.01)
 
 
 @torch.no_grad()

@@ -15,7 +15,14 @@ from seqtool.decoding.beam_search import beam_search
 from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.initialisation import initialise
-from seqtool.models.transformer import CrossAttention, SelfAttention, Transformer, TransformerLanguageModel, sinusoids
+from seqtool.models.transformer import (
+    CrossAttention,
+    SelfAttention,
+    Transformer,
+    TransformerLanguageModel,
+    bias_of,
+    sinusoids,
+)
 
 LANGUAGE_MODEL: dict[str, Any] = {
     **{key: value for key, value in TRANSFORMER.items() if key in ("width", "heads", "feed_forward", "norm")},
@@ -75,9 +82,9 @@ def test_cross_attention_matches_the_paper() -> None:
     k, v = (split_heads(part).repeat_interleave(2, 0) for part in keys_values.chunk(2, -1))
     alpha = attention_weights(split_heads(attention.queries(x)), k, mask.repeat_interleave(2, 0)[:, None, None])
     expected = attention.output((alpha @ v).transpose(1, 2).flatten(2))
-    output, weights = attention(x, keys_values, mask, return_weights=True)
+    output, weights = attention(x, keys_values, bias_of(mask, x), return_weights=True)
     assert torch.allclose(output, expected, atol=1e-6) and torch.allclose(weights, alpha.transpose(1, 2), atol=1e-6)
-    assert torch.allclose(attention(x, keys_values, mask, return_weights=False)[0], expected, atol=1e-6)
+    assert torch.allclose(attention(x, keys_values, bias_of(mask, x), return_weights=False)[0], expected, atol=1e-6)
 
 
 def test_sinusoids_have_the_values_of_the_paper() -> None:

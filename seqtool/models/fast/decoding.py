@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seqtool.models.cells import Layers, Stack, State
 from seqtool.models.contract import Step
-from seqtool.models.fast import private
+from seqtool.models.fast import private, transformer_search
 from seqtool.models.fast.packed import JoinedLSTM, PackedLinear
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel
 from seqtool.models.language_model import LanguageModel
@@ -42,12 +42,15 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
                 parent[int(name)] = JoinedLSTM(child, dtype, single_rows=single_rows)
     for parent, name, child in _children(decoding_model):
         if isinstance(child, nn.Linear) and child.out_features > 1:
-            child.weight = nn.Parameter(child.weight.detach().to(dtype or child.weight.dtype))
+            for name_of, tensor in list(child.named_parameters()):
+                setattr(child, name_of, nn.Parameter(tensor.detach().to(dtype or tensor.dtype)))
             if on_cpu and PackedLinear.supports(child.weight.dtype):
                 setattr(parent, name, PackedLinear(child, single_rows=single_rows))
     for model_class in (DecodingLanguageModel, DecodingTransformerLanguageModel):
         if model_class.supports(decoding_model, single_rows=single_rows):
             return model_class(decoding_model)
+    if type(model) in transformer_search.VERSIONS:
+        return transformer_search.VERSIONS[type(model)](decoding_model)
     return decoding_model
 
 

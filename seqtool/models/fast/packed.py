@@ -1,7 +1,10 @@
 """Linear maps for decoding on a CPU, in oneDNN's own layout; an LSTM's two maps are joined into one."""
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from seqtool.models.cells import LSTM, Recurrence, State, States
@@ -32,11 +35,19 @@ class PackedLinear(nn.Module):
         """A copy of W in its ordinary layout, for code that uses the weight itself."""
         return self.matrix.to_dense()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, then: str = "none") -> Tensor:
+        """Return x Wᵀ + b, or `then` of it, which is `relu` or `none`."""
         x = x if x.dtype == self.dtype else x.to(self.dtype)
-        if self.unpacked is not None and x.numel() == x.shape[-1]:
+        if self.unpacked is not None and x.numel() == x.shape[-1] and then == "none":
             return F.linear(x, self.unpacked, self.bias)
-        return private.packed_linear(x, self.matrix, self.bias)
+        return private.packed_linear(x, self.matrix, self.bias, then)
+
+
+def linear_relu(linear: nn.Module, x: Float[Tensor, "N K"]) -> Float[Tensor, "N J"]:
+    """Return max(0, x Wᵀ + b) for a linear map with a bias or a `PackedLinear`, by one operation."""
+    if isinstance(linear, nn.Linear):
+        return private.addmm_relu(linear.bias, x.to(linear.weight.dtype), linear.weight.t())
+    return cast(Tensor, linear(x, "relu"))
 
 
 class JoinedLSTM(Recurrence):

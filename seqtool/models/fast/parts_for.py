@@ -1,6 +1,5 @@
 """The choice of faster parts for a device. `decoding.py` turns models of these parts into models for decoding only."""
 
-import math
 from dataclasses import replace
 
 import torch
@@ -19,6 +18,7 @@ from seqtool.models.fast.deferred_gradients import (
     weighted_sum_with_deferred_gradient,
 )
 from seqtool.models.parts import Parts
+from seqtool.models.transformer import hide_later
 from seqtool.runtime.precision import without_onednn
 
 DROPOUT_STEPS = 1 << 16  # the number of values that sixteen random bits can have
@@ -44,7 +44,7 @@ class CoarseDropout(nn.Dropout):
         return x * keep_mask.to(x.dtype).mul_(DROPOUT_STEPS / (DROPOUT_STEPS - dropped_values))
 
 
-def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool = False) -> Tensor:
+def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *, is_causal: bool = False) -> Tensor:
     """Compute `Parts.attend` by two products for all heads of all sentences at once.
 
     torch's own function multiplies head by head, and oneDNN takes 70 µs for the smallest product: sixteen times as long
@@ -53,12 +53,12 @@ def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_ca
     """
     if q.shape[-2] == 1:
         with without_onednn():
-            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
+            return F.scaled_dot_product_attention(q, k, v, bias, is_causal=is_causal)
     e = q * q.shape[-1] ** -0.5 @ k.transpose(-1, -2)
     if is_causal:
-        e = e + e.new_full(e.shape[-2:], -math.inf).triu(1)
-    elif mask is not None:
-        e = e + torch.zeros_like(mask, dtype=e.dtype).masked_fill_(~mask, -math.inf)
+        bias = hide_later(q, k.shape[-2])
+    if bias is not None:
+        e = e + bias
     return e.softmax(-1).to(v.dtype) @ v
 
 

@@ -33,9 +33,12 @@ def pack(weight: Tensor, rows: int) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
 
 
-def packed_linear(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x Wᵀ + b, with W in oneDNN's own layout."""
-    return torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, "none", [], "")
+def packed_linear(x: Tensor, matrix: Tensor, bias: Tensor | None, then: str = "none") -> Tensor:
+    """Return x Wᵀ + b, or `then` of it, `relu` or `none`, with W in oneDNN's own layout."""
+    return torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, then, [], "")
+
+
+addmm_relu = torch.ops.aten._addmm_activation.default  # max(0, b + x W)
 
 
 # Whole sequences and a single step, with the arguments of aten; the documented modules are in `torch.nn`.

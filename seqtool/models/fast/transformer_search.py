@@ -1,0 +1,252 @@
+"""A Transformer that decodes many hypotheses at once: its step for the rows of a search, on any device.
+
+Keys and values are written into tables with room for more tokens, and do not move when a search reorders the hypotheses
+of a source. These share one table instead: each attends to all of it, with −∞ added to the scores of tokens that are
+not its own. This reads as much memory as tables of their own would, and its arithmetic is little beside that of the
+linear maps. On a CPU, attention is in single precision, whatever the precision of the linear maps.
+"""
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from seqtool.models.contract import Step
+from seqtool.models.fast.packed import linear_relu
+from seqtool.models.parts import product_dtype, single
+from seqtool.models.transformer import (
+    DecoderLayer,
+    Heads,
+    KeyValueCache,
+    SourceMemory,
+    SourceTransformer,
+    Transformer,
+    TransformerCaptioner,
+    attend_with_weights,
+    join_heads,
+    split_heads,
+)
+from seqtool.runtime.precision import without_onednn
+
+ROOM = 32  # tables have room for a multiple of so many tokens
+
+
+@dataclass(frozen=True)
+class SharedCache:
+    """The keys and values of the p tokens that N rows have read, in G tables that M = N / G rows each share.
+
+    storage: the keys and values of each layer, in tables with room for more tokens. The states of a search share them,
+        and a step from a state that has been continued before copies what it needs into new ones
+    visible: what is added to a row's scores: 0 at its own tokens, −∞ elsewhere; None if M is 1. s slots are filled
+    length: the number of tokens, p
+    beams: the number of rows of each source, K; M is 1 or K
+    own: what is added to the scores of a step's own tokens; None if M is 1
+    free_slots: the slot that may be filled next; empty while a step fills it
+    """
+
+    storage: tuple[Float[Tensor, "2 G h slots d"], ...]
+    visible: Float[Tensor, "N s"] | None
+    length: int
+    beams: int
+    own: Float[Tensor, "N K"] | None
+    free_slots: list[int]
+
+    @classmethod
+    def of(cls, cache: KeyValueCache, beams: int, heads: int, dtype: torch.dtype) -> "SharedCache":
+        """Return a cache of this type with the keys and values of another, a table for each row."""
+        shape = *cache.layers[0].shape[:2], 2, heads, cache.layers[0].shape[2] // 2 // heads
+        layers = (layer.to(dtype).view(shape).permute(2, 0, 3, 1, 4) for layer in cache.layers)
+        return cls(tuple(_with_room(layer, 1) for layer in layers), None, cache.length, beams, None, [cache.length])
+
+    @property
+    def tables(self) -> int:
+        return self.storage[0].shape[1]
+
+    @property
+    def members(self) -> int:
+        """The number of rows that share a table, M."""
+        return 1 if self.visible is None else self.beams
+
+    @property
+    def filled(self) -> int:
+        """The number of slots that are filled, s."""
+        return self.length if self.visible is None else self.visible.shape[1]
+
+    @property
+    def layers(self) -> tuple[Float[Tensor, "N p EE"], ...]:
+        """The keys and values of each layer, as those of a `KeyValueCache`."""
+        keys_values = [layer[:, :, :, : self.filled].transpose(2, 3) for layer in self.storage]
+        if self.visible is not None:
+            slots = self.visible.isfinite().nonzero()[:, 1].view(len(self.visible), self.length)
+            tables = torch.arange(len(slots), device=slots.device)[:, None] // self.beams
+            keys_values = [layer[:, tables, slots] for layer in keys_values]
+        return tuple(layer.movedim(0, 2).flatten(2) for layer in keys_values)
+
+    def select(self, rows: Int[Tensor, "n"]) -> "SharedCache | KeyValueCache":
+        """Select rows. Where they are K rows of each source, tables are copied only when a source has gone."""
+        rows, k, device = rows.cpu(), self.beams, self.storage[0].device
+        sources = rows.view(-1, k) // k if len(rows) % k == 0 else rows[None, :0]
+        if k > 1 and sources.numel() and bool((sources == sources[:, :1]).all()):
+            cache, tables = self if self.visible is not None else self._shared(), sources[:, 0]
+            visible = cast(Tensor, cache.visible).index_select(0, rows.to(device, non_blocking=True))
+            if torch.equal(tables, torch.arange(cache.tables)):
+                return replace(cache, visible=visible)
+            return replace(cache._copy(tables, visible), own=cast(Tensor, cache.own)[: len(rows)])
+        if self.visible is None:
+            return self._copy(rows, None)
+        return KeyValueCache(tuple(layer.index_select(0, rows.to(device)) for layer in self.layers))
+
+    def claim_next(self) -> "SharedCache":
+        """Return a cache in which the slots of the next token are claimed: this one if possible, or a copy."""
+        first = self.storage[0]
+        has_room = first.shape[3] >= self.filled + self.members
+        if has_room and (torch.is_inference_mode_enabled() or not first.is_inference()):
+            try:
+                self.free_slots.remove(self.filled)  # a single operation, so two threads cannot both claim it
+                return self
+            except ValueError:
+                pass
+        copy = self._copy(torch.arange(self.tables), self.visible)
+        copy.free_slots.clear()
+        return copy
+
+    def with_next(self) -> "SharedCache":
+        """Return the cache that includes the next token, which is still to be written."""
+        visible = None if self.visible is None or self.own is None else torch.cat([self.visible, self.own], 1)
+        return replace(self, visible=visible, length=self.length + 1)
+
+    def _shared(self) -> "SharedCache":
+        """Join the tables of a source's rows."""
+        own = self.storage[0].new_full((self.beams, self.beams), -torch.inf).fill_diagonal_(0.0)
+        own = own.repeat(self.tables // self.beams, 1)
+        visible, storage = own.repeat(1, self.length), []
+        for layer in self.storage:
+            used = layer.view(2, -1, self.beams, *layer.shape[2:])[..., : self.length, :]
+            used = used.permute(0, 1, 3, 4, 2, 5).flatten(3, 4)
+            storage.append(_with_room(used, self.beams))
+        return replace(self, storage=tuple(storage), visible=visible, own=own, free_slots=[visible.shape[1]])
+
+    def _copy(self, tables: Int[Tensor, "G"], visible: Tensor | None) -> "SharedCache":
+        """Copy these tables into new ones with room for the next token; `visible` is of their rows. On a CPU, slots
+        that no row sees any more are left out, most of them in a long search; a GPU would have to wait for their count.
+        """
+        count, slots = self.filled, None
+        if visible is not None and visible.device.type == "cpu":
+            seen_by = visible.view(len(tables), self.beams, -1)
+            seen = seen_by.isfinite().any(1)
+            count = int(seen.sum(1).max())
+            slots = seen.int().argsort(descending=True, stable=True)[:, :count]  # in their order
+            visible = seen_by.gather(2, slots[:, None].expand(-1, self.beams, -1)).flatten(0, 1)
+        storage = []
+        for layer in self.storage:
+            room = _room(layer, len(tables), count, self.members)
+            if slots is None:
+                to = tables.to(layer.device, non_blocking=True)
+                torch.index_select(layer[:, :, :, :count], 1, to, out=room[:, :, :, :count])
+            else:
+                for i, table in enumerate(tables.tolist()):
+                    torch.index_select(layer[:, table], 2, slots[i], out=room[:, i, :, :count])
+            storage.append(room)
+        return replace(self, storage=tuple(storage), visible=visible, free_slots=[count])
+
+
+def _room(like: Float[Tensor, "2 _ h _ d"], tables: int, filled: int, members: int) -> Float[Tensor, "2 G h slots d"]:
+    """Return empty tables with room for so many slots and the next token's, at least."""
+    return like.new_empty(2, tables, like.shape[2], filled + max(ROOM, members), like.shape[4])
+
+
+def _with_room(used: Float[Tensor, "2 G h s d"], members: int) -> Float[Tensor, "2 G h slots d"]:
+    """Copy tables into larger ones."""
+    room = _room(used, used.shape[1], used.shape[3], members)
+    room[:, :, :, : used.shape[3]] = used
+    return room
+
+
+class _StepsInPlace(SourceTransformer):
+    """Transformers over a source, with the step of this module."""
+
+    def __init__(self, model: Any) -> None:
+        """Take over a model that was built for decoding."""
+        nn.Module.__init__(self)
+        self.__dict__.update(model.__dict__)
+        self.heads: int = model.decoder.layers[0].attention.heads
+
+    def encode(self, source: Any) -> tuple[SourceMemory, KeyValueCache]:
+        memory, state = super().encode(source)
+        dtype = self._attention_dtype()
+        return SourceMemory(tuple(layer.to(dtype) for layer in memory.layers), memory.bias.to(dtype)), state
+
+    def step(self, memory: SourceMemory, state: Any, token: Tensor) -> Step[KeyValueCache]:
+        return self._step(memory, state, token, self.decoder.shown_layer)
+
+    def step_without_attention(self, memory: SourceMemory, state: Any, token: Tensor) -> Step[KeyValueCache]:
+        return self._step(memory, state, token, None)
+
+    @torch.no_grad()
+    def _step(self, memory: SourceMemory, state: Any, token: Tensor, shown_layer: int | None) -> Step[KeyValueCache]:
+        decoder, beams = self.decoder, len(token) // len(memory.bias)
+        if not isinstance(state, SharedCache) or state.beams != beams:
+            state = SharedCache.of(state, beams, self.heads, self._attention_dtype())
+        embedded, alpha = F.embedding(token, self.target_embedding.weight), None
+        position = decoder.words.positions(state.length + 1, embedded)[state.length]
+        x = torch.add(position, embedded, alpha=self.embedding_scale)
+        cache = state.claim_next()
+        after, filled, m = cache.with_next(), cache.filled, cache.members
+        visible = None if after.visible is None else after.visible.view(-1, 1, m, filled + m)
+        with without_onednn() if x.device.type == "cpu" else nullcontext():
+            for i, layer in enumerate(cast(Iterable[DecoderLayer], decoder.layers)):
+                keys_values, source = cache.storage[i][:, :, :, : filled + m], memory.layers[i]
+                qkv = layer.attention.queries_keys_values(layer.around_attention.input(x))
+                qkv = qkv.view(-1, m, 3, self.heads, x.shape[1] // self.heads).permute(2, 0, 3, 1, 4)  # 3×G×h×M×d
+                keys_values[:, :, :, filled:].copy_(qkv[1:])
+                y, _ = _attend(qkv[0], keys_values[0], keys_values[1], visible)
+                x = layer.around_attention.add(x, layer.attention.output(y.view(x.shape)))
+                q = layer.source_attention.queries(layer.around_source.input(x)).view(len(source), beams, -1)
+                q, k, v = (split_heads(part, self.heads) for part in (q, *source.chunk(2, -1)))
+                y, weights = _attend(q, k, v, memory.bias, return_weights=i == shown_layer)
+                alpha = weights if i == shown_layer else alpha
+                x = layer.around_source.add(x, layer.source_attention.output(y.view(x.shape)))
+                inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
+                x = layer.around_feed_forward.add(x, outer(linear_relu(inner, layer.around_feed_forward.input(x))))
+            logits = self.project(decoder.last(x))
+        cache.free_slots.append(filled + m)
+        if alpha is not None:
+            alpha = (alpha.mean(1) if decoder.shown_head is None else alpha[:, decoder.shown_head - 1]).flatten(0, 1)
+        return Step(logits, cast(KeyValueCache, after), alpha)
+
+    def _attention_dtype(self) -> torch.dtype:
+        weight = self.target_embedding.weight
+        return single(weight.dtype) if weight.device.type == "cpu" else product_dtype(weight)
+
+
+class DecodingTransformer(_StepsInPlace, Transformer):
+    """`Transformer` with the step of this module."""
+
+
+class DecodingTransformerCaptioner(_StepsInPlace, TransformerCaptioner):
+    """`TransformerCaptioner` with the step of this module."""
+
+
+VERSIONS: dict[type, type[_StepsInPlace]] = {
+    Transformer: DecodingTransformer,
+    TransformerCaptioner: DecodingTransformerCaptioner,
+}
+
+
+def _attend(
+    q: Float[Tensor, "G h M d"], k: Heads, v: Heads, bias: Tensor | None, *, return_weights: bool = False
+) -> tuple[Float[Tensor, "G M E"], Float[Tensor, "G h M p"] | None]:
+    """Compute `Parts.attend`, in the type of the keys; return its output with heads joined and, if asked for, α."""
+    alpha = None
+    with torch.autocast(q.device.type, enabled=False):
+        q = q.to(k.dtype)
+        if return_weights:
+            y, alpha = attend_with_weights(q, k, v, bias)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, bias)
+    return join_heads(y), alpha
