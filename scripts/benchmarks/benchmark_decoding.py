@@ -58,6 +58,7 @@ PRECISIONS = {
 }
 START_UP_SENTENCES = 8  # the number of sentences whose time covers starting and loading
 MIN_HYPOTHESES = 5  # the number of hypotheses of a sentence: with a narrower beam it is translated several times
+SEQTOOL = [sys.executable, "-m", "seqtool"]
 STEPS, RATE = 5, "0.000000000001"  # the training updates, and a learning rate that leaves the model unchanged
 
 
@@ -134,8 +135,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         sys.exit("OpenNMT-py is compared only on a CPU: use --peers joeynmt.")
     for name in peers:
         toolkits.install(name, arguments.environments)
-    sentences = [" ".join(WORD.findall(line.lower())) for line in read_lines(arguments.input)]
-    sentences = [line for line in sentences if 5 <= len(line.split()) < LENGTH]
+    sentences = read_sentences(arguments.input)
     rows: dict[str, Any] = {}
     peer_systems = toolkits.systems(peers, arguments.device)
     limits = benchmarking.matrix_rates(arguments.device)
@@ -149,7 +149,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
             for name in (*precisions, *peer_systems):
                 run = Path(tempfile.mkdtemp(dir=data))
                 make = partial(prepare_seqtool if name in precisions else prepare_peer, name)
-                systems[name] = partial(decoding_rate, make(run, data, beam, arguments), run, data, len(repeated), beam)
+                systems[name] = partial(decoding_rate, make(run, data, beam, arguments), data, len(repeated), beam)
             measurements = benchmarking.measure_in_turn(systems | limits, arguments.repeats)
             medians = benchmarking.medians(measurements)
             rows[f"beam {beam}"] = {
@@ -196,6 +196,12 @@ def operations(sentences: list[str], beam: int, sizes: str) -> float:
     return (decoding.get_total_flops() + encoding.get_total_flops() / beam) / LENGTH
 
 
+def read_sentences(path: Path) -> list[str]:
+    """The sentences of a file with 5 to LENGTH - 1 words, in lower case and without punctuation."""
+    sentences = [" ".join(WORD.findall(line.lower())) for line in read_lines(path)]
+    return [line for line in sentences if 5 <= len(line.split()) < LENGTH]
+
+
 def write_data(data: Path, sentences: list[str]) -> None:
     """Write the sentences as a corpus. Their words, and made-up words to fill it up, are the vocabulary of both sides,
     which has the same size in every system.
@@ -216,6 +222,19 @@ Translate = Callable[[Path], Any]  # a function that translates a file
 
 def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
     """Make seqtool's model, and return the function that translates a file with it."""
+    device, threads = arguments.device, arguments.threads
+    train_seqtool(run, data, model_settings(arguments.sizes), device, threads)
+    command = translate_command(run, beam, PRECISIONS[device][name], device, threads)
+
+    def translate(source: Path) -> None:
+        subprocess.run([*command, f"input={source}", f"output={run}/output"], check=True, capture_output=True)
+        check(name, (run / "output").read_text(encoding="utf-8").splitlines(), source)
+
+    return translate
+
+
+def train_seqtool(run: Path, data: Path, settings: str, device: str, threads: int) -> None:
+    """Make a model of seqtool with these settings, whose vocabularies have VOCABULARY entries."""
     overrides = [
         *("data=parallel", f"data.train={data}/train.source,{data}/train.target", f"data.cache={data}/cache"),
         *(
@@ -224,25 +243,21 @@ def prepare_seqtool(name: str, run: Path, data: Path, beam: int, arguments: argp
             f"data.vocabulary.size={VOCABULARY}",
         ),
         *("data.vocabulary.joint=false", f"train.steps={STEPS}", "train.best_by=loss", "validation.max_length=2"),
-        *(f"optim.lr={RATE}", f"device={arguments.device}"),
-        *(f"threads={arguments.threads}", *model_settings(arguments.sizes).split()),
+        *(f"optim.lr={RATE}", f"device={device}", f"threads={threads}", *settings.split()),
     ]
-    seqtool_command = [sys.executable, "-m", "seqtool"]
-    toolkits.run([*seqtool_command, "train", "run=run", *overrides], directory=run, threads=arguments.threads)
+    toolkits.run([*SEQTOOL, "train", "run=run", *overrides], directory=run, threads=threads)
     vocabularies = list(run.glob("runs/run/checkpoints/*/*.vocabulary"))
     sizes = {json.loads(file.read_bytes().partition(b"\n")[0])["size"] for file in vocabularies}
     assert sizes == {VOCABULARY}, (
         f"seqtool's vocabularies have {sizes} entries, but those of the peers have {VOCABULARY:,}"
     )
-    settings = [f"beam={beam}", f"min_length={LENGTH}", f"max_length={LENGTH}", f"threads={arguments.threads}"]
-    settings += [f"precision={PRECISIONS[arguments.device][name]}", f"device={arguments.device}"]
-    command = [*seqtool_command, "translate", "checkpoint=runs/run", *settings]
 
-    def translate(source: Path) -> None:
-        subprocess.run([*command, f"input={source}", f"output={run}/output"], cwd=run, check=True, capture_output=True)
-        check(name, (run / "output").read_text(encoding="utf-8").splitlines(), source)
 
-    return translate
+def translate_command(run: Path, beam: int, precision: str, device: str, threads: int) -> list[str]:
+    """The command that translates with the model of `train_seqtool`, without the names of its files."""
+    settings = [f"beam={beam}", f"min_length={LENGTH}", f"max_length={LENGTH}", f"threads={threads}"]
+    settings += [f"precision={precision}", f"device={device}"]
+    return [*SEQTOOL, "translate", f"checkpoint={run}/runs/run", *settings]
 
 
 def prepare_peer(name: str, run: Path, data: Path, beam: int, arguments: argparse.Namespace) -> Translate:
@@ -272,7 +287,7 @@ def check(name: str, translations: list[str], source: Path) -> None:
         sys.exit(f"{name} wrote {words:,} words for {count:,} sentences, not {LENGTH} each.")
 
 
-def decoding_rate(translate: Translate, run: Path, data: Path, sentences: int, beam: int) -> float:
+def decoding_rate(translate: Translate, data: Path, sentences: int, beam: int) -> float:
     """The hypothesis-steps per second, without the time of starting and loading."""
     seconds = []
     for name in ("start-up", "input"):

@@ -1,4 +1,5 @@
-"""Install, configure and run JoeyNMT and OpenNMT-py for the benchmarks, each in a virtual environment of its own.
+"""Install, configure and run JoeyNMT and OpenNMT-py for the benchmarks, each in a virtual environment of its own, and
+install two engines that only decode.
 
 The configuration of each has two parts beside this file, of which the second is the model (`recurrent` or
 `transformer`). The configurations and the functions here contain workarounds for the current versions.
@@ -23,12 +24,14 @@ PEERS: dict[str, list[list[str]]] = {
         ],
     ],
 }
+ENGINES = {"ctranslate2": [["ctranslate2==4.8.5"]], "pymarian": [["pymarian==1.12.42"]]}  # for benchmark_engines.py
 WITH_ONEDNN = "joeynmt with oneDNN"
 RUN_WITH_ONEDNN = (  # the code that runs JoeyNMT with oneDNN's products
     "import runpy, torch; torch.backends.mkldnn.matmul.fp32_precision = 'bf16'; "
     "runpy.run_module('joeynmt', run_name='__main__', alter_sys=True)"
 )
 SPECIAL_TOKENS = ["<unk>", "<pad>", "<s>", "</s>"]
+MARIAN_TOKENS = ["</s>", "<unk>", "<pad>", "<s>"]  # EOS and UNK have to come first; the others fill up
 
 
 def choose(names: str) -> list[str]:
@@ -47,19 +50,20 @@ def systems(peers: Sequence[str], device: str) -> list[str]:
 
 
 def install(name: str, environments: Path) -> None:
-    """Install a peer, unless its environment exists."""
+    """Install a peer or an engine, unless its environment exists."""
     python = environments / name / "bin" / "python"
     if python.exists():
         return
     subprocess.run([sys.executable, "-m", "venv", environments / name], check=True)
-    for packages in PEERS[name]:
+    for packages in (PEERS | ENGINES)[name]:
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
 
 
 def write_vocabularies(directory: Path, words: dict[str, Sequence[str]]) -> None:
-    """Write the words of `source` and `target`, in their order, in each peer's format."""
+    """Write the words of `source` and `target`, in their order, in the format of each peer and of Marian."""
     for side, entries in words.items():
         (directory / f"joeynmt.{side}").write_text("\n".join([*SPECIAL_TOKENS, *entries]) + "\n", encoding="utf-8")
+        (directory / f"marian.{side}").write_text("\n".join([*MARIAN_TOKENS, *entries]) + "\n", encoding="utf-8")
         (directory / f"opennmt.{side}").write_text("".join(f"{word}\t1\n" for word in entries), encoding="utf-8")
 
 
