@@ -84,7 +84,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     validation.check()
     job.train.check()
     machine = Machine(choose_device(job.run.device), job.run.precision)
-    check_precision(machine.device, machine.precision)
+    check_precision(machine.device, machine.precision, training=True)
     set_threads(job.run.threads)
     keep_memory()
     # whether training starts from initial weights (except for the pretrained weights of an image encoder)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,16 +12,39 @@ import torch
 from seqtool.errors import InputError
 from seqtool.settings.classes import chosen
 
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+# The types in which autocast computes; in int8 only linear maps are computed, in decoding (`models.fast.quantised`).
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": None}
+INT8_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8"}  # Linux's names of processors' instructions for products of int8
 ONEDNN_SWITCH = "bf16"  # with this value of torch's switch, oneDNN multiplies fp32 matrices
 CACHED_SHAPES = "64"  # the number of shapes for which torch caches oneDNN's prepared products
 
 
-def check_precision(device: torch.device, precision: str) -> None:
-    """Raise InputError if the device cannot compute in this precision."""
+def check_precision(device: torch.device, precision: str, *, training: bool = False) -> None:
+    """Raise InputError if the device cannot compute, or train, in this precision."""
     chosen(precision, PRECISIONS, kind="precision")
     if precision == "fp16" and device.type == "cpu":
         raise InputError("precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32.")
+    if precision == "int8" and training:
+        raise InputError(
+            "precision=int8 is for decoding with a trained model: train with precision=fp32, bf16 or fp16."
+        )
+    if precision == "int8" and device.type != "cpu":
+        raise InputError("precision=int8 needs a CPU; on a GPU use precision=bf16 or fp16.")
+    if precision == "int8" and not multiplies_int8():
+        raise InputError(
+            "precision=int8 needs a processor with instructions for it (VNNI, AVX-VNNI or AMX), which this one lacks: "
+            "use precision=fp32."
+        )
+
+
+@cache
+def multiplies_int8() -> bool:
+    """Whether the processor has instructions for products of 8-bit integers, as far as Linux tells."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        flags = next((line for line in lines if line.startswith("flags")), "")
+        return not INT8_FLAGS.isdisjoint(flags.split())
+    return False
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:

@@ -11,6 +11,7 @@ from seqtool.models.cells import Layers, Stack, State
 from seqtool.models.contract import Step
 from seqtool.models.fast import private, transformer_search
 from seqtool.models.fast.packed import JoinedLSTM, PackedLinear
+from seqtool.models.fast.quantised import QuantisedLinear
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel
 from seqtool.models.language_model import LanguageModel
 from seqtool.runtime.precision import PRECISIONS, mkl_is_fast
@@ -26,25 +27,27 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
     device: the device of the model
 
     Each matrix of a linear map is rounded once to the precision's type, as autocast would do at every step, and stored
-    in the layout that a CPU multiplies fastest; an LSTM's two matrices are joined. A matrix tied to an embedding is
-    copied. A map to a single number, such as a score's v, is also used without autocast, so it does not change. For a
-    language model, which mostly writes one text at a time, matrices are also kept in the ordinary layout where MKL is
-    faster for one row, with a separate step for one row.
+    in the layout that a CPU multiplies fastest; an LSTM's two matrices are joined. In int8, large matrices are replaced
+    by `QuantisedLinear`. A matrix tied to an embedding is copied. A map to a single number, such as a score's v, is
+    also used without autocast, so it does not change. For a language model, which mostly writes one text at a time,
+    matrices are also kept in the ordinary layout where MKL is faster for one row, with a separate step for one row.
     """
     shared_tensors: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     decoding_model, dtype, on_cpu = copy.deepcopy(model, shared_tensors), PRECISIONS[precision], device.type == "cpu"
-    single_rows = on_cpu and dtype is None and model.task == "language_modelling" and mkl_is_fast()
+    single_rows = on_cpu and precision == "fp32" and model.task == "language_modelling" and mkl_is_fast()
     if type(model).__module__.startswith("seqtool."):  # a user's model may use its dropouts and stacks in other ways
         for parent, name, child in _children(decoding_model):
             if isinstance(child, nn.Dropout):
                 setattr(parent, name, nn.Identity())
             elif on_cpu and isinstance(parent, Stack) and JoinedLSTM.supports(child, dtype):
-                parent[int(name)] = JoinedLSTM(child, dtype, single_rows=single_rows)
+                parent[int(name)] = JoinedLSTM(child, dtype, single_rows=single_rows, quantise=precision == "int8")
     for parent, name, child in _children(decoding_model):
         if isinstance(child, nn.Linear) and child.out_features > 1:
             for name_of, tensor in list(child.named_parameters()):
                 setattr(child, name_of, nn.Parameter(tensor.detach().to(dtype or tensor.dtype)))
-            if on_cpu and PackedLinear.supports(child.weight.dtype):
+            if precision == "int8" and QuantisedLinear.supports(child):
+                setattr(parent, name, QuantisedLinear(child))
+            elif on_cpu and PackedLinear.supports(child.weight.dtype):
                 setattr(parent, name, PackedLinear(child, single_rows=single_rows))
     for model_class in (DecodingLanguageModel, DecodingTransformerLanguageModel):
         if model_class.supports(decoding_model, single_rows=single_rows):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from seqtool.models.cells import LSTM, Recurrence, State, States
 from seqtool.models.fast import private
+from seqtool.models.fast.quantised import QuantisedLinear
 from seqtool.models.fast.recurrences import run_by_torch
 from seqtool.models.parts import at_least_single
 
@@ -64,8 +65,10 @@ class JoinedLSTM(Recurrence):
         is_plain_lstm = type(recurrence) is Recurrence and type(recurrence.cell) is LSTM
         return is_plain_lstm and PackedLinear.supports(dtype or recurrence.input.weight.dtype)
 
-    def __init__(self, recurrence: Recurrence, dtype: torch.dtype | None, *, single_rows: bool = False) -> None:
-        """Join the maps of `recurrence`; products are computed in `dtype` (None: the weights' type)."""
+    def __init__(
+        self, recurrence: Recurrence, dtype: torch.dtype | None, *, single_rows: bool = False, quantise: bool = False
+    ) -> None:
+        """Join the maps of `recurrence`; products are computed in `dtype` (None: the weights' type), or in int8."""
         nn.Module.__init__(self)
         self.parts, self.cell, self.inputs = recurrence.parts, recurrence.cell, recurrence.input.in_features
         maps = recurrence.input, self.cell.recurrent
@@ -74,7 +77,7 @@ class JoinedLSTM(Recurrence):
         joined = nn.utils.skip_init(nn.Linear, self.inputs + self.cell.hidden, 4 * self.cell.hidden)  # type: ignore[no-untyped-call]
         joined.weight = nn.Parameter((torch.cat([w, u], 1) * self.row_scale[:, None]).to(dtype or w.dtype))
         joined.bias = nn.Parameter((biases[0] + biases[1]) * self.row_scale)
-        self.joined = PackedLinear(joined)
+        self.joined = QuantisedLinear(joined) if quantise else PackedLinear(joined)
         self.separate = (w, u, *biases) if single_rows else None
         del self.cell.recurrent  # `joined` contains U
 

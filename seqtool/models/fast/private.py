@@ -41,6 +41,29 @@ def packed_linear(x: Tensor, matrix: Tensor, bias: Tensor | None, then: str = "n
 addmm_relu = torch.ops.aten._addmm_activation.default  # max(0, b + x W)
 
 
+integer_product: Any = torch._int_mm  # N×K and K×J of int8 → N×J of int32
+
+
+def has_quantised_linear() -> bool:
+    """Whether torch has oneDNN's linear map of 8-bit integers."""
+    return hasattr(torch.ops.onednn, "qlinear_pointwise")
+
+
+def pack_quantised(weight: Tensor, rows: int) -> Tensor:
+    """Return the int8 matrix W, J×K, in oneDNN's own layout, chosen for products with this number of rows."""
+    return torch.ops.onednn.qlinear_prepack(weight, [rows, weight.shape[1]])
+
+
+def quantised_linear(x: Tensor, matrix: Tensor, scale: Tensor) -> Tensor:
+    """Return x Wᵀ ∘ scale in single precision, for int8 numbers x and W in oneDNN's own layout; `scale` has J numbers.
+
+    oneDNN is faster with unsigned numbers, so x is moved by their zero point, 128.
+    """
+    unsigned, no_offset = (x.view(torch.uint8) ^ 128), torch.zeros_like(scale, dtype=torch.int32)
+    settings: Any = None, 1.0, 0, torch.float32, "none", [], ""
+    return torch.ops.onednn.qlinear_pointwise(unsigned, 1.0, 128, matrix, scale, no_offset, *settings)
+
+
 # Whole sequences and a single step, with the arguments of aten; the documented modules are in `torch.nn`.
 lstm: Any = torch.lstm
 gru: Any = torch.gru
