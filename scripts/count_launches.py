@@ -44,7 +44,10 @@ FAMILIES = {
     "RNNsearch, gru_cho": f"{RNNSEARCH} model.cell=gru_cho",
     "Luong, 2 × LSTM": f"{PAIRS} model=luong {HIDDEN} model.layers=2",
     "Sutskever": f"{PAIRS} model=sutskever {HIDDEN}",
-    "Show, Attend and Tell": f"{PHOTOS} model=show_attend_tell {HIDDEN} model.encoder.size=64",
+    "Show, Attend and Tell": (
+        f"{PHOTOS} model=show_attend_tell {HIDDEN} model.encoder.size=64 model.encoder.fine_tune_from=null "
+        "model.encoder.augment=false"
+    ),
     "Transformer, 4 + 4": f"{PAIRS} model=transformer model.width=32 model.encoder_layers=4 model.decoder_layers=4",
     "language model, 2 × LSTM": f"{TEXT} model=language_model {HIDDEN} model.layers=2",
 }
