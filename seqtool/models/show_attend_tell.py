@@ -123,17 +123,27 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
     def encode(self, source: Images) -> tuple[ImageMemory, ShowAttendTellState]:
         return self._memory_and_state(self.annotations(source))
 
-    def forward(self, source: Images, target: Tensor, state: ShowAttendTellState | None = None) -> Output:
+    def forward(
+        self,
+        source: Images,
+        target: Tensor,
+        state: ShowAttendTellState | None = None,
+        rows: hard_attention.Rows | None = None,
+    ) -> Output:
         """Run teacher forcing. In training, hard attention has `samples` rows that draw for each image, except for a
-        fraction of `soft_share` of the images, which have one row and take the expected context.
+        fraction of `soft_share` of the images, which have one row and take the expected context; `rows` are these rows
+        if they are drawn before, as they are for torch.compile, which cannot trace a random number of them.
         """
         if not (self.hard and self.training):
             return super().forward(source, target, state)
         if state is not None:
             raise ValueError("Hard attention is trained from the image's first state: leave out `state`.")
         a = self.annotations(source)
-        rows = hard_attention.Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
-        return self.forward_rows(a, target, rows)
+        return self.forward_rows(a, target, self.draw_rows(target) if rows is None else rows)
+
+    def draw_rows(self, target: Tensor) -> hard_attention.Rows:
+        """Draw the rows for a batch of captions."""
+        return hard_attention.Rows.draw(len(target), target.shape[1], self.samples, self.soft_share, target.device)
 
     def forward_rows(self, a: Tensor, target: Tensor, rows: hard_attention.Rows) -> Output:
         """Run teacher forcing for rows that take the expected context or draw their own, from annotations B×S×D."""
