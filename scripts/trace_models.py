@@ -45,7 +45,7 @@ FAMILIES = {
     "language_model": ["cell=lstm_norm", "cell=linear"],
     "transformer_language_model": ["context=64"],
     "show_tell": ["cell=rnn context=with_start"],
-    "show_attend_tell": ["attention=soft", "attention=hard samples=2 baseline=leave_one_out credit=future"],
+    "show_attend_tell": ["attention=hard samples=2 baseline=leave_one_out credit=future", "attention=soft"],
     "transformer_captioner": ["norm=pre"],
 }
 KINDS = [f"{family} {settings}" for family, of_family in FAMILIES.items() for settings in of_family]

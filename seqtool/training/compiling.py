@@ -1,4 +1,4 @@
-"""`compile=true`: the losses of training batches are computed by graphs that torch.compile makes.
+"""`compile=true`: graphs that torch.compile makes compute the losses of training batches.
 
 A graph is for one shape, so sources and targets are padded to few lengths (padding changes nothing). Outside of the
 graph are what has another size in every batch, the image encoder and the number of rows that draw in hard attention,
@@ -39,25 +39,21 @@ class Graphs:
     """
 
     def __init__(self, loss: TrainingLoss) -> None:
-        import torch._dynamo as dynamo  # takes seconds to import
-        from torch._dynamo.utils import calculate_time_spent
-
-        self.dynamo, self.time_spent, self.seconds_before = dynamo, calculate_time_spent, 0.0
-        self.seconds_before = self.seconds
-        model: Any = loss.model
-        self.plain, self.model = loss.compute, model
+        self.seconds_before = _seconds()
+        self.model: Any = loss.model
+        self.plain = loss.compute
         self.compiled = torch.compile(loss.compute, backend=BACKEND, fullgraph=True, dynamic=False)
         self.shapes: set[Any] = set()
         self.rows, self.batches, self.without = 0, 0, 0
 
-    @property
-    def seconds(self) -> float:
-        """The seconds that compiling has taken, forward and backward."""
-        return round(self.time_spent()["total_wall_time"] - self.seconds_before, 1)
+    def facts(self) -> dict[str, float]:
+        """The number of graphs, and the seconds that it took to compile them, forward and backward."""
+        return {"graphs": len(self.shapes), "compile_seconds": round(_seconds() - self.seconds_before, 1)}
 
     def __str__(self) -> str:
-        graphs = f"Compiled {len(self.shapes)} graphs (of at most {MAX_GRAPHS}) in {self.seconds:.1f} s"
-        return f"{graphs}; {self.without:,} of {self.batches:,} batches were computed without one"
+        count, seconds = self.facts().values()
+        without = f"{self.without:,} of {self.batches:,} batches were computed without one"
+        return f"Compiled {count} of at most {MAX_GRAPHS} graphs in {seconds} s; {without}."
 
     def __call__(self, source: Any, inputs: Tensor, labels: Tensor, state: Any, *, carries: bool) -> Loss:
         """Compute what `TrainingLoss.compute` does."""
@@ -78,7 +74,7 @@ class Graphs:
             return self.plain(*arguments, carries=carries)
         self.shapes.add(shape)
         try:
-            with self.dynamo.config.patch(cache_size_limit=2 * MAX_GRAPHS):
+            with torch._dynamo.config.patch(cache_size_limit=2 * MAX_GRAPHS):
                 return self.compiled(*arguments, carries=carries)
         except RuntimeError as error:
             if not is_new or is_out_of_memory(error):
@@ -95,3 +91,9 @@ class Graphs:
         step = 1 << max(3, (length - 1).bit_length() - 2)
         padded = -(-length // step) * step
         return F.pad(x, (0, max(0, min(padded, self.model.max_positions or padded) - length)), value=PAD)
+
+
+def _seconds() -> float:
+    """The seconds that this process has compiled."""
+    spent: dict[str, float] = torch._dynamo.utils.calculate_time_spent()  # importing _dynamo takes seconds
+    return spent["total_wall_time"]

@@ -83,16 +83,9 @@ class TrainingLoss(nn.Module):
         return compute(batch.source, inputs, labels, state, carries=batch.continues is not None)
 
     def compute(
-        self,
-        source: Any,
-        inputs: Int[Tensor, "B T"],
-        labels: Int[Tensor, "B T"],
-        state: Any = None,
-        rows: Rows | None = None,
-        *,
-        carries: bool,
+        self, source: Any, inputs: Tensor, labels: Tensor, state: Any, rows: Rows | None = None, *, carries: bool
     ) -> Loss:
-        """Compute the loss of what the decoder reads and what it should predict.
+        """Compute the loss from what the decoder reads, B×T, and what it should predict, B×T.
 
         rows: the rows of hard attention if they have been drawn
         carries: whether the last state is returned

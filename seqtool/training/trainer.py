@@ -207,19 +207,14 @@ class Trainer:
             kept, plateau = max(settings.keep_last, settings.average_last), self.optimisation.plateau
             progress.add_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
             self.log.restart()
-        self.log.validated(scores, progress, better=better, facts=self._facts())
+        facts = {**self.validator.facts(), **(self.graphs.facts() if self.graphs is not None else {})}
+        self.log.validated(scores, progress, better=better, facts=facts)
         samples = self.validator.samples(self.model, settings.show) if settings.show else []
         if settings.show and distributed.is_first():
             self.log.show(samples, progress)
         self._save("validated")
         self.log.draw()
         self.log.since = time.monotonic()  # speed does not include validation and saving
-
-    def _facts(self) -> dict[str, float]:
-        """What is recorded with a validation besides its scores."""
-        graphs = self.graphs
-        compiling = {} if graphs is None else {"graphs": len(graphs.shapes), "compile_seconds": graphs.seconds}
-        return {**self.validator.facts(), **compiling}
 
     def _save(self, reason: str) -> None:
         self.progress.meter = {"nll": float(self.log.nll), "tokens": self.log.tokens}
