@@ -7,6 +7,7 @@ and the draws.
 
 from dataclasses import replace
 from typing import Any
+from warnings import catch_warnings
 
 import torch
 from torch import Tensor
@@ -74,7 +75,8 @@ class Graphs:
             return self.plain(*arguments, carries=carries)
         self.shapes.add(shape)
         try:
-            with torch._dynamo.config.patch(cache_size_limit=2 * MAX_GRAPHS):
+            # torch warns that annotation vectors, computed outside, are no leaves of a graph, and that TF32 is off
+            with torch._dynamo.config.patch(cache_size_limit=2 * MAX_GRAPHS), catch_warnings(action="ignore"):
                 return self.compiled(*arguments, carries=carries)
         except RuntimeError as error:
             if not is_new or is_out_of_memory(error):
