@@ -1,12 +1,6 @@
-"""Tests of torch's switches for fp32: full fp32 is used where it is needed, and a caller's settings are restored.
+"""Tests of torch's switches for fp32: full fp32 is used where it is needed, and a caller's settings are restored."""
 
-One more test compiles every Transformer with torch.compile.
-"""
-
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,9 +97,3 @@ def test_switches_follow_the_general_switch_afterwards(caller: None) -> None:
     BACKENDS.fp32_precision = "ieee"
     for switch in (BACKENDS.cuda.matmul, BACKENDS.mkldnn.matmul, BACKENDS.mkldnn.conv):
         assert switch.fp32_precision == "ieee"
-
-
-def test_torch_compile_works_for_every_transformer() -> None:
-    script = Path(__file__).parent / "compiling.py"
-    process = subprocess.run([sys.executable, "-W", "error", str(script)], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr

@@ -15,7 +15,7 @@ from seqtool.data.cache import REFUSED, Cache
 from seqtool.data.directories import versions
 from seqtool.errors import counted, out_of_memory
 from seqtool.models.fast.parts_for import parts_for
-from seqtool.models.parts import Parts
+from seqtool.models.parts import PLAIN, Parts
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import MODEL_TOO_LARGE, Machine, choose_device, keep_memory, set_threads
 from seqtool.runtime.files import write_whole
@@ -23,6 +23,7 @@ from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
 from seqtool.training import checkpoint, gradient_flow, moved_data, resuming
+from seqtool.training.compiling import check_compiling
 from seqtool.training.optimisation import check_optimisation, check_warmup, make_optimisation
 from seqtool.training.recording import MetricsLog, summary
 from seqtool.training.saving import Checkpoints, Progress, TrainSettings
@@ -83,6 +84,8 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     validation = typed(ValidationSettings, config.validation)
     validation.check()
     job.train.check()
+    if job.run.compile:
+        check_compiling(job.train)
     machine = Machine(choose_device(job.run.device), job.run.precision)
     check_precision(machine.device, machine.precision, training=True)
     set_threads(job.run.threads)
@@ -106,7 +109,8 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     digests = moved_data.digests(cache)
     if last is not None:
         resuming.check_data(last, digests, config)
-    model = _model(job, cache, handle, parts_for(machine.device), fresh=fresh)
+    parts = PLAIN if job.run.compile else parts_for(machine.device)
+    model = _model(job, cache, handle, parts, fresh=fresh)
     if job.train.gradient_flow:
         gradient_flow.check(model)
     with out_of_memory(lambda: MODEL_TOO_LARGE, machine.device):
@@ -144,6 +148,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
             *(model, examples, optimisation, validator, checkpoints, metrics, job.train, machine, best_by),
             seed=job.run.seed,
             rewards=rewards,
+            compiles=job.run.compile,
         )
         if last is not None:
             trainer.resume(last)
@@ -159,6 +164,8 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> Path | Literal
         devices, examples = f"{distributed.describe(device)}{library}", job.task.format_size(trainer.examples)
         log.info("%s: %s parameters on %s, %s", run, f"{parameter_count:,}", devices, examples)
         finished = trainer.train(stop)
+        if trainer.graphs is not None:
+            log.info("%s", trainer.graphs)
         trainer.log.draw(last=True)
     if finished:
         print("\n".join([*summary(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))

@@ -40,7 +40,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
@@ -69,10 +68,14 @@ class Memory:
     keys: Float[Tensor, "B S A"]
     mask: Bool[Tensor, "B S"]
 
-    @cached_property
+    @property
     def mask_bias(self) -> Float[Tensor, "B 1 S"]:
         """What is added to scores before their softmax: 0 at real positions, −∞ elsewhere; made once for all steps."""
-        return torch.zeros_like(self.mask, dtype=torch.float32).masked_fill_(~self.mask, -math.inf)[:, None]
+        made: dict[str, Tensor] = vars(self)  # not functools.cached_property, whose lock torch.compile cannot trace
+        if "_mask_bias" not in made:
+            bias = torch.zeros_like(self.mask, dtype=torch.float32).masked_fill_(~self.mask, -math.inf)
+            made["_mask_bias"] = bias[:, None]
+        return made["_mask_bias"]
 
 
 class Step(NamedTuple, Generic[StateT]):

@@ -16,6 +16,7 @@ from seqtool.models.attention import AttentionScore, make_score
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.cells import Cell, State, make_cell
 from seqtool.models.contract import DropoutRate, Memory, Output, Size, tie_matrices
+from seqtool.models.hard_attention import Rows
 from seqtool.models.inputs import Images
 from seqtool.models.parts import PLAIN, Parts, at_least_single, for_products, single
 from seqtool.models.recurrent_decoder import RecurrentDecoder, StepOutput
@@ -123,19 +124,25 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
     def encode(self, source: Images) -> tuple[ImageMemory, ShowAttendTellState]:
         return self._memory_and_state(self.annotations(source))
 
-    def forward(self, source: Images, target: Tensor, state: ShowAttendTellState | None = None) -> Output:
+    def forward(
+        self, source: Images, target: Tensor, state: ShowAttendTellState | None = None, rows: Rows | None = None
+    ) -> Output:
         """Run teacher forcing. In training, hard attention has `samples` rows that draw for each image, except for a
-        fraction of `soft_share` of the images, which have one row and take the expected context.
+        fraction of `soft_share` of the images, which have one row and take the expected context; `rows` are these rows
+        if they are drawn before, as they are for torch.compile, which cannot trace a random number of them.
         """
         if not (self.hard and self.training):
             return super().forward(source, target, state)
         if state is not None:
             raise ValueError("Hard attention is trained from the image's first state: leave out `state`.")
         a = self.annotations(source)
-        rows = hard_attention.Rows.draw(len(a), target.shape[1], self.samples, self.soft_share, target.device)
-        return self.forward_rows(a, target, rows)
+        return self.forward_rows(a, target, self.draw_rows(target) if rows is None else rows)
 
-    def forward_rows(self, a: Tensor, target: Tensor, rows: hard_attention.Rows) -> Output:
+    def draw_rows(self, target: Tensor) -> Rows:
+        """Draw the rows for a batch of captions."""
+        return Rows.draw(len(target), target.shape[1], self.samples, self.soft_share, target.device)
+
+    def forward_rows(self, a: Tensor, target: Tensor, rows: Rows) -> Output:
         """Run teacher forcing for rows that take the expected context or draw their own, from annotations B×S×D."""
         memory, first_state = self._memory_and_state(a[rows.image])
         unused_noise = rows.uniform_noise.new_zeros(rows.expected_rows, rows.uniform_noise.shape[1])

@@ -159,6 +159,7 @@ class Run:
     device: str
     threads: Threads
     precision: Annotated[str, FIXED]
+    compile: Annotated[bool, FIXED]
     trust: Classes
     initialisation_gain: Annotated[float, FIXED]
     forget_bias: Annotated[float | None, FIXED]

@@ -7,6 +7,7 @@ penalty, label smoothing or row that takes the expected context.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from seqtool.data.batches import Batch
 from seqtool.decoding import tree
 from seqtool.models.contract import EncoderDecoder, Output
-from seqtool.models.hard_attention import DrawnLocations, hard_attention_terms
+from seqtool.models.hard_attention import DrawnLocations, Rows, hard_attention_terms
 from seqtool.models.tokens import PAD
 from seqtool.training.scheduled_sampling import Teacher
 
@@ -53,10 +54,12 @@ class TrainingLoss(nn.Module):
         and saves it.
     update: the number of the update, on which random draws depend; the training loop sets it
     mean_reward: with sequences, the mean reward of the last update
+    graphs: what takes the place of `compute` in training, if it is compiled (`compiling.Graphs`)
     """
 
     baseline: Scalar
     mean_reward: Scalar | None = None
+    graphs: Callable[..., Loss] | None = None
 
     def __init__(
         self,
@@ -76,11 +79,22 @@ class TrainingLoss(nn.Module):
         inputs, labels = batch.inputs, batch.labels
         if self.teacher is not None and self.training:
             inputs = self.teacher.inputs(self.model, batch, self.update)
-        output = self.model(batch.source, inputs, state)
+        compute = self.graphs if self.graphs is not None and self.training else self.compute
+        return compute(batch.source, inputs, labels, state, carries=batch.continues is not None)
+
+    def compute(
+        self, source: Any, inputs: Tensor, labels: Tensor, state: Any, rows: Rows | None = None, *, carries: bool
+    ) -> Loss:
+        """Compute the loss from what the decoder reads, B×T, and what it should predict, B×T.
+
+        rows: the rows of hard attention if they have been drawn
+        carries: whether the last state is returned
+        """
+        output = self.model(source, inputs, state) if rows is None else self.model(source, inputs, state, rows)
         if output.sampled is not None:
             return self._sampled_loss(output, output.sampled, labels)
         loss = self._loss_without_samples(output.features, output.attention, labels)
-        return loss if batch.continues is None else loss._replace(state=tree.map_tensors(Tensor.detach, output.state))
+        return loss._replace(state=tree.map_tensors(Tensor.detach, output.state)) if carries else loss
 
     @torch.no_grad()
     def observe(self, reward: Scalar) -> None:

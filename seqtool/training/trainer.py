@@ -23,6 +23,7 @@ from seqtool.runtime.devices import Machine
 from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import autocast
 from seqtool.training import checkpoint, gradient_flow
+from seqtool.training.compiling import Graphs
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.prefetching import Prefetcher
@@ -51,6 +52,7 @@ class Trainer:
 
     best_by: the name of the score by which validations are compared.
     rewards: the rewards of sequences; None trains by cross-entropy.
+    compiles: whether losses are computed by the `graphs` that torch.compile makes, from a model of plain parts.
     """
 
     model: EncoderDecoder[Any]
@@ -65,6 +67,8 @@ class Trainer:
     seed: int
     progress: Progress = field(default_factory=Progress)
     rewards: Rewards | None = None
+    compiles: bool = False
+    graphs: Graphs | None = None
 
     def __post_init__(self) -> None:
         device, model, settings = self.machine.device, self.model, self.settings
@@ -72,6 +76,8 @@ class Trainer:
         if self.rewards is not None:
             loss = SequenceLoss(model, settings, self.rewards, self.seed)
         loss.to(device)
+        if self.compiles:
+            self.graphs = loss.graphs = Graphs(loss)
         scaler = torch.amp.GradScaler(device.type, enabled=self.machine.precision == "fp16")
         self.state = TrainingState(loss, self.optimisation.optimiser, scaler, self.examples.stream_count, device)
 
@@ -201,7 +207,8 @@ class Trainer:
             kept, plateau = max(settings.keep_last, settings.average_last), self.optimisation.plateau
             progress.add_scheduled(scores, by=self.best_by, plateau=plateau, kept=kept)
             self.log.restart()
-        self.log.validated(scores, progress, better=better, facts=self.validator.facts())
+        facts = {**self.validator.facts(), **(self.graphs.facts() if self.graphs is not None else {})}
+        self.log.validated(scores, progress, better=better, facts=facts)
         samples = self.validator.samples(self.model, settings.show) if settings.show else []
         if settings.show and distributed.is_first():
             self.log.show(samples, progress)
