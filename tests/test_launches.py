@@ -20,9 +20,9 @@ from seqtool.runtime.files import config_directory
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 LIMITS = {  # of kernels and waits of an update, and of a step of decoding
-    "RNNsearch, gru": (1150, 1, 40, 1),
-    "RNNsearch, gru_cho": (1900, 1, 44, 1),
-    "Transformer, 4 + 4": (600, 1, 105, 1),
+    "RNNsearch, gru": (1150, 1, 32, 1),
+    "RNNsearch, gru_cho": (1900, 1, 34, 1),
+    "Transformer, 4 + 4": (600, 1, 75, 1),
     "language model, 2 × LSTM": (350, 1, None, None),
 }
 pytestmark = pytest.mark.skipif(

@@ -12,6 +12,7 @@ from seqtool.models.contract import Step
 from seqtool.models.fast import private, transformer_search
 from seqtool.models.fast.packed import JoinedLSTM, PackedLinear
 from seqtool.models.fast.quantised import QuantisedLinear
+from seqtool.models.fast.rnnsearch_search import DecodingBahdanau
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel
 from seqtool.models.language_model import LanguageModel
 from seqtool.runtime.precision import PRECISIONS, mkl_is_fast
@@ -41,6 +42,8 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
                 setattr(parent, name, nn.Identity())
             elif on_cpu and isinstance(parent, Stack) and JoinedLSTM.supports(child, dtype):
                 parent[int(name)] = JoinedLSTM(child, dtype, single_rows=single_rows, quantise=precision == "int8")
+    if DecodingBahdanau.supports(model):
+        decoding_model = DecodingBahdanau(decoding_model)
     for parent, name, child in _children(decoding_model):
         if isinstance(child, nn.Linear) and child.out_features > 1:
             for name_of, tensor in list(child.named_parameters()):

@@ -77,7 +77,7 @@ class JoinedLSTM(Recurrence):
         joined = nn.utils.skip_init(nn.Linear, self.inputs + self.cell.hidden, 4 * self.cell.hidden)  # type: ignore[no-untyped-call]
         joined.weight = nn.Parameter((torch.cat([w, u], 1) * self.row_scale[:, None]).to(dtype or w.dtype))
         joined.bias = nn.Parameter((biases[0] + biases[1]) * self.row_scale)
-        self.joined = QuantisedLinear(joined) if quantise else PackedLinear(joined)
+        self.joined = QuantisedLinear(joined) if quantise and QuantisedLinear.supports(joined) else PackedLinear(joined)
         self.separate = (w, u, *biases) if single_rows else None
         del self.cell.recurrent  # `joined` contains U
 
