@@ -4,11 +4,11 @@
     git worktree add ../before COMMIT
     python scripts/benchmarks/benchmark_change.py ../before --output results/change.json
 
-It trains RNNsearch, Sutskever's model, Show, Attend and Tell and a language model, and decodes with all of these except
-Sutskever's. Both checkouts have the same data and settings. Each has a process of its own, and only one of the two
-works at a time. A run is a few updates, or the decoding of a few sentences, images or texts. A pair is one run of each
-checkout, one right after the other; every second pair is in reverse order. The script prints the median of the pairs'
-ratios of the rate after the change to the rate before, and its 90 % bootstrap interval.
+It trains RNNsearch, Sutskever's model, a Transformer, Show, Attend and Tell and a language model, and decodes with all
+of these except Sutskever's. Both checkouts have the same data and settings. Each has a process of its own, and only one
+of the two works at a time. A run is a few updates, or the decoding of a few sentences, images or texts. A pair is one
+run of each checkout, one right after the other; every second pair is in reverse order. The script prints the median of
+the pairs' ratios of the rate after the change to the rate before, and its 90 % bootstrap interval.
 """
 
 import argparse
@@ -40,6 +40,10 @@ RNNSEARCH = (
     "model=bahdanau model.embedding=256 model.encoder_hidden=256 model.decoder_hidden=512 model.alignment=512 "
     "model.maxout=256 model.dropout=0"
 )
+TRANSFORMER = (
+    "model=transformer model.width=256 model.encoder_layers=4 model.decoder_layers=4 model.heads=4 "
+    "model.feed_forward=1024 model.dropout=0 model.tie=none"
+)
 SUTSKEVER = "model=sutskever model.embedding=512 model.hidden=512 model.layers=2 model.dropout=0"
 COMMON = ("train.minutes=null", "train.epochs=null", "train.best_by=loss", "device=cpu")
 CAPTIONS = (
@@ -53,18 +57,20 @@ TRAINING = {
     "training RNNsearch, fp32": f"{TEXT} {RNNSEARCH} precision=fp32",
     "training RNNsearch, bf16": f"{TEXT} {RNNSEARCH} precision=bf16",
     "training Sutskever, fp32": f"{TEXT} {SUTSKEVER} precision=fp32",
+    "training a Transformer, fp32": f"{TEXT} {TRANSFORMER} precision=fp32",
     "training Show, Attend and Tell, fp32": f"{CAPTIONS} precision=fp32",
     "training Show, Attend and Tell, bf16": f"{CAPTIONS} precision=bf16",
     "training a language model, fp32": f"{LANGUAGE_MODEL} precision=fp32",
 }
 RUNS = {
     "translating": "RNNsearch",
+    "translating by a Transformer": "a Transformer",
     "captioning": "Show, Attend and Tell",
     "generating": "a language model",
 }  # the models, in fp32
 DECODING: dict[str, dict[str, Any]] = {
     f"{task}, {search}, {precision}": {"beam": beam, "precision": precision, "min_length": 20, "max_length": 20}
-    for task in ("translating", "captioning")
+    for task in ("translating", "translating by a Transformer", "captioning")
     for search, beam in (("greedy", 1), ("beam 5", 5))
     for precision in ("fp32", "bf16")
 } | {f"generating, {n} texts": {"n": n, "max_length": 300} for n in (1, 16)}
@@ -103,6 +109,7 @@ keep_memory()  # as every command does
 path, task, threads, settings = sys.argv[1:]
 model = seqtool.load(path, threads=int(threads), device="cpu", **json.loads(settings))
 methods = {"translating": "translate", "captioning": "caption", "generating": "generate"}
+task = task.split()[0]
 decode, items = getattr(model, methods[task]), open(task + ".txt").read().splitlines()
 for _ in sys.stdin:
     start = time.perf_counter()
