@@ -149,6 +149,10 @@ class TimedModel:
         self._check()
         return self._model.step(*arguments)
 
+    def step_without_attention(self, *arguments: Any) -> Any:
+        self._check()
+        return self._model.step_without_attention(*arguments)
+
 
 def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], kind: str) -> None:
     """Raise InputError for a name that is not in `hints` or a value of another type. `kind` is the noun for a name."""

@@ -21,13 +21,14 @@ CACHED_SHAPES = "64"  # the number of shapes for which torch caches oneDNN's pre
 
 def check_precision(device: torch.device, precision: str, *, training: bool = False) -> None:
     """Raise InputError if the device cannot compute, or train, in this precision."""
-    chosen(precision, PRECISIONS, kind="precision")
-    if precision == "fp16" and device.type == "cpu":
-        raise InputError("precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32.")
     if precision == "int8" and training:
         raise InputError(
             "precision=int8 is for decoding with a trained model: train with precision=fp32, bf16 or fp16."
         )
+    choices = {name: dtype for name, dtype in PRECISIONS.items() if name != "int8"} if training else PRECISIONS
+    chosen(precision, choices, kind="precision")
+    if precision == "fp16" and device.type == "cpu":
+        raise InputError("precision=fp16 needs a GPU; on a CPU use precision=bf16 or fp32.")
     if precision == "int8" and device.type != "cpu":
         raise InputError("precision=int8 needs a CPU; on a GPU use precision=bf16 or fp16.")
     if precision == "int8" and not multiplies_int8():
