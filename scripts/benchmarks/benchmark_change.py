@@ -155,7 +155,8 @@ def prepare(directory: Path, checkout: Path, arguments: argparse.Namespace) -> N
         benchmarking.generate(*files, count, vocabulary=VOCABULARY - 4)
     for run, model in RUNS.items():
         name = f"training {model}, fp32"
-        if any(re.search(arguments.only, title) for title in (*DECODING, name)):
+        searches = [title for title in DECODING if title.startswith(f"{run},")]
+        if any(re.search(arguments.only, title) for title in searches):
             train(directory, checkout, run, TRAINING[name].split(), arguments)
     pictures = sorted((directory / "data" / "scenes").rglob("*.png"))[:IMAGES]
     sentences = (directory / "text" / "test.source").read_text().splitlines()
