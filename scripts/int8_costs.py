@@ -63,10 +63,9 @@ def score(checkpoint: str, kind: str, settings: list[str]) -> dict[str, float]:
         if status := run([*command, "bootstrap=0", "format=json", "device=cpu"], config_directory()):
             sys.exit(status)
     record = json.loads(printed.getvalue())
-    if "loss" in record:
-        return {"nats a token": record["loss"]}
-    found = {one["name"]: one["value"] for one in record["system"]["scores"]}
-    return {name: found[name] for name in ("BLEU", "CIDEr-D") if name in found}
+    if "system" in record:
+        return {"BLEU": record["system"]["bleu"]["value"]}
+    return {name: record[key] for name, key in (("nats a token", "loss"), ("CIDEr-D", "cider_d")) if key in record}
 
 
 if __name__ == "__main__":
