@@ -177,6 +177,9 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
     Raises InputError for a setting that must not change.
     """
     stored_config = _stored_config(last, modules(config.trust))
+    OmegaConf.update(
+        stored_config, "compile", stored_config.get("compile", False), force_add=True
+    )  # in older runs: off
     changed_config = stored_config.copy()
     overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # before interpolation of ${…}
     for override in overrides:
