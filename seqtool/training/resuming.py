@@ -177,9 +177,8 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
     Raises InputError for a setting that must not change.
     """
     stored_config = _stored_config(last, modules(config.trust))
-    OmegaConf.update(
-        stored_config, "compile", stored_config.get("compile", False), force_add=True
-    )  # in older runs: off
+    compiles = stored_config.get("compile", False)  # older runs have no such setting
+    OmegaConf.update(stored_config, "compile", compiles, force_add=True)
     changed_config = stored_config.copy()
     overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # before interpolation of ${…}
     for override in overrides:

@@ -55,7 +55,7 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
     for model_class in (DecodingLanguageModel, DecodingTransformerLanguageModel):
         if model_class.supports(decoding_model, single_rows=single_rows):
             return model_class(decoding_model)
-    if type(model) in transformer_search.VERSIONS:
+    if device.type in ("cpu", "cuda") and type(model) in transformer_search.VERSIONS:  # other devices lack operations
         return transformer_search.VERSIONS[type(model)](decoding_model)
     return decoding_model
 

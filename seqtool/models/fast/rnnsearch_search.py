@@ -15,7 +15,7 @@ from seqtool.models.parts import at_least_single
 
 
 class DecodingBahdanau(Bahdanau):
-    """RNNsearch of one layer of GRUs, torch's or the paper's, with additive attention, for decoding only.
+    """RNNsearch (A.2.2) of one layer of GRUs, torch's or the paper's, with additive attention, for decoding only.
 
     The maps of a vector are joined, so that a step has five products instead of eight, and six for the paper's cell:
     of the word, of the old state, of the context, of the new state, and the logits. The rows of the maxout's maps are
@@ -25,6 +25,7 @@ class DecodingBahdanau(Bahdanau):
     of_old_state: −2 W_a s, from which the score e^−2q follows, and U s
     of_context: C c and C_o c
     of_new_state: U_o s
+    v_sum: Σ_a v_a, a term of every score
     """
 
     v_sum: Tensor

@@ -33,7 +33,7 @@ from seqtool.models.transformer import (
 )
 from seqtool.runtime.precision import without_onednn
 
-ROOM = 32  # tables have room for a multiple of so many tokens
+ROOM = 32  # the number of slots by which tables grow, unless a token needs more
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class SharedCache:
 
 
 def _room(like: Float[Tensor, "2 _ h _ d"], tables: int, filled: int, members: int) -> Float[Tensor, "2 G h slots d"]:
-    """Return empty tables with room for so many slots and the next token's, at least."""
+    """Return empty tables with room for `filled` slots and for at least one more token of each of their rows."""
     return like.new_empty(2, tables, like.shape[2], filled + max(ROOM, members), like.shape[4])
 
 
