@@ -237,7 +237,17 @@ def _softmax_backward(function: Any, gradient: Tensor, output: Tensor, dim: int,
     return function(gradient, output, dim, gradient.dtype).to(dtype)
 
 
+def _addmm(
+    function: Any, addend: Tensor, x: Tensor, matrix: Tensor, dtype: torch.dtype | None = None, **kwargs: Any
+) -> Any:
+    """A product in half precision, added to numbers in single precision."""
+    if dtype is None:
+        return function(addend, x, matrix, **kwargs)
+    return torch.addmm(addend.to(dtype), x.to(dtype), matrix.to(dtype), **kwargs)
+
+
 ON_CPU: dict[str, Callable[..., Any]] = {
+    "addmm": _addmm,
     **{"_softmax": _softmax, "_log_softmax": _softmax},
     **{"_softmax_backward_data": _softmax_backward, "_log_softmax_backward_data": _softmax_backward},
 }

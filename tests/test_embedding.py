@@ -66,6 +66,10 @@ def test_a_vector_that_a_model_lacks_is_refused() -> None:
     own.encoder = torch.nn.Identity()
     with pytest.raises(InputError, match="Luong has no vector=mean"):
         embed(own, make_source([[5]]), "mean")
+    in_int8 = seqtool.load("builtin/words", device="cpu")
+    in_int8.settings.precision = "int8"  # which few processors have
+    with pytest.raises(InputError, match="embed takes no precision=int8"):
+        in_int8.embed(["I have a cat."])
     with pytest.raises(InputError, match="an ensemble"):
         seqtool.load(["builtin/words"] * 2, device="cpu").embed(["I have a cat."])
 

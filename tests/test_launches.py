@@ -7,6 +7,7 @@ The limits lie above the counts of results/launches.json, so that a change which
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 import torch
 
 from seqtool.cli import main as cli
+from seqtool.decoding import tree
 from seqtool.decoding.beam_search import highest_sums, on_cpu
+from seqtool.models.fast.products import add_product, adds_to_single
 from seqtool.runtime.files import config_directory
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
@@ -70,6 +73,39 @@ def test_the_highest_sums_come_from_a_gpu_as_they_are(dtype: torch.dtype) -> Non
     assert torch.equal(values, expected[0]) and index.dtype == torch.int64
     is_finite = values > -torch.inf  # the order of equal scores is free
     assert torch.equal(index[is_finite], expected[1][is_finite])
+
+
+@dataclass
+class Numbers:
+    """A state that selects its rows itself."""
+
+    x: torch.Tensor
+
+    def select(self, rows: torch.Tensor) -> "Numbers":
+        return Numbers(self.x.index_select(0, rows))
+
+
+def test_a_state_gets_the_rows_to_select_on_its_device() -> None:
+    with pretended_gpu.simulate_gpu():
+        state = (Numbers(torch.arange(3.0, device="cuda")), torch.arange(3, device="cuda"))
+        selected, numbers = tree.keep(state, torch.tensor([2, 0]), 3)
+        assert selected.x.tolist() == numbers.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_gpu_adds_a_product_in_half_precision_by_one_kernel(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    addend, x, matrix = (torch.randn(shape, generator=generator) for shape in ((5, 7), (5, 6), (6, 7)))
+    expected = addend + (x.to(dtype).float() @ matrix.to(dtype).float())
+    with pretended_gpu.simulate_gpu() as gpu:
+        operands = addend.to("cuda"), x.to("cuda", dtype), matrix.to("cuda", dtype)
+        assert adds_to_single(operands[0].device, dtype)  # tried once
+        before = gpu.counts()["launches"]
+        out = torch.empty_like(operands[0])
+        add_product(*operands, out=out)
+        assert gpu.counts()["launches"] == before + 1
+        torch.testing.assert_close(out.cpu(), expected)
+        torch.testing.assert_close(add_product(operands[0][0], *operands[1:]).cpu(), expected - addend + addend[0])
 
 
 def test_without_memory_training_ends_with_a_sentence(

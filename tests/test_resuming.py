@@ -6,7 +6,7 @@ import pty
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
-from seqtool.training import checkpoint
+from seqtool.training import checkpoint, trainer
 from seqtool.training.checkpoint import BASELINE
+from seqtool.training.losses import TrainingLoss
 from seqtool.training.saving import Progress
 from seqtool.training.trainer import Trainer
 
@@ -190,6 +191,32 @@ def test_a_run_without_a_setting_is_not_resumed(workspace: Path, capsys: pytest.
     repair(last)
     assert train("run=r", "train.resume=true", "train.steps=3") == 2
     assert "issing setting 'train.save_minutes'" in capsys.readouterr().err
+
+
+def test_a_resumed_run_may_be_compiled_or_not(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint does not depend on it."""
+    monkeypatch.setattr(trainer, "Graphs", GraphsOfNothing)
+    monkeypatch.setattr(GraphsOfNothing, "losses", [])
+    assert train(*VOCABULARIES["transformer"], *COMMON, "run=r", "train.steps=1") == 0
+    for steps, settings, compiled in ((2, ["compile=true"], 1), (3, [], 2), (4, ["compile=false"], 2)):
+        assert train("run=r", "train.resume=true", f"train.steps={steps}", *settings) == 0
+        assert len(GraphsOfNothing.losses) == compiled
+
+
+class GraphsOfNothing:
+    """`Graphs` that compiles nothing, and its losses."""
+
+    losses: ClassVar[list[TrainingLoss]] = []
+
+    def __init__(self, loss: TrainingLoss) -> None:
+        self.losses.append(loss)
+        self.compute = loss.compute
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return self.compute(*arguments, **settings)
+
+    def facts(self) -> dict[str, float]:
+        return {}
 
 
 @pytest.mark.parametrize(

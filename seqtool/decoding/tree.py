@@ -13,14 +13,17 @@ def select(tree: Any, rows: Int[Tensor, "N"], on_cpu: Int[Tensor, "N"] | None = 
     """Select these rows of every tensor in a tree of dataclasses and tuples. Tensors are batch first; anything else in
     the tree is shared by all rows and stays unchanged.
 
-    A dataclass may define a method `select(rows)`, which is then called instead, with `on_cpu` if it is given, a copy
-    of `rows`. A state that grows within preallocated tensors, for example, copies only the part in use.
+    A dataclass may define a method `select(rows)`, which is then called instead. A state that grows within preallocated
+    tensors, for example, copies only the part in use. If `on_cpu` is given, a copy of `rows`, it is passed to a method
+    `select_on_cpu(rows)` where there is one.
     """
     if isinstance(tree, Tensor):
         return tree.index_select(0, rows)
-    select_method = getattr(tree, "select", None) if is_dataclass(tree) else None
-    if select_method is not None:
-        return select_method(rows if on_cpu is None else on_cpu)
+    if is_dataclass(tree):
+        if on_cpu is not None and hasattr(tree, "select_on_cpu"):
+            return tree.select_on_cpu(on_cpu)
+        if hasattr(tree, "select"):
+            return tree.select(rows)
     return _with_branches(tree, lambda branch: select(branch, rows, on_cpu))
 
 

@@ -281,8 +281,10 @@ class Translator(Predictor):
             first state of a recurrent decoder, all layers and tensors one after the other, or the fixed context if the
             decoder only receives that at every step
 
-        Raises InputError if the model has no such vector, and for an ensemble.
+        Raises InputError if the model has no such vector, for an ensemble, and in int8.
         """
+        if self.settings.precision == "int8":
+            raise InputError("embed takes no precision=int8, which is for decoding: leave it out, or take bf16.")
         encoded = encode(check_texts(sentences, caller="embed takes", item="sentence"), self.source_vocabulary)
         self.check_length(*encoded)
         sources = encoded_sentences([sentence.ids for sentence in encoded])

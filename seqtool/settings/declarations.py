@@ -159,7 +159,7 @@ class Run:
     device: str
     threads: Threads
     precision: Annotated[str, FIXED]
-    compile: Annotated[bool, FIXED]
+    compile: bool
     trust: Classes
     initialisation_gain: Annotated[float, FIXED]
     forget_bias: Annotated[float | None, FIXED]

@@ -43,6 +43,7 @@ class Graphs:
         self.seconds_before = _seconds()
         self.model: Any = loss.model
         self.plain = loss.compute
+        torch._dynamo.reset()  # graphs of earlier runs of this process would count, since the code is the same
         self.compiled = torch.compile(loss.compute, backend=BACKEND, fullgraph=True, dynamic=False)
         self.shapes: set[Any] = set()
         self.rows, self.batches, self.without = 0, 0, 0

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from types import FrameType
@@ -17,6 +17,7 @@ from torch import nn
 from seqtool.data.batches import Batch, Epoch, Examples, Indices
 from seqtool.errors import InputError, is_out_of_memory, out_of_memory
 from seqtool.models.contract import EncoderDecoder
+from seqtool.models.fast.rounded_once import rounded_once
 from seqtool.models.inputs import Source
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import Machine
@@ -121,7 +122,7 @@ class Trainer:
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
                     oom_message = partial(self._too_large_message, batch)
                     with wrapped_loss.exchanging(number == len(batches)) as loss_of, out_of_memory(oom_message, device):
-                        with autocast(device, self.machine.precision):
+                        with autocast(device, self.machine.precision), self._rounded_once():
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
                     sums += loss.sums() if weight else 0
@@ -156,6 +157,12 @@ class Trainer:
         if not stopped:
             self._finish()
         return not stopped
+
+    def _rounded_once(self) -> AbstractContextManager[None]:
+        """`rounded_once` for the model, unless gradients are exchanged: that begins with the first ones that are known,
+        and all of these would come last.
+        """
+        return rounded_once(self.model) if distributed.size() == 1 else nullcontext()
 
     def _epoch(self) -> Epoch:
         return epoch_of(self.examples, self.settings, seed=self.seed, epoch=self.progress.epoch)

@@ -53,6 +53,13 @@ def test_products_are_exact_and_do_not_depend_on_the_batch(linear: nn.Linear, ro
         assert torch.equal(module(row), together.flatten(0, 1)[i])
 
 
+def test_it_takes_empty_inputs_and_needs_no_context(linear: nn.Linear, rows: torch.Tensor) -> None:
+    module = QuantisedLinear(linear)
+    for shape in ((0, 96), (0, 3, 96), (3, 0, 96)):
+        assert module(torch.empty(shape)).shape == (*shape[:-1], 70)
+    assert not module(rows.requires_grad_()).requires_grad
+
+
 @torch.no_grad()
 def test_the_error_is_that_of_rounding(linear: nn.Linear, rows: torch.Tensor) -> None:
     """|x w − x' w'| ≤ Σ (|x| δw + |w| δx + δx δw), where δ is half a scale."""

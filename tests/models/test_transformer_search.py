@@ -112,6 +112,16 @@ def test_any_rows_may_be_selected(pair: Pair) -> None:
 
 
 @torch.inference_mode()
+def test_sentences_may_be_repeated(pair: Pair) -> None:
+    generator = torch.Generator().manual_seed(1)
+    pair.select(torch.arange(SENTENCES).repeat_interleave(2))
+    for rows, sentences in (([1, 0, 2, 3], [0, 1]), ([2, 3, 1, 0, 1, 1], [1, 0, 0])):
+        pair.step(tokens(2 * len(pair.memories[0].bias), generator))
+        pair.select(torch.tensor(rows), torch.tensor(sentences))
+    pair.step(tokens(6, generator))
+
+
+@torch.inference_mode()
 def test_a_state_may_be_continued_more_than_once(pair: Pair) -> None:
     generator = torch.Generator().manual_seed(1)
     pair.select(torch.arange(SENTENCES).repeat_interleave(2))

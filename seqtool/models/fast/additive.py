@@ -18,8 +18,8 @@ from seqtool.models.cells import GRU, GRUCho, Layers
 from seqtool.models.contract import Memory
 from seqtool.models.fast.deferred_gradients import Ledger, once_per_pass
 from seqtool.models.fast.private import through_sigmoid, through_softmax
+from seqtool.models.fast.products import add_product
 from seqtool.models.fast.recurrences import (
-    add_product,
     bias_and_candidate,
     gru_back,
     gru_step,

@@ -11,13 +11,14 @@ from torch.autograd.function import once_differentiable
 
 from seqtool.models.fast.deferred_gradients import DeferredGradientLinear
 from seqtool.models.fast.packed import PackedLinear
+from seqtool.models.fast.rounded_once import RoundedOnceLinear
 from seqtool.models.parts import CrossEntropy, cross_entropy, product_dtype, single
 from seqtool.models.tokens import PAD
 
 MAX_ROWS = 512  # the number of rows that a CPU projects at a time: its libraries are slower with more
 MAX_LOGITS = 2**23  # the number of logits that a CPU holds at a time: 32 MB in single precision
 MAX_LOGITS_ON_GPU = 2**26  # 256 MB, since every piece costs about 30 launches of kernels
-LINEAR_MAPS = (nn.Linear, DeferredGradientLinear, PackedLinear)
+LINEAR_MAPS = (nn.Linear, DeferredGradientLinear, RoundedOnceLinear, PackedLinear)
 
 
 def cross_entropy_in_pieces(

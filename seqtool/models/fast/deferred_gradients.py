@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from seqtool.models.attention import General
 from seqtool.models.fast.private import backward_pass
+from seqtool.models.fast.products import add_product
 from seqtool.models.parts import product_dtype, weighted_sum
 
 X = TypeVar("X")
@@ -80,7 +81,11 @@ class DeferredGradientLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         product = once_per_pass(self.weight, lambda ledger: _make_product(self.weight, self.bias, ledger))
-        return super().forward(x) if product is None else product(x)
+        return self.multiply(x) if product is None else product(x)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """Return x Wᵀ + b outside a pass."""
+        return super().forward(x)
 
 
 class DeferredGradientGeneral(General):
@@ -135,7 +140,7 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(x, operand)
         if bias is None:
             return x @ operand
-        return torch.addmm(bias, x, operand) if x.dtype == bias.dtype and x.dim() == 2 else x @ operand + bias
+        return add_product(bias, x, operand) if x.dim() == 2 else x @ operand + bias
 
     @staticmethod
     @once_differentiable

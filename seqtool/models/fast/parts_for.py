@@ -17,6 +17,7 @@ from seqtool.models.fast.deferred_gradients import (
     one_pass,
     weighted_sum_with_deferred_gradient,
 )
+from seqtool.models.fast.rounded_once import RoundedOnceLinear
 from seqtool.models.parts import Parts
 from seqtool.models.transformer import hide_later
 from seqtool.runtime.precision import without_onednn
@@ -74,6 +75,7 @@ PARTS_BY_DEVICE = {
     "cpu": replace(DEFAULT_PARTS, dropout=CoarseDropout, attend=attend_on_cpu, whole_sequence=recurrences.run_on_cpu),
     "cuda": replace(
         DEFAULT_PARTS,
+        linear=RoundedOnceLinear,
         versions={**DEFAULT_PARTS.versions, LSTM: recurrences.LSTMOfOneFunction},
         whole_sequence=recurrences.run_on_gpu,
     ),

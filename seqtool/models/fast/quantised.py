@@ -41,12 +41,13 @@ class QuantisedLinear(nn.Module):
             return private.quantised_linear(integers, self.packed, self.scale[0])
         return private.integer_product(integers, self.integers.T).float().mul_(self.scale)
 
+    @torch.no_grad()
     def forward(self, x: Float[Tensor, "*batch K"], then: str = "none") -> Float[Tensor, "*batch J"]:
         """Return x Wᵀ + b, or `then` of it, which is `relu` or `none`."""
         scale, integers = quantise(x.reshape(-1, x.shape[-1]).float())
         y = self.products(integers)
         y = y.mul_(scale) if self.bias is None else torch.addcmul(self.bias, y, scale, out=y)
-        return (y.relu_() if then == "relu" else y).view(*x.shape[:-1], -1)
+        return (y.relu_() if then == "relu" else y).view(*x.shape[:-1], self.scale.shape[1])
 
 
 def quantise(x: Float[Tensor, "N K"]) -> tuple[Float[Tensor, "N 1"], Int8[Tensor, "N K"]]:

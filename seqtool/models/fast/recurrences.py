@@ -28,6 +28,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from seqtool.models.cells import GRU, LSTM, RNN, Cell, GRUCho, Recurrence, State, States
 from seqtool.models.fast.private import gru, lstm, rnn_tanh, tanh_backward, through_sigmoid, through_tanh
+from seqtool.models.fast.products import add_product
 from seqtool.models.parts import at_least_single, product_dtype, single
 
 
@@ -334,13 +335,6 @@ def room_after(first_state: Tensor, steps: int) -> Tensor:
     states = first_state.new_empty(steps + 1, *first_state.shape)
     states[0] = first_state
     return states
-
-
-def add_product(addend: Tensor, x: Tensor, matrix: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Return addend + x @ matrix, with the product in the type of the matrix."""
-    if addend.dtype == x.dtype == matrix.dtype:
-        return torch.addmm(addend, x, matrix, out=out)
-    return torch.add(addend, x.to(matrix.dtype) @ matrix, out=out)
 
 
 def weight_and_bias_gradients(gradient: Tensor, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

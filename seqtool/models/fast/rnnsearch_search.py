@@ -11,6 +11,7 @@ from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import GRU, GRUCho, Layers
 from seqtool.models.contract import Memory, Step
 from seqtool.models.fast.additive import ExponentialAdditive, additive, exponential
+from seqtool.models.fast.products import add_product
 from seqtool.models.parts import at_least_single
 
 
@@ -64,16 +65,23 @@ class DecodingBahdanau(Bahdanau):
         e = additive(q, memory.keys, score.v.weight[0].to(memory.keys.dtype), self.v_sum.to(memory.keys.dtype))
         alpha = (e + memory.mask_bias).softmax(-1).flatten(0, 1)
         c = self.attention.weighted_sum(alpha, memory.values)
-        sums = of_word + self.of_context(c)
+        sums = _add_map(of_word, self.of_context, c)
         x_rz, x_n = at_least_single(sums[:, : 3 * hidden]).split_with_sizes([2 * hidden, hidden], -1)
         u_rz, u_n = of_state[:, size : size + 2 * hidden], of_state[:, size + 2 * hidden :]
         r, z = torch.sigmoid(x_rz + u_rz).chunk(2, -1)
         if isinstance(cell, GRUCho):
-            s = torch.lerp(s, torch.tanh(x_n + cell.candidate(r * s)), z)
+            s = torch.lerp(s, torch.tanh(_add_map(x_n, cell.candidate, r * s)), z)
         else:
             s = torch.lerp(torch.tanh(torch.addcmul(x_n, r, u_n)), s, z)
-        t = self.of_new_state(s) + sums[:, 3 * hidden :]
+        t = _add_map(sums[:, 3 * hidden :], self.of_new_state, s)
         return Step(self.project(torch.maximum(*t.chunk(2, -1))), Layers(((s,),)), alpha)
+
+
+def _add_map(addend: Tensor, linear: Any, x: Tensor) -> Tensor:
+    """Return addend + W x, by one kernel of a GPU if the map has neither a bias nor a CPU's layout."""
+    if isinstance(linear, nn.Linear) and linear.bias is None:
+        return add_product(addend, x, linear.weight.t())
+    return addend + linear(x)
 
 
 def _joined(*linears: tuple[nn.Linear, float]) -> nn.Linear:

@@ -88,15 +88,20 @@ class SharedCache:
         return tuple(layer.movedim(0, 2).flatten(2) for layer in keys_values)
 
     def select(self, rows: Int[Tensor, "n"]) -> "SharedCache | KeyValueCache":
+        """Select rows, which are on any device."""
+        return self.select_on_cpu(rows.cpu())
+
+    def select_on_cpu(self, rows: Int[Tensor, "n"]) -> "SharedCache | KeyValueCache":
         """Select rows. Where they are K rows of each source, tables are copied only when a source has gone."""
-        rows, k, device = rows.cpu(), self.beams, self.storage[0].device
+        k, device = self.beams, self.storage[0].device
         sources = rows.view(-1, k) // k if len(rows) % k == 0 else rows[None, :0]
         if k > 1 and sources.numel() and bool((sources == sources[:, :1]).all()):
             cache, tables = self if self.visible is not None else self._shared(), sources[:, 0]
             visible = cast(Tensor, cache.visible).index_select(0, rows.to(device, non_blocking=True))
             if torch.equal(tables, torch.arange(cache.tables)):
                 return replace(cache, visible=visible)
-            return replace(cache._copy(tables, visible), own=cast(Tensor, cache.own)[: len(rows)])
+            own = cast(Tensor, cache.own)[:k].repeat(len(tables), 1)
+            return replace(cache._copy(tables, visible), own=own)
         if self.visible is None:
             return self._copy(rows, None)
         return KeyValueCache(tuple(layer.index_select(0, rows.to(device)) for layer in self.layers))
@@ -216,7 +221,8 @@ class _StepsInPlace(SourceTransformer):
             logits = self.project(decoder.last(x))
         cache.free_slots.append(filled + m)
         if alpha is not None:
-            alpha = (alpha.mean(1) if decoder.shown_head is None else alpha[:, decoder.shown_head - 1]).flatten(0, 1)
+            head = decoder.shown_head  # its weights are copied, since a view would keep those of all heads
+            alpha = (alpha.mean(1) if head is None else alpha[:, head - 1].clone()).flatten(0, 1)
         return Step(logits, cast(KeyValueCache, after), alpha)
 
     def _attention_dtype(self) -> torch.dtype:
