@@ -92,9 +92,10 @@ def difference(after: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     return {name: after[name] - before[name] for name in after}
 
 
-def count(family: str, precision: str, *, shown: int = 0) -> dict[str, Any]:
+def count(family: str, precision: str, *, decodes: bool = True, shown: int = 0) -> dict[str, Any]:
     """Train and decode with a family of models; return what an update and a step of decoding start.
 
+    decodes: False leaves decoding out
     shown: the number of operations that are printed, those with the most kernels first
     """
     with pretended_gpu.simulate_gpu() as gpu:
@@ -107,7 +108,7 @@ def count(family: str, precision: str, *, shown: int = 0) -> dict[str, Any]:
         row: dict[str, Any] = {"update": difference(after, before)}
         for name, number in (launches - launches_before).most_common(shown):
             print(f"  {number:5}  {name}")
-        if "data=parallel" not in FAMILIES[family]:
+        if not decodes or "data=parallel" not in FAMILIES[family]:
             return row
         sources = [line.split("\t")[0] for line in Path("valid.tsv").read_text("utf-8").splitlines()[:DECODED]]
         searches, operations = [], []

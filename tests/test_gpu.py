@@ -257,15 +257,14 @@ def test_training_losses_match_the_cpu(workspace: Path, name: str, family: str) 
         settings.append("model.encoder.augment=false")
     train(*settings, "device=cpu", "run=here")
     assert len(validation_losses("here")) == 2
-    for precision in ("fp32", "bf16", "fp16") if device.type == "cuda" else ("fp32", "bf16"):
+    mixed = ("bf16", "fp16") if device.type == "cuda" else ("bf16",)
+    for precision in ("fp32", *(mixed if family in ("luong", "hard") else ())):
         train(*settings, f"device={device}", f"precision={precision}", f"run={precision}")
         tolerance = 1e-3 if precision == "fp32" and family != "hard" else 0.3
         assert validation_losses(precision) == pytest.approx(validation_losses("here"), rel=tolerance)
 
 
-@pytest.mark.parametrize(
-    ("name", "family"), [case for case in CASES if case.values[1] in ("luong", "bahdanau", "hard")]
-)
+@pytest.mark.parametrize(("name", "family"), [case for case in CASES if case.values[1] in ("luong", "hard")])
 def test_resumed_runs_and_repeated_seeds_give_equal_weights(workspace: Path, name: str, family: str) -> None:
     """With dropout, a resumed run ends like an uninterrupted run, and another seed gives other weights. A GPU sums some
     gradients in no fixed order, so that the last digits may differ there.

@@ -23,8 +23,8 @@ from seqtool.runtime.files import config_directory
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 LIMITS = {  # of kernels and waits of an update, and of a step of decoding
-    "RNNsearch, gru": (1150, 1, 32, 1),
-    "RNNsearch, gru_cho": (1900, 1, 34, 1),
+    "RNNsearch, gru": (1000, 1, 31, 1),
+    "RNNsearch, gru_cho": (1800, 1, 32, 1),
     "Transformer, 4 + 4": (600, 1, 75, 1),
     "language model, 2 × LSTM": (350, 1, None, None),
 }
@@ -56,6 +56,12 @@ def test_an_update_and_a_step_start_few_kernels_and_wait_once(script: Any, famil
     assert launches / 4 < update["launches"] <= launches and update["waits"] == waits
     if step_launches is not None:
         assert step_launches / 2 < step["launches"] <= step_launches and step["waits"] == step_waits
+
+
+def test_half_precision_starts_at_most_1_3_times_as_many(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """555 kernels in single precision. The number of sentences changes nothing."""
+    monkeypatch.setattr(script, "COMMON", script.COMMON.replace("train.batch_size=64", "train.batch_size=4"))
+    assert 400 < script.count("Transformer, 4 + 4", "bf16", decodes=False)["update"]["launches"] <= 1.3 * 555
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -8,7 +8,8 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +157,7 @@ def _compose_and_call(command: str, arguments: Sequence[str], configs: Path) -> 
             overrides = [*HYDRA_OVERRIDES, *search_path, *settings]
             hydra.show_cfg(command, overrides, options.cfg, options.package, options.resolve)
         return 0
-    finished = call(composed(settings, files), files, settings) is not False
+    finished = call(composed(settings, files), files, settings, may_fork=True) is not False
     if not finished and "TORCHELASTIC_RUN_ID" not in os.environ:
         return INTERRUPTED  # so that a script does not continue; torchrun would restart the processes
     return 0
@@ -214,11 +215,13 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
     return sweep.status()
 
 
-def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) -> Any:
-    """Check the configuration and call the command's function. Returns its result; False if a signal stopped it."""
+def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str], *, may_fork: bool = False) -> Any:
+    """Check the configuration and call the command's function. Returns its result; False if a signal stopped it.
+
+    may_fork: whether several processes may share the work, where that takes less time
+    """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     from seqtool.cli.arguments import check, check_name, expand_names, stored_groups
     from seqtool.settings import plain
@@ -232,6 +235,31 @@ def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str]) ->
     check_name(config)
     is_stored = "data" in stored_groups(command, settings, values.get("run"))
     check(values, None if is_stored else HydraConfig.get().runtime.choices.get("data"), files)
+    with _shared(config) if may_fork and command == "translate" else nullcontext():
+        return _call(command, config, settings)
+
+
+@contextmanager
+def _shared(config: "DictConfig") -> Iterator[None]:
+    """Let several processes translate within the context, with a share of the threads each, if that takes less time."""
+    from seqtool.runtime import forks
+    from seqtool.settings import names
+    from seqtool.training.runs import located
+
+    checkpoints = [located(Path(name)) for name in names(config.checkpoint)]
+    size = forks.worthwhile(config.input, checkpoints, config.device, config.threads)
+    if config.attribution is not None:  # only the first process would compute it
+        size = 1
+    with forks.sharing(size) as size:
+        if size > 1:
+            config.threads = (config.threads or forks.cores()) // size
+        yield
+
+
+def _call(command: str, config: "DictConfig", settings: Sequence[str]) -> Any:
+    """Import the command's module and call its function."""
+    from omegaconf.errors import OmegaConfBaseException
+
     module = importlib.import_module(f"seqtool.cli.{MODULES.get(command, command)}")
     if not gc.isenabled():  # `main` has disabled it
         gc.freeze()  # exempts imported objects from collection, since they stay until the process ends

@@ -1,4 +1,4 @@
-"""The processes that torchrun starts, which work together through torch.distributed.
+"""The processes that torchrun starts, or that `forks.sharing` forks, which work together through torch.distributed.
 
 All processes run the same command on the same input. They divide the work and exchange the results. Only the first
 process reads standard input, writes files and prints. A single process is a group of one, without any overhead.
@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import signal
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
@@ -32,6 +33,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from seqtool.errors import InputError
+from seqtool.runtime import forks
 
 log = logging.getLogger("seqtool")
 X = TypeVar("X")
@@ -45,6 +47,7 @@ STORE_TIMEOUT = timedelta(seconds=10)  # the wait for an answer of the store
 _rank, _size = 0, 1
 _waiting_group: Any = None  # the group with FIRST_TIMEOUT, in which processes wait for the first
 _store: Any = None  # the store through which the processes of this group found each other
+_assemblies = 0  # the number of calls of `_assemble`
 
 
 class LostConnectionError(InputError):
@@ -68,14 +71,18 @@ def is_first() -> bool:
 
 @contextmanager
 def group() -> Iterator[None]:
-    """Join the processes that torchrun started, if any, within the context.
+    """Join the processes that torchrun started or that were forked, if any, within the context.
 
     Raises LostConnectionError, with the reason, if another process is lost or hangs. If another process raised
     InputError, raises it with the same message.
     """
     global _rank, _size
-    process_count = int(os.environ.get("WORLD_SIZE", 1)) if dist.is_torchelastic_launched() else 1
-    if not dist.is_torchelastic_launched():
+    process_count = 1
+    if forks.current is not None:
+        process_count = forks.current.size
+    elif dist.is_torchelastic_launched():
+        process_count = int(os.environ.get("WORLD_SIZE", 1))
+    else:
         _check_launcher()
     if process_count == 1 or _size > 1:
         yield
@@ -104,13 +111,38 @@ def _join() -> None:
     import torch.distributed.nn  # before the group exists, or its functions would keep it as their default
 
     global _waiting_group, _store
-    store, rank, size = next(rendezvous("env://", timeout=JOIN_TIMEOUT))
+    store, rank, size = next(rendezvous("env://", timeout=JOIN_TIMEOUT)) if forks.current is None else _meet()
     _store = store
     if _store_outlives_processes():  # it still has the addresses of processes that have ended
         store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=STEP_TIMEOUT)
     _waiting_group = dist.new_group(backend="gloo", timeout=FIRST_TIMEOUT)
+
+
+def _meet() -> tuple[Any, int, int]:
+    """Wait for the other forked processes. Returns the store, this process's number and their number."""
+    fork = forks.current
+    assert fork is not None
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    rank, size = fork.rank, fork.size
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)}
+    listening: dict[str, Any] = {} if rank else {"is_master": True, "master_listen_fd": os.dup(fork.socket.fileno())}
+    host, port = fork.socket.getsockname()
+    store = dist.TCPStore(host, port, wait_for_workers=False, timeout=JOIN_TIMEOUT, **listening)  # type: ignore[attr-defined]
+    _assemble(fork, store)
+    return store, rank, size
+
+
+def _assemble(fork: forks.Fork, store: Any) -> None:
+    """Wait until all forked processes have called this. A signal ends this wait at once, unlike torch's own."""
+    global _assemblies
+    _assemblies += 1
+    store.set(f"{_assemblies}/{fork.rank}", "")
+    while not store.check([f"{_assemblies}/{rank}" for rank in range(fork.size)]):
+        if fork.has_lost_one():
+            raise dist.DistError("it ended early")
+        time.sleep(0.01)
 
 
 def _leave() -> None:
@@ -187,6 +219,8 @@ def gather(value: X) -> list[X]:
     """Return the values of all processes, in every process."""
     if _size == 1:
         return [value]
+    if forks.current is not None:
+        _assemble(forks.current, _store)
     values: list[Any] = [None] * _size
     dist.all_gather_object(values, value)
     return values
@@ -323,7 +357,10 @@ def _explanation(error: Exception, timeout: timedelta | None) -> InputError:
     if is_input_error:
         return InputError(cause)
     reason = _first_sentence(error)
-    if cause:
+    if forks.current is not None:
+        stopped = f"stopped with {cause}" if cause else f"was lost ({reason}), possibly out of memory"
+        sentence = f"A process that shared the work {stopped}: set threads=1 for a single process."
+    elif cause:
         sentence = f"Lost the connection to another process, which stopped with {cause}."
     elif re.search("timed? ?out", reason, re.IGNORECASE) is not None:
         if timeout is None:

@@ -1,0 +1,165 @@
+"""Tests of the processes that share a long translation on a CPU."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import seqtool
+from seqtool.runtime import forks
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux forks them")
+
+SENTENCES = [
+    f"{who} {verb} {what}." for who in ("I", "She") for verb in ("see", "want") for what in ("a cat", "the car")
+]
+# Files of 200 bytes are long. Each process writes its number to a file of that name when it translates.
+LONG = """
+import os, sys
+from pathlib import Path
+from seqtool.runtime import forks
+forks.LEAST_BYTES = 100
+def note_and(change):
+    from seqtool.predict.translator import Translator
+    hypotheses = Translator.hypotheses
+    def noted(*arguments, **settings):
+        rank = forks.current.rank if forks.current else "alone"
+        Path(f"process-{rank}").write_text(str(os.getpid()))
+        change(rank)
+        return hypotheses(*arguments, **settings)
+    Translator.hypotheses = noted
+"""
+COMMAND = """
+from seqtool.cli import main
+call = main._call
+def noting_call(*arguments):
+    note_and(change)
+    return call(*arguments)
+main._call = noting_call
+main.main()
+"""
+TRANSLATE = ["translate", "checkpoint=builtin/words", "input=in.txt", "output=out.txt", "device=cpu"]
+
+
+def start(directory: Path, *arguments: str, change: str = "pass", **options: Any) -> "subprocess.Popen[str]":
+    """Start a translation whose files are long. `change` is what a process of this rank does first."""
+    (directory / "in.txt").write_text("".join(f"{line}\n" for line in SENTENCES * 3), "utf-8")
+    code = f"{LONG}\ndef change(rank):\n    {change}\n{COMMAND}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *TRANSLATE, *arguments],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(seqtool.__file__).parents[1])},
+        **options,
+    )
+
+
+def processes(directory: Path) -> list[str]:
+    return sorted(path.name.removeprefix("process-") for path in directory.glob("process-*"))
+
+
+def ends(process_id: int, seconds: float = 10) -> bool:
+    """Whether a process ends by then."""
+    for _ in range(int(seconds / 0.05)):
+        status = Path(f"/proc/{process_id}/status")
+        if not status.exists() or "State:\tZ" in status.read_text("utf-8"):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A translation that waits for its fork, and the fork's id."""
+    process = start(tmp_path, "threads=2", change="import time; time.sleep(60 * rank)", start_new_session=True)
+    while not (tmp_path / "process-1").exists() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(1)
+    yield process, int((tmp_path / "process-1").read_text())
+    process.kill()
+    process.communicate()
+
+
+def test_processes_share_a_long_file_and_write_its_lines_in_order(tmp_path: Path) -> None:
+    written = []
+    for threads, expected in ((3, ["0", "1", "2"]), (1, ["0", "1", "2", "alone"])):
+        process = start(tmp_path, f"threads={threads}", "batch_size=5", "n_best=2", "format=jsonl", "sample=true")
+        printed, errors = process.communicate(timeout=120)
+        assert process.returncode == 0 and printed == "" and processes(tmp_path) == expected, errors
+        written.append((tmp_path / "out.txt").read_text("utf-8"))
+    assert written[0] == written[1] and written[0].count("\n") == 3 * len(SENTENCES)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_signal_ends_all_processes_at_once(
+    waiting: tuple["subprocess.Popen[str]", int], number: signal.Signals, status: int, tmp_path: Path
+) -> None:
+    process, fork = waiting
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    assert process.wait(10) == status and ends(fork) and not (tmp_path / "out.txt").exists()
+
+
+def test_a_lost_process_is_reported_once(waiting: tuple["subprocess.Popen[str]", int], tmp_path: Path) -> None:
+    process, fork = waiting
+    os.kill(fork, signal.SIGKILL)
+    errors = process.communicate(timeout=10)[1]
+    assert process.returncode == 2 and not (tmp_path / "out.txt").exists()
+    assert [line for line in errors.splitlines() if line.startswith("seqtool:")] == [
+        "seqtool: A process that shared the work was lost (it ended early), possibly out of memory: set threads=1 for "
+        "a single process."
+    ]
+
+
+def test_an_error_in_one_process_is_printed_once(tmp_path: Path) -> None:
+    change = "from seqtool.errors import InputError\n    if rank == 1: raise InputError('Such as a wrong line.')"
+    process = start(tmp_path, "threads=2", change=change)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 2 and errors.count("seqtool:") == errors.count("Such as") == 1, errors
+    assert "seqtool: Such as a wrong line." in errors
+
+
+def test_several_processes_are_for_long_files_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORLD_SIZE", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4096, 4097})
+    long, short = tmp_path / "long.txt", tmp_path / "short.txt"
+    long.write_bytes(b"." * 3 * forks.LEAST_BYTES)
+    short.write_bytes(b"." * (2 * forks.LEAST_BYTES - 1))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "weights").write_bytes(b"." * 1000)
+
+    def number(
+        file: Path = long, checkpoints: tuple[Path, ...] = (model,), device: str = "cpu", threads: Any = None
+    ) -> int:
+        return forks.worthwhile(str(file), checkpoints, device, threads)
+
+    assert number() == 1  # this process has imported torch
+    monkeypatch.delitem(sys.modules, "torch")
+    assert number() == 2 and number(threads=1) == 1 and number(threads=5) == 3
+    assert number(short) == number(tmp_path / "missing") == number(checkpoints=(tmp_path / "missing",)) == 1
+    assert number(device="cuda") == number(device="mps") == 1
+    monkeypatch.setattr(forks, "GPUS", ("null",))  # in /dev
+    assert number(device="auto") == 1 and number() == 2
+    monkeypatch.setattr(forks, "GPUS", ())
+    assert number(device="auto") == 2
+    monkeypatch.setattr(forks, "LARGEST_SHARE", 1e-9)
+    assert number() == 1
+    monkeypatch.setattr(forks, "LARGEST_SHARE", 0.5)
+    for name, value in (("OMP_NUM_THREADS", "1"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+        assert number() == 1
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert number() == 3
