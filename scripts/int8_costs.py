@@ -6,7 +6,7 @@
 A checkpoint is scored as `seqtool eval checkpoint=…` does it, with BLEU, CIDEr-D, or nats a token; settings for it
 follow after a comma: runs/flickr8k,split=valid,data.directory=data/flickr8k. No instructions for 8-bit integers are
 needed: without them, their products are computed in fp32, which is exact for the sizes of layers that are published
-here (up to 1,040 inputs), so the scores are those of any processor.
+here (up to 1,040 inputs), so the scores are those of any processor. scripts/int8_models.sh trains models to score.
 """
 
 import argparse
@@ -39,6 +39,9 @@ def main() -> None:
         fp32, int8 = (score(checkpoint, kind, settings) for kind in ("fp32", "int8"))
         name, value = next(iter(fp32.items()))
         rows[checkpoint] = {"score": name, "fp32": value, "int8": int8[name], "cost": int8[name] - value}
+        if (metrics := Path(checkpoint) / "metrics.jsonl").exists():
+            seconds = json.loads(metrics.read_text("utf-8").splitlines()[-1])["seconds"]
+            rows[checkpoint]["minutes of training"] = round(seconds / 60, 1)
         print(f"{checkpoint:30}  {name:12}  {value:9.4f}  {int8[name]:9.4f}  {int8[name] - value:+.4f}", flush=True)
     if arguments.output is not None:
         arguments.output.write_text(json.dumps({"versions": versions(), "rows": rows}, indent=1) + "\n", "utf-8")

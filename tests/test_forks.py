@@ -163,3 +163,12 @@ def test_several_processes_are_for_long_files_on_a_cpu(tmp_path: Path, monkeypat
     monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert number() == 3
+
+
+def test_in_a_sandbox_without_a_network_one_process_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr("socket.create_connection", refuse)
+    with forks.sharing(2) as size:
+        assert size == 1 and forks.current is None

@@ -12,7 +12,9 @@ word, or EOS in Marian.
 The rate is hypothesis-steps per second. As in benchmark_decoding.py, the time of a run over eight sentences, which
 covers starting and loading, is subtracted; the record also has the seconds of both commands. CTranslate2 runs with one
 worker of all threads, and with workers of one thread. Ratios are relative to the best of an engine's settings. With
---latency the first 100 sentences are then translated one at a time.
+--latency the first 100 sentences are then translated one at a time. With --long 4, four times the sentences are then
+translated by seqtool's Transformer in fp32, from a file, which several processes share if it is long, and from a pipe,
+which one process translates.
 
 A system that refuses, such as a precision that the processor lacks, is left out, and its message is in the record. The
 engines are installed once, into separate environments under --environments.
@@ -67,6 +69,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--latency", action="store_true", help="also translate one sentence at a time")
+    parser.add_argument("--long", type=int, default=0, metavar="TIMES", help="also translate this many times as many")
     parser.add_argument("--only", default="", help="only the systems whose names match this regular expression")
     parser.add_argument("--environments", type=Path, default=Path("environments"), help="where engines are installed")
     parser.add_argument("--output", type=Path, help="a JSON file for the numbers")
@@ -85,12 +88,16 @@ def main() -> None:
             "beam": BEAM,
             "steps of each translation": LENGTH,
         }
-        parts = {"all sentences": (sentences, False)}
+        make = partial(make_systems, data, environments, threads)
+        parts = {"all sentences": (sentences, make(one_at_a_time=False))}
         if arguments.latency:
-            parts["one sentence at a time"] = (sentences[:LATENCY_SENTENCES], True)
-        for part, (chosen, one_at_a_time) in parts.items():
-            systems = make_systems(data, environments, threads, one_at_a_time=one_at_a_time)
+            parts["one sentence at a time"] = (sentences[:LATENCY_SENTENCES], make(one_at_a_time=True))
+        if arguments.long:
+            parts["a long file"] = (sentences * arguments.long, for_long_files(data, threads))
+        for part, (chosen, systems) in parts.items():
             systems = {name: system for name, system in systems.items() if re.search(arguments.only, name)}
+            if not systems:
+                continue
             print(f"\n{part} ({len(chosen):,})", flush=True)
             record[part] = measure(systems, data, chosen, arguments.repeats)
     benchmarking.write(record, arguments.output)
@@ -184,6 +191,15 @@ def make_systems(data: Path, environments: Path, threads: int, *, one_at_a_time:
         command += ["--mini-batch", batch, "--maxi-batch", 100, "--maxi-batch-sort", "src"]
         systems[f"Marian float32, embedding {embedding}, state {state}"] = System([*with_threads(1), *command])
     return systems
+
+
+def for_long_files(data: Path, threads: int) -> dict[str, System]:
+    """seqtool's Transformer, with several processes and with one."""
+    command = " ".join(translate_command(data / "Transformer", BEAM, "fp32", "cpu", threads))
+    return {
+        "seqtool Transformer fp32, a file": System(["sh", "-c", f"{command} input={{source}} output={{target}}"]),
+        "seqtool Transformer fp32, a pipe": System(["sh", "-c", f"cat {{source}} | {command} output={{target}}"]),
+    }
 
 
 def with_threads(threads: int) -> list[str]:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from ctypes import CDLL
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,12 +84,10 @@ def sharing(size: int) -> Iterator[int]:
     context or with this process, however it ends.
     """
     global current
-    listening = None
-    with suppress(OSError):
-        listening = socket.create_server(("127.0.0.1", 0)) if size > 1 else None
-    if listening is None:
+    if size == 1 or not _has_local_network():
         yield 1
         return
+    listening = socket.create_server(("127.0.0.1", 0))
     first, rank, others = os.getpid(), 0, list[int]()
     for number in range(1, size):
         if (other := os.fork()) == 0:
@@ -108,6 +106,15 @@ def sharing(size: int) -> Iterator[int]:
             os.waitpid(other, 0)
         listening.close()
         current = None
+
+
+def _has_local_network() -> bool:
+    """Whether processes of this machine can connect with each other."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 1):
+            return True
+    except OSError:
+        return False
 
 
 def _follow(first: int) -> None:

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Train the models for whose scores results/int8.json says what 8-bit integers cost, and score them; two hours on a core.
+#   bash scripts/int8_models.sh MULTI30K FLICKR8K WEIGHTS SHAKESPEARE
+# MULTI30K, FLICKR8K: the directories of the data; WEIGHTS: EfficientNet-Lite0's, a .safetensors file; SHAKESPEARE: the
+# text. The models are small and trained briefly, each for the minutes given here.
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+multi30k=${1:?the directory of Multi30k} flickr8k=${2:?the directory of Flickr8k}
+weights=${3:?a file of weights} shakespeare=${4:?a text}
+train() { # NAME MINUTES SETTING...
+    seqtool train run="int8-$1" train.minutes="$2" train.epochs=null device=cpu threads=1 \
+        schedule=inverse_square_root "${@:3}"
+}
+train rnnsearch 36 experiment=multi30k_bahdanau data.directory="$multi30k" train.batch_size=32 schedule.warmup=400
+train transformer 24 experiment=multi30k_transformer data.directory="$multi30k" train.batch_size=1024 optim.lr=0.003 \
+    schedule.warmup=500 train.average_last=3
+train flickr8k 24 experiment=flickr8k_soft data.directory="$flickr8k" model.encoder.weights="$weights"
+train shakespeare 9 experiment=shakespeare_lstm data.train="$shakespeare" schedule.warmup=50 model.dropout=0.1 \
+    model.hidden=256 train.batch_size=16
+python scripts/int8_costs.py builtin/words builtin/text builtin/soft,data.directory=data/scenes runs/int8-rnnsearch,split=test \
+    runs/int8-transformer,split=test runs/int8-flickr8k,split=valid runs/int8-shakespeare --output results/int8.json
