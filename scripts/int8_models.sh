@@ -11,10 +11,10 @@ train() { # NAME MINUTES SETTING...
         schedule=inverse_square_root "${@:3}"
 }
 train rnnsearch 36 experiment=multi30k_bahdanau data.directory="$multi30k" train.batch_size=32 schedule.warmup=400
-train transformer 24 experiment=multi30k_transformer data.directory="$multi30k" train.batch_size=1024 optim.lr=0.003 \
-    schedule.warmup=500 train.average_last=3
+train transformer 19 experiment=multi30k_transformer data.directory="$multi30k" train.batch_size=1024 optim.lr=0.003 \
+    schedule.warmup=400 train.average_last=3
 train flickr8k 24 experiment=flickr8k_soft data.directory="$flickr8k" model.encoder.weights="$weights"
-train shakespeare 9 experiment=shakespeare_lstm data.train="$shakespeare" schedule.warmup=50 model.dropout=0.1 \
+train shakespeare 12 experiment=shakespeare_lstm data.train="$shakespeare" schedule.warmup=50 model.dropout=0.1 \
     model.hidden=256 train.batch_size=16
 python scripts/int8_costs.py builtin/words builtin/text builtin/soft,data.directory=data/scenes runs/int8-rnnsearch,split=test \
     runs/int8-transformer,split=test runs/int8-flickr8k,split=valid runs/int8-shakespeare --output results/int8.json

@@ -38,7 +38,11 @@ def demo(config: DictConfig) -> None:
 
     settings = typed(declarations.Demo, {name: config[name] for name in declarations.declared(declarations.Demo)})
     check_address(settings.host, settings.port, settings.token)
-    from seqtool.training.checkpoint import Checkpoint, find  # imports torch
+    from seqtool.runtime.devices import find_device  # imports torch
+    from seqtool.runtime.precision import check_precision
+    from seqtool.training.checkpoint import Checkpoint, find
+
+    check_precision(find_device(settings.device), settings.precision)
 
     checkpoints, paths = [], names(config.checkpoint)
     for path in paths:

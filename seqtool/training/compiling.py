@@ -5,6 +5,9 @@ graph are what has another size in every batch, the image encoder and the number
 and the draws.
 """
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from warnings import catch_warnings
@@ -21,6 +24,7 @@ from seqtool.runtime import distributed
 from seqtool.training.losses import Loss, TrainingLoss
 from seqtool.training.saving import TrainSettings
 
+log = logging.getLogger("seqtool")
 BACKEND = "inductor"
 MAX_GRAPHS = 16  # in a run: an unrolled recurrence takes up to minutes to compile
 
@@ -43,6 +47,7 @@ class Graphs:
         self.seconds_before = _seconds()
         self.model: Any = loss.model
         self.plain = loss.compute
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it looks for a CUDA that is not needed
         torch._dynamo.reset()  # graphs of earlier runs of this process would count, since the code is the same
         self.compiled = torch.compile(loss.compute, backend=BACKEND, fullgraph=True, dynamic=False)
         self.shapes: set[Any] = set()
@@ -75,13 +80,28 @@ class Graphs:
             self.without += 1
             return self.plain(*arguments, carries=carries)
         self.shapes.add(shape)
+        if is_new:
+            number = len(self.shapes)
+            log.info("Compiling graph %d of at most %d, which takes from seconds to minutes.", number, MAX_GRAPHS)
+        # torch warns that annotation vectors, computed outside, are no leaves of a graph, and that TF32 is off
+        with torch._dynamo.config.patch(cache_size_limit=2 * MAX_GRAPHS), catch_warnings(action="ignore"):
+            return self.compiled(*arguments, carries=carries)
+
+    @contextmanager
+    def explaining_errors(self, stop: Any) -> Iterator[None]:
+        """Explain why a graph cannot be compiled, within the context, which encloses the forward and the backward pass.
+
+        stop: its attribute `requested` says whether a signal has asked the run to stop. Ctrl-C also ends the compiler,
+            so the run is then stopped at once.
+        """
+        count = len(self.shapes)
         try:
-            # torch warns that annotation vectors, computed outside, are no leaves of a graph, and that TF32 is off
-            with torch._dynamo.config.patch(cache_size_limit=2 * MAX_GRAPHS), catch_warnings(action="ignore"):
-                return self.compiled(*arguments, carries=carries)
+            yield
         except RuntimeError as error:
-            if not is_new or is_out_of_memory(error):
+            if len(self.shapes) == count or is_out_of_memory(error):
                 raise
+            if stop.requested:
+                raise KeyboardInterrupt from error
             reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
             raise InputError(
                 f"compile=true: torch.compile cannot compile {type(self.model).__name__} here ({reason}): set "

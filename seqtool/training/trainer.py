@@ -121,7 +121,9 @@ class Trainer:
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
                     oom_message = partial(self._too_large_message, batch)
-                    with wrapped_loss.exchanging(number == len(batches)) as loss_of, out_of_memory(oom_message, device):
+                    explaining = nullcontext() if self.graphs is None else self.graphs.explaining_errors(stop)
+                    exchanging = wrapped_loss.exchanging(number == len(batches))
+                    with exchanging as loss_of, out_of_memory(oom_message, device), explaining:
                         with autocast(device, self.machine.precision), self._rounded_once():
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()

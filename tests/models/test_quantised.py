@@ -146,3 +146,9 @@ def test_translations_in_int8(
         assert run(line, config_directory()) == 0
         outputs.append((tmp_path / "output").read_text())
     assert outputs[0] == outputs[1] and len(outputs[0].splitlines()) == 3
+
+
+def test_the_demo_refuses_a_precision_before_it_serves(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "port=0", "precision=fp16", "device=cpu"], config_directory()) == 2
+    printed = capsys.readouterr()
+    assert "Open" not in printed.out and printed.err.startswith("seqtool: precision=fp16 needs a GPU; on a CPU use ")

@@ -21,6 +21,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
 from seqtool.training.compiling import Graphs
 from seqtool.training.losses import TrainingLoss
+from seqtool.training.trainer import Stop
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = [f"{family} {settings[0]}" for family, settings in FAMILIES.items()]
@@ -129,3 +130,23 @@ def test_lengths_are_padded_to_few(length: int, padded: int) -> None:
     """Learnt positions limit the length; here there are 100."""
     graphs = Graphs(TrainingLoss(make_model("transformer-post"), 0.0))
     assert graphs._padded(torch.ones(2, length)).shape == (2, padded)
+
+
+@pytest.mark.parametrize(
+    ("is_new", "requested", "error", "message"),
+    [
+        (True, False, InputError, r"torch.compile cannot compile Linear here \(no compiler\): set compile=false, or"),
+        (True, True, KeyboardInterrupt, "^$"),  # Ctrl-C ended the compiler, too
+        (False, False, RuntimeError, "^no compiler$"),
+    ],
+)
+def test_errors_of_compiling_are_explained(
+    is_new: bool, requested: bool, error: type[BaseException], message: str
+) -> None:
+    """Whether they arise in the forward or in the backward pass."""
+    graphs = Graphs.__new__(Graphs)
+    graphs.shapes, graphs.model = set(), torch.nn.Linear(1, 1)
+    with pytest.raises(error, match=message), graphs.explaining_errors(Stop(requested)):
+        if is_new:
+            graphs.shapes.add((3, 4))
+        raise RuntimeError("no compiler")
