@@ -20,10 +20,11 @@ def select(tree: Any, rows: Int[Tensor, "N"], on_cpu: Int[Tensor, "N"] | None = 
     if isinstance(tree, Tensor):
         return tree.index_select(0, rows)
     if is_dataclass(tree):
-        if on_cpu is not None and hasattr(tree, "select_on_cpu"):
-            return tree.select_on_cpu(on_cpu)
-        if hasattr(tree, "select"):
-            return tree.select(rows)
+        select_on_cpu, select_method = (getattr(tree, name, None) for name in ("select_on_cpu", "select"))
+        if on_cpu is not None and select_on_cpu is not None:
+            return select_on_cpu(on_cpu)
+        if select_method is not None:
+            return select_method(rows)
     return _with_branches(tree, lambda branch: select(branch, rows, on_cpu))
 
 
