@@ -243,16 +243,17 @@ def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str], *,
 def _shared(config: "DictConfig") -> Iterator[None]:
     """Let several processes translate within the context, with a share of the threads each, if that takes less time."""
     from seqtool.runtime import forks
-    from seqtool.settings import names
+    from seqtool.settings import names, plain
     from seqtool.training.runs import located
 
-    checkpoints = [located(Path(name)) for name in names(config.checkpoint)]
-    size = forks.worthwhile(config.input, checkpoints, config.device, config.threads)
-    if config.attribution is not None:  # only the first process would compute it
-        size = 1
+    values = plain(config)
+    file, device, threads, attribution = (values.get(key) for key in ("input", "device", "threads", "attribution"))
+    checkpoints = [located(Path(name)) for name in names(values.get("checkpoint"))]
+    # attributions are computed only by the first process
+    size = forks.worthwhile(file, checkpoints, device, threads) if attribution is None else 1
     with forks.sharing(size) as size:
         if size > 1:
-            config.threads = (config.threads or forks.cores()) // size
+            config.threads = (threads or forks.cores()) // size
         yield
 
 

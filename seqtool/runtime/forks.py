@@ -40,7 +40,7 @@ class Fork:
 current: Fork | None = None  # this process within `sharing`
 
 
-def worthwhile(file: str | None, checkpoints: Sequence[Path], device: str, threads: int | None) -> int:
+def worthwhile(file: str | None, checkpoints: Sequence[Path], device: str | None, threads: int | None) -> int:
     """The number of processes that should share the translation of a file (None: standard input): one for each core, if
     the file is long and memory suffices. It is 1 where torch may find a GPU or has been imported, and under torchrun.
     """

@@ -120,10 +120,7 @@ class Trainer:
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
-                    oom_message = partial(self._too_large_message, batch)
-                    explaining = nullcontext() if self.graphs is None else self.graphs.explaining_errors(stop)
-                    exchanging = wrapped_loss.exchanging(number == len(batches))
-                    with exchanging as loss_of, out_of_memory(oom_message, device), explaining:
+                    with wrapped_loss.exchanging(number == len(batches)) as loss_of, self._explaining(batch, stop):
                         with autocast(device, self.machine.precision), self._rounded_once():
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
@@ -159,6 +156,13 @@ class Trainer:
         if not stopped:
             self._finish()
         return not stopped
+
+    @contextmanager
+    def _explaining(self, batch: Batch, stop: Stop) -> Iterator[None]:
+        """Explain errors in the forward and the backward pass of a batch within the context."""
+        compiling = nullcontext() if self.graphs is None else self.graphs.explaining_errors(stop)
+        with out_of_memory(partial(self._too_large_message, batch), self.machine.device), compiling:
+            yield
 
     def _rounded_once(self) -> AbstractContextManager[None]:
         """`rounded_once` for the model, unless gradients are exchanged: that begins with the first ones that are known,

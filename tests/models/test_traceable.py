@@ -121,7 +121,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
     graphs, target = Graphs(TrainingLoss(make_model("transformer"), 0.0)), make_target(random_sentences(2, seed=1))
     message = r"cannot compile Transformer here \(No working C\+\+ compiler found\): set compile=false, or install"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message), graphs.explaining_errors(Stop()):
         graphs(make_source(random_sentences(2, seed=2)), target[:, :-1], target[:, 1:], None, carries=False)
 
 
