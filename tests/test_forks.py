@@ -24,7 +24,7 @@ LONG = """
 import os, sys
 from pathlib import Path
 from seqtool.runtime import forks
-forks.LEAST_BYTES = 100
+forks.LEAST_BYTES = 20
 def note_and(change):
     from seqtool.predict.translator import Translator
     hypotheses = Translator.hypotheses
@@ -147,6 +147,8 @@ def test_several_processes_are_for_long_files_on_a_cpu(tmp_path: Path, monkeypat
 
     assert number() == 1  # this process has imported torch
     monkeypatch.delitem(sys.modules, "torch")
+    assert forks.worthwhile(str(long), (model,), "cpu", 9, hypotheses=1) == 1
+    assert forks.worthwhile(str(long), (model,), "cpu", 9, hypotheses=10) == 6
     assert number() == 2 and number(threads=1) == 1 and number(threads=5) == 3
     assert number(short) == number(tmp_path / "missing") == number(checkpoints=(tmp_path / "missing",)) == 1
     assert number(device="cuda") == number(device="mps") == 1

@@ -250,7 +250,8 @@ def _shared(config: "DictConfig") -> Iterator[None]:
     file, device, threads, attribution = (values.get(key) for key in ("input", "device", "threads", "attribution"))
     checkpoints = [located(Path(name)) for name in names(values.get("checkpoint"))]
     # attributions are computed only by the first process
-    size = forks.worthwhile(file, checkpoints, device, threads) if attribution is None else 1
+    hypotheses = int(values.get("n_best" if values.get("sample") else "beam") or 1)
+    size = forks.worthwhile(file, checkpoints, device, threads, hypotheses) if attribution is None else 1
     with forks.sharing(size) as size:
         if size > 1:
             config.threads = (threads or forks.cores()) // size

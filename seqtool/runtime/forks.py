@@ -13,7 +13,7 @@ from ctypes import CDLL
 from dataclasses import dataclass
 from pathlib import Path
 
-LEAST_BYTES = 100_000  # of input for each process: those of some 700 sentences
+LEAST_BYTES = 25_000  # of input for each process, those of some 400 sentences, if five hypotheses are kept
 MAX_PROCESSES = 8  # since each holds the model
 LARGEST_SHARE = 0.5  # of the free memory that the files of their models may take
 GPUS = ("nvidia*", "kfd", "dxg")  # names of GPUs in /dev
@@ -40,16 +40,19 @@ class Fork:
 current: Fork | None = None  # this process within `sharing`
 
 
-def worthwhile(file: str | None, checkpoints: Sequence[Path], device: str | None, threads: int | None) -> int:
+def worthwhile(
+    file: str | None, checkpoints: Sequence[Path], device: str | None, threads: int | None, hypotheses: int = 5
+) -> int:
     """The number of processes that should share the translation of a file (None: standard input): one for each core, if
-    the file is long and memory suffices. It is 1 where torch may find a GPU or has been imported, and under torchrun.
+    the file is long for this number of hypotheses, and memory suffices. It is 1 where torch may find a GPU or has been
+    imported, and under torchrun.
     """
     if sys.platform != "linux" or "torch" in sys.modules or "WORLD_SIZE" in os.environ:
         return 1
     if device not in ("auto", "cpu") or (device == "auto" and any(any(Path("/dev").glob(name)) for name in GPUS)):
         return 1
     try:
-        size = min(_bytes_left(file) // LEAST_BYTES, threads or cores(), MAX_PROCESSES)
+        size = min(_bytes_left(file) * hypotheses // (5 * LEAST_BYTES), threads or cores(), MAX_PROCESSES)
         largest = max(file.stat().st_size for path in checkpoints for file in path.rglob("*"))
         free = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
     except (OSError, ValueError):
