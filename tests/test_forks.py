@@ -167,6 +167,14 @@ def test_several_processes_are_for_long_files_on_a_cpu(tmp_path: Path, monkeypat
     assert number() == 3
 
 
+@pytest.mark.parametrize("setting", ["beam=[1]", "threads=0", "sample=maybe"])
+def test_settings_of_wrong_types_are_refused_for_long_files_too(setting: str, tmp_path: Path) -> None:
+    process = start(tmp_path, setting)
+    errors = process.communicate(timeout=60)[1]
+    name = setting.partition("=")[0]
+    assert process.returncode == 2 and "Traceback" not in errors and name in errors.splitlines()[-1], errors
+
+
 def test_in_a_sandbox_without_a_network_one_process_works(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise OSError("Network is unreachable")

@@ -243,19 +243,37 @@ def call(config: "DictConfig", files: "ConfigFiles", settings: Sequence[str], *,
 def _shared(config: "DictConfig") -> Iterator[None]:
     """Let several processes translate within the context, with a share of the threads each, if that takes less time."""
     from seqtool.runtime import forks
-    from seqtool.settings import names, plain
+    from seqtool.settings import plain
+
+    with forks.sharing(_processes(plain(config))) as size:
+        if size > 1:
+            config.threads = (config.threads or forks.cores()) // size
+        yield
+
+
+def _processes(settings: dict[str, Any]) -> int:
+    """The number of processes that should translate: 1 with attributions, which only the first would compute, and where
+    a setting's type is wrong, which `translate` explains.
+    """
+    from seqtool.runtime import forks
+    from seqtool.settings import names
     from seqtool.training.runs import located
 
-    values = plain(config)
-    file, device, threads, attribution = (values.get(key) for key in ("input", "device", "threads", "attribution"))
-    checkpoints = [located(Path(name)) for name in names(values.get("checkpoint"))]
-    # attributions are computed only by the first process
-    hypotheses = int(values.get("n_best" if values.get("sample") else "beam") or 1)
-    size = forks.worthwhile(file, checkpoints, device, threads, hypotheses) if attribution is None else 1
-    with forks.sharing(size) as size:
-        if size > 1:
-            config.threads = (threads or forks.cores()) // size
-        yield
+    match settings:
+        case {
+            "checkpoint": checkpoint,
+            "input": str() | None as file,
+            "device": str() as device,
+            "threads": int() | None as threads,
+            "sample": bool() as sample,
+            "beam": int() as beam,
+            "n_best": int() as n_best,
+            "attribution": None,
+        }:
+            checkpoints = [located(Path(name)) for name in names(checkpoint)]
+            return forks.worthwhile(file, checkpoints, device, threads, hypotheses=n_best if sample else beam)
+        case _:
+            return 1
 
 
 def _call(command: str, config: "DictConfig", settings: Sequence[str]) -> Any:

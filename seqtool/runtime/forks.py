@@ -41,7 +41,7 @@ current: Fork | None = None  # this process within `sharing`
 
 
 def worthwhile(
-    file: str | None, checkpoints: Sequence[Path], device: str | None, threads: int | None, hypotheses: int = 5
+    file: str | None, checkpoints: Sequence[Path], device: str, threads: int | None, hypotheses: int = 5
 ) -> int:
     """The number of processes that should share the translation of a file (None: standard input): one for each core, if
     the file is long for this number of hypotheses, and memory suffices. It is 1 where torch may find a GPU or has been
@@ -52,7 +52,8 @@ def worthwhile(
     if device not in ("auto", "cpu") or (device == "auto" and any(any(Path("/dev").glob(name)) for name in GPUS)):
         return 1
     try:
-        size = min(_bytes_left(file) * hypotheses // (5 * LEAST_BYTES), threads or cores(), MAX_PROCESSES)
+        allowed = cores() if threads is None else threads
+        size = min(_bytes_left(file) * hypotheses // (5 * LEAST_BYTES), allowed, MAX_PROCESSES)
         largest = max(file.stat().st_size for path in checkpoints for file in path.rglob("*"))
         free = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
     except (OSError, ValueError):
