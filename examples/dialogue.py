@@ -88,7 +88,7 @@ class Exact(Metric):
 
 def main() -> None:
     model = "model=luong model.score=dot model.embedding=64 model.hidden=64 model.cell=gru model.dropout=0"
-    settings = f"data=dialogue.Dialogues data.vocabulary.kind=word {model} {TRAINING} optim.lr=0.01 train.epochs=7"
+    settings = f"data=dialogue.Dialogues data.vocabulary.kind=word {model} {TRAINING} optim.lr=0.01 train.epochs=5"
     rows = []
     for turns, description in ((2, "two earlier turns"), (0, "no earlier turns")):
         run(f"train {settings} data.turns={turns} run=dialogue_{turns}")

@@ -15,12 +15,13 @@ tensors as one for every hundred. cuDNN's recurrences, whose kernels depend on t
 import atexit
 import contextlib
 import ctypes
+import functools
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -35,6 +36,7 @@ OLDEST_TORCH, NEWEST_TORCH = (2, 6), (2, 14)  # the internals of these versions 
 LIBRARY = Path(torch.__file__).parent / "lib/libtorch_cpu.so"
 HEADER = Path(torch.__file__).parent / "include/ATen/detail/AcceleratorHooksInterface.h"
 RANDOM_OPERATIONS = re.compile(r"rand|bernoulli|dropout|uniform_|normal_|multinomial|exponential_")
+SEQUENCES = (list, tuple)
 # The operands of these may be on two devices.
 MOVES = ("copy_", "_to_copy", "set_", "_pad_packed_sequence", "_pack_padded_sequence_backward")
 RECURRENCES = (torch.lstm, torch.gru, torch.rnn_tanh)
@@ -125,8 +127,9 @@ class Gpu:
         """The numbers of kernels, of waits and of cuDNN's recurrences until now."""
         return {name: getattr(self, name).total() for name in ("launches", "waits", "recurrences")}
 
-    def count(self, function: Any, name: str, operands: list[Tensor], device: torch.device | None) -> None:
+    def count(self, operation: "Operation", operands: list[Tensor], device: torch.device | None) -> None:
         """Count an operation, whose result is on the given device, or on its operands'."""
+        name = operation.name
         self.operations[name] += 1
         if self.memory_ends_at is not None and name == self.memory_ends_at[0]:
             self.memory_ends_at = (name, self.memory_ends_at[1] - 1)
@@ -136,51 +139,48 @@ class Gpu:
         to_cpu = device is not None and device.type == "cpu"
         moves_to_cpu = to_cpu if name == "_to_copy" else name == "copy_" and not isinstance(operands[0], Cuda)
         by_mask = name == "index" and any(x.dtype in (torch.bool, torch.uint8) for x in operands[1:])
-        if moves_to_cpu or by_mask or WAITS.fullmatch(name):
+        if moves_to_cpu or by_mask or operation.waits:
             self.waits[name] += 1
             if not by_mask and name != "nonzero":
                 return
         from_cpu = operands and not isinstance(operands[-1 if name == "copy_" else 0], Cuda)
         is_copy_from_cpu = name in ("copy_", "_to_copy") and from_cpu
-        if is_copy_from_cpu or WITHOUT_KERNEL.fullmatch(name) or function.is_view:
+        if is_copy_from_cpu or operation.kernels == 0:
             return
-        is_list = name.startswith(("_foreach", "_amp_foreach", "_fused"))
-        self.launches[name] += -(-len(operands) // TENSORS_A_KERNEL) if is_list else KERNELS.get(name, 1)
+        self.launches[name] += -(-len(operands) // TENSORS_A_KERNEL) if operation.takes_lists else operation.kernels
 
     def seed(self, number: int) -> None:
         self.state = torch.Generator().manual_seed(number).get_state()
 
     def run(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
-            with Dispatch():  # under inference_mode, composite operations arrive undecomposed
-                result = function.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        name = function._schema.name.split("::")[-1]
         operands: list[Tensor] = []
-        _each(lambda x: operands.append(x) if isinstance(x, Tensor) else None, [*args, *kwargs.values()])
+        inner_args = _on_cpu(args, operands)
+        inner_kwargs = {key: _on_cpu(value, operands) for key, value in kwargs.items()}
         gpu_tensors = {id(x.inner): x for x in operands if isinstance(x, Cuda)}
         requested_device = None if kwargs.get("device") is None else torch.device(kwargs["device"])
         if not gpu_tensors and (requested_device is None or requested_device.type == "cpu"):
             return function(*args, **kwargs)
-        _check(function, name, operands)
-        self.count(function, name, operands, requested_device)
-        inner_args = _each(_on_cpu, args)
-        inner_kwargs = {key: _each(_on_cpu, value) for key, value in kwargs.items()}
+        operation = _operation(function)
+        if operation.is_composite:
+            with Dispatch():  # under inference_mode, composite operations arrive undecomposed
+                result = function.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        _check(function, operation, operands)
+        self.count(operation, operands, requested_device)
         if requested_device is not None:
-            inner_kwargs |= {"device": CPU}
+            inner_kwargs["device"] = CPU
         if "pin_memory" in inner_kwargs:
             inner_kwargs["pin_memory"] = False
-        run_on_cpu = ON_CPU.get(name, _call)
-        with self._random_state() if RANDOM_OPERATIONS.search(name) else contextlib.nullcontext():
-            result = run_on_cpu(function, *inner_args, **inner_kwargs)
+        with self._random_state() if operation.draws else contextlib.nullcontext():
+            result = operation.on_cpu(function, *inner_args, **inner_kwargs)
         if requested_device is not None and requested_device.type == "cpu":
             return result
         if operands and result is operands[0]:
             return result  # copied to the CPU
-        if name == "_pack_padded_sequence":
+        if operation.name == "_pack_padded_sequence":
             return _on_gpu(result[0], gpu_tensors), result[1]  # the batch sizes stay on the CPU
-        return _each(lambda x: _on_gpu(x, gpu_tensors), result)
+        return _on_gpu(result, gpu_tensors)
 
     @contextlib.contextmanager
     def _random_state(self) -> Iterator[None]:
@@ -191,24 +191,58 @@ class Gpu:
             self.state = torch.get_rng_state()
 
 
-def _each(function: Callable[[Any], Any], x: Any) -> Any:
-    """Apply a function to a value, or to each value in nested lists and tuples."""
-    return type(x)([_each(function, item) for item in x]) if isinstance(x, list | tuple) else function(x)
+class Operation(NamedTuple):
+    """What is known of an operation.
+
+    kernels: the number that it starts, unless it takes lists of tensors
+    on_cpu: computes it with the CPU's tensors
+    """
+
+    name: str
+    is_composite: bool
+    is_pointwise: bool
+    draws: bool
+    waits: bool
+    takes_lists: bool
+    kernels: int
+    on_cpu: Callable[..., Any]
 
 
-def _on_cpu(x: Any) -> Any:
-    return x.inner if isinstance(x, Cuda) else x
+@functools.cache
+def _operation(function: Any) -> Operation:
+    name = function._schema.name.split("::")[-1]
+    return Operation(
+        name,
+        is_composite=torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"),
+        is_pointwise=torch.Tag.pointwise in function.tags or name in ("where", "masked_fill", "masked_fill_", "fill_"),
+        draws=RANDOM_OPERATIONS.search(name) is not None,
+        waits=WAITS.fullmatch(name) is not None,
+        takes_lists=name.startswith(("_foreach", "_amp_foreach", "_fused")),
+        kernels=0 if WITHOUT_KERNEL.fullmatch(name) or function.is_view else KERNELS.get(name, 1),
+        on_cpu=ON_CPU.get(name, _call),
+    )
+
+
+def _on_cpu(x: Any, operands: list[Tensor]) -> Any:
+    """Return a value, or nested lists and tuples, with the CPU's tensors. Its own tensors are added to `operands`."""
+    if isinstance(x, Tensor):
+        operands.append(x)
+        return x.inner if isinstance(x, Cuda) else x
+    return type(x)([_on_cpu(item, operands) for item in x]) if isinstance(x, SEQUENCES) else x
 
 
 def _on_gpu(x: Any, gpu_tensors: dict[int, Cuda]) -> Any:
-    """Return a result as a tensor on the GPU; for an operand changed in place, this is the operand."""
-    if not isinstance(x, Tensor) or isinstance(x, Cuda):
-        return x
-    return gpu_tensors[id(x)] if id(x) in gpu_tensors else Cuda(x)
+    """Return a result, or nested lists and tuples, as tensors on the GPU. An operand that was changed in place is
+    itself.
+    """
+    if isinstance(x, Tensor):
+        return x if isinstance(x, Cuda) else gpu_tensors[id(x)] if id(x) in gpu_tensors else Cuda(x)
+    return type(x)([_on_gpu(item, gpu_tensors) for item in x]) if isinstance(x, SEQUENCES) else x
 
 
-def _check(function: Any, name: str, operands: list[Tensor]) -> None:
+def _check(function: Any, operation: Operation, operands: list[Tensor]) -> None:
     """Raise RuntimeError for operands on two devices, except for indices and the scalars of pointwise operations."""
+    name = operation.name
     first, *further = operands or [None]
     if name in ("index", "index_put", "index_put_", "_index_put_impl_") and isinstance(first, Cuda):
         return
@@ -216,9 +250,8 @@ def _check(function: Any, name: str, operands: list[Tensor]) -> None:
         raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
     if name in (*MOVES, "_pack_padded_sequence") or not any(isinstance(x, Cuda) for x in operands):
         return
-    is_pointwise = torch.Tag.pointwise in function.tags or name in ("where", "masked_fill", "masked_fill_", "fill_")
     for x in operands:
-        if not isinstance(x, Cuda) and (x.dim() or not is_pointwise):
+        if not isinstance(x, Cuda) and (x.dim() or not operation.is_pointwise):
             raise RuntimeError(f"Expected all tensors to be on the same device: {function} got {x.shape} on the CPU")
 
 
