@@ -95,8 +95,9 @@ def other_commands() -> Iterator[list[str]]:
 def test_commands_on_built_in_data_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(plain_text.BUILT_IN, "train", 300)
-    # What takes a quarter of the time and is tested elsewhere: one figure, sharp figures, fsync and the shapes.
-    monkeypatch.setattr(plots, "gradient_flow", lambda *_, **__: None)
+    # What takes a third of the time and is tested elsewhere: two figures, sharp figures, fsync and the shapes.
+    for name in ("gradient_flow", "heads"):
+        monkeypatch.setattr(plots, name, lambda *_, **__: None)
     monkeypatch.setattr(plots, "DPI", 30)
     monkeypatch.setattr(os, "fsync", lambda file: None)
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
