@@ -6,7 +6,8 @@
 A checkpoint is scored as `seqtool eval checkpoint=…` does it, with BLEU, CIDEr-D, or nats a token; settings for it
 follow after a comma: runs/flickr8k,split=valid,data.directory=data/flickr8k. No instructions for 8-bit integers are
 needed: without them, their products are computed in fp32, which is exact for the sizes of layers that are published
-here (up to 1,040 inputs), so the scores are those of any processor. scripts/int8_models.sh trains models to score.
+here (up to 1,040 inputs), so the scores are those of any processor whose own product of int8 is exact, too, which
+tests/models/test_quantised.py checks where there is one. scripts/int8_models.sh trains models to score.
 """
 
 import argparse

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Train the models for whose scores results/int8.json says what 8-bit integers cost, and score them; two hours on a core.
 #   bash scripts/int8_models.sh MULTI30K FLICKR8K WEIGHTS SHAKESPEARE
-# Give absolute paths. MULTI30K, FLICKR8K: the directories of the data; WEIGHTS: EfficientNet-Lite0's, a .safetensors file; SHAKESPEARE: the
+# MULTI30K, FLICKR8K: the directories of the data; WEIGHTS: EfficientNet-Lite0's, a .safetensors file; SHAKESPEARE: the
 # text. The models are small and trained briefly, each for the minutes given here.
 EXTRAS=timm
+multi30k=$(realpath "${1:?the directory of Multi30k}") flickr8k=$(realpath "${2:?the directory of Flickr8k}")
+weights=$(realpath "${3:?a file of weights}") shakespeare=$(realpath "${4:?a text}")
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-multi30k=${1:?the directory of Multi30k} flickr8k=${2:?the directory of Flickr8k}
-weights=${3:?a file of weights} shakespeare=${4:?a text}
 train() { # NAME MINUTES SETTING...
     seqtool train run="int8-$1" train.minutes="$2" train.epochs=null device=cpu threads=1 \
         schedule=inverse_square_root "${@:3}"

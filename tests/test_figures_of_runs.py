@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 
 from seqtool.cli.inspect import facts
 from seqtool.training import checkpoint
+from seqtool.training.recording import MetricsLog
 from seqtool.view import plots
 
 STARTS = {"svg": b"<?xml", "pdf": b"%PDF"}
@@ -121,3 +123,12 @@ def test_one_epoch_is_an_epoch(shown_runs: Path) -> None:
     assert facts(text_checkpoint)["trained"].startswith("1 step, 1 epoch")
     text_checkpoint.progress.update(step=2_000, epoch=0)
     assert facts(text_checkpoint)["trained"].startswith("2,000 steps, 0 epochs")
+
+
+def test_a_run_that_records_nothing_draws_nothing(
+    tmp_path: Path, curves: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was stopped before its first update."""
+    settings: Any = SimpleNamespace(tensorboard=False)
+    MetricsLog(tmp_path, settings, {}, step=0).draw(last=True)
+    assert capsys.readouterr().err == "" and not list(tmp_path.iterdir())

@@ -47,12 +47,14 @@ main.main()
 TRANSLATE = ["translate", "checkpoint=builtin/words", "input=in.txt", "output=out.txt", "device=cpu"]
 
 
-def start(directory: Path, *arguments: str, change: str = "pass", **options: Any) -> "subprocess.Popen[str]":
+def start(
+    directory: Path, *arguments: str, change: str = "pass", batch: int = 5, **options: Any
+) -> "subprocess.Popen[str]":
     """Start a translation whose files are long. `change` is what a process of this rank does first."""
     (directory / "in.txt").write_text("".join(f"{line}\n" for line in SENTENCES * 3), "utf-8")
     code = f"{LONG}\ndef change(rank):\n    {change}\n{COMMAND}"
     return subprocess.Popen(
-        [sys.executable, "-c", code, *TRANSLATE, *arguments],
+        [sys.executable, "-c", code, *TRANSLATE, f"batch_size={batch}", *arguments],
         cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -91,7 +93,7 @@ def waiting(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
 def test_processes_share_a_long_file_and_write_its_lines_in_order(tmp_path: Path) -> None:
     written = []
     for threads, expected in ((3, ["0", "1", "2"]), (1, ["0", "1", "2", "alone"])):
-        process = start(tmp_path, f"threads={threads}", "batch_size=5", "n_best=2", "format=jsonl", "sample=true")
+        process = start(tmp_path, f"threads={threads}", "n_best=2", "format=jsonl", "sample=true")
         printed, errors = process.communicate(timeout=120)
         assert process.returncode == 0 and printed == "" and processes(tmp_path) == expected, errors
         written.append((tmp_path / "out.txt").read_text("utf-8"))
@@ -130,25 +132,30 @@ def test_an_error_in_one_process_is_printed_once(tmp_path: Path) -> None:
 
 
 def test_several_processes_are_for_long_files_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WORLD_SIZE", "OMP_NUM_THREADS"):
+    for name in ("WORLD_SIZE", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4096, 4097})
     long, short = tmp_path / "long.txt", tmp_path / "short.txt"
-    long.write_bytes(b"." * 3 * forks.LEAST_BYTES)
-    short.write_bytes(b"." * (2 * forks.LEAST_BYTES - 1))
+    long.write_bytes(forks.LEAST_BYTES // 25 * 3 * (24 * b"." + b"\n"))
+    short.write_bytes(long.read_bytes()[: 2 * forks.LEAST_BYTES - 1])
     model = tmp_path / "model"
     model.mkdir()
     (model / "weights").write_bytes(b"." * 1000)
 
     def number(
-        file: Path = long, checkpoints: tuple[Path, ...] = (model,), device: str = "cpu", threads: Any = None
+        file: Path = long,
+        checkpoints: Any = (model,),
+        device: str = "cpu",
+        threads: Any = None,
+        **batch: int,
     ) -> int:
-        return forks.worthwhile(str(file), checkpoints, device, threads)
+        return forks.worthwhile(str(file), checkpoints, device, threads, **batch)
 
     assert number() == 1  # this process has imported torch
     monkeypatch.delitem(sys.modules, "torch")
-    assert forks.worthwhile(str(long), (model,), "cpu", 9, hypotheses=1) == 1
-    assert forks.worthwhile(str(long), (model,), "cpu", 9, hypotheses=10) == 6
+    assert number(threads=9, hypotheses=1) == 1 and number(threads=9, hypotheses=10) == 6
+    assert number(threads=9, batch=1500) == 2 and number(threads=9, batch=1501) == 1  # of 3,000 lines
+    assert number(checkpoints=[model / "best", model / "last"]) == 2 and number(checkpoints=[model / "other"]) == 1
     assert number() == 2 and number(threads=1) == 1 and number(threads=5) == 3
     assert number(short) == number(tmp_path / "missing") == number(checkpoints=(tmp_path / "missing",)) == 1
     assert number(device="cuda") == number(device="mps") == 1
@@ -156,15 +163,38 @@ def test_several_processes_are_for_long_files_on_a_cpu(tmp_path: Path, monkeypat
     assert number(device="auto") == 1 and number() == 2
     monkeypatch.setattr(forks, "GPUS", ())
     assert number(device="auto") == 2
-    monkeypatch.setattr(forks, "LARGEST_SHARE", 1e-9)
-    assert number() == 1
-    monkeypatch.setattr(forks, "LARGEST_SHARE", 0.5)
+    for memory, expected in ((6, 3), (5, 2), (3, 1), (0, 1)):  # half of it counts
+        monkeypatch.setattr(forks, "_free_memory", lambda memory=memory: memory * (forks.PROCESS_BYTES + 1000))
+        assert number(threads=9) == expected
+    monkeypatch.setattr(forks, "_free_memory", lambda: 10**10)
     for name, value in (("OMP_NUM_THREADS", "1"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
         assert number() == 1
     monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert number() == 3
+    monkeypatch.setenv("MKL_NUM_THREADS", "2")  # torch asks it first
+    assert number() == 2
+
+
+def test_a_pipe_is_read_by_one_process_and_a_file_from_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(b"12345\n" * 4)
+    script = "from seqtool.runtime import forks; print(forks._rest(None))"
+    command = [sys.executable, "-c", script]
+    with (tmp_path / "in.txt").open("rb", buffering=0) as file:
+        file.read(12)
+        assert subprocess.run(command, stdin=file, capture_output=True, text=True).stdout == "(12, 2)\n"
+    assert subprocess.run(command, input="1\n", capture_output=True, text=True).stdout == "(0, 0)\n"
+    assert forks._rest(str(tmp_path / "in.txt")) == (24, 4)
+
+
+def test_memory_is_counted_within_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("memory.max", "1000000\n"), ("memory.current", "400000\n")):
+        (tmp_path / name).write_text(text, "ascii")
+    monkeypatch.setattr(forks, "CONTAINER", tmp_path)
+    assert forks._free_memory() == 600_000
+    (tmp_path / "memory.max").write_text("max\n", "ascii")
+    assert forks._free_memory() > 1_000_000
 
 
 @pytest.mark.parametrize("setting", ["beam=[1]", "threads=0", "sample=maybe"])
@@ -180,5 +210,34 @@ def test_in_a_sandbox_without_a_network_one_process_works(monkeypatch: pytest.Mo
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr("socket.create_connection", refuse)
-    with forks.sharing(2) as size:
-        assert size == 1 and forks.current is None
+    with forks.sharing(2):
+        assert forks.current is None
+
+
+def test_where_no_process_can_be_started_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second cannot be, and the first, which is a process that only waits, is ended."""
+    sleeping = [subprocess.Popen(["sleep", "60"])]
+
+    def fork() -> int:
+        if not sleeping:
+            raise BlockingIOError("Resource temporarily unavailable")
+        return sleeping.pop().pid
+
+    (process,) = sleeping
+    monkeypatch.setattr(os, "fork", fork)
+    with forks.sharing(3):
+        assert forks.current is None and ends(process.pid)
+    process.poll()  # it has been waited for
+
+
+def test_processes_share_a_file_where_the_ends_of_processes_are_ignored(tmp_path: Path) -> None:
+    """A thread that is left over is the first process's."""
+    change = "import torch; torch.set_num_threads = lambda n: Path(f'threads-{rank}').write_text(str(n))"
+    restore = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        process = start(tmp_path, "threads=3", batch=12, change=change, restore_signals=False)
+    finally:
+        signal.signal(signal.SIGCHLD, restore)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 0 and processes(tmp_path) == ["0", "1"], errors
+    assert (tmp_path / "threads-0").exists() and not (tmp_path / "threads-1").exists()

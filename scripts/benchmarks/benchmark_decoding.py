@@ -41,7 +41,6 @@ from torch.utils.flop_counter import FlopCounterMode
 import seqtool
 from seqtool.cli.main import config_directory
 from seqtool.data.batches import make_source
-from seqtool.decoding.batching import HYPOTHESES_PER_BATCH
 from seqtool.errors import InputError
 from seqtool.models.fast.packed import PackedLinear
 from seqtool.predict.translator import Translator
@@ -49,6 +48,7 @@ from seqtool.runtime.devices import keep_memory
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.precision import onednn
 from seqtool.settings.classes import build
+from seqtool.settings.declarations import HYPOTHESES_PER_BATCH
 
 LENGTH = 25  # the number of words in every translation
 WORD = re.compile(r"[^\W_]+")  # a word without punctuation, which seqtool would split off

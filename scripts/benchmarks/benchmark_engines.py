@@ -46,7 +46,7 @@ from benchmark_decoding import (
 from peers import toolkits
 from peers.marian_model import end_at
 
-from seqtool.decoding.batching import HYPOTHESES_PER_BATCH
+from seqtool.settings.declarations import HYPOTHESES_PER_BATCH
 
 BEAM = 5
 LATENCY_SENTENCES = 100

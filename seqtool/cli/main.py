@@ -245,18 +245,20 @@ def _shared(config: "DictConfig") -> Iterator[None]:
     from seqtool.runtime import forks
     from seqtool.settings import plain
 
-    with forks.sharing(_processes(plain(config))) as size:
-        if size > 1:
-            config.threads = (config.threads or forks.cores()) // size
+    with forks.sharing(_processes(plain(config))):
+        if (process := forks.current) is not None:
+            threads = forks.cores() if config.threads is None else config.threads
+            config.threads = threads // process.size + (process.rank < threads % process.size)
         yield
 
 
 def _processes(settings: dict[str, Any]) -> int:
-    """The number of processes that should translate: 1 with attributions, which only the first would compute, and where
-    a setting's type is wrong, which `translate` explains.
+    """The number of processes that should translate: 1 with attributions, which only the first would compute, with
+    prefixes, which make batches of a few sentences, and where a setting's type is wrong, which `translate` explains.
     """
     from seqtool.runtime import forks
     from seqtool.settings import names
+    from seqtool.settings.declarations import HYPOTHESES_PER_BATCH
     from seqtool.training.runs import located
 
     match settings:
@@ -268,10 +270,14 @@ def _processes(settings: dict[str, Any]) -> int:
             "sample": bool() as sample,
             "beam": int() as beam,
             "n_best": int() as n_best,
+            "batch_size": int() | None as batch_size,
             "attribution": None,
+            "prefix": None,
         }:
+            hypotheses = max(1, n_best if sample else beam)
+            batch = max(1, HYPOTHESES_PER_BATCH // hypotheses if batch_size is None else batch_size)
             checkpoints = [located(Path(name)) for name in names(checkpoint)]
-            return forks.worthwhile(file, checkpoints, device, threads, hypotheses=n_best if sample else beam)
+            return forks.worthwhile(file, checkpoints, device, threads, hypotheses=hypotheses, batch=batch)
         case _:
             return 1
 

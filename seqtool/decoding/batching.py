@@ -28,10 +28,6 @@ from seqtool.settings import declarations
 
 X = TypeVar("X")
 
-# The number of hypotheses decoded at once by default. Greedy decoding of 320 takes 14,900 steps/s, of 64 only 10,200
-# (performance.md).
-HYPOTHESES_PER_BATCH = 320
-
 SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")  # not `seed`, which also draws the locations of hard attention
 MIN_TEMPERATURE = 1e-4  # unless 0 (greedy): dividing logits by less could overflow
 
@@ -57,7 +53,7 @@ class DecodeSettings(declarations.Decode):
     def sources_per_batch(self) -> int:
         """The number of sources in a batch: `batch_size`, or as many as have `HYPOTHESES_PER_BATCH` hypotheses."""
         hypotheses_per_source = self.n_best if self.sample else self.beam
-        return self.batch_size or max(1, HYPOTHESES_PER_BATCH // hypotheses_per_source)
+        return self.batch_size or max(1, declarations.HYPOTHESES_PER_BATCH // hypotheses_per_source)
 
     def uniform_noise(self, source_number: int) -> NDArray[np.float64]:
         """The random numbers in [0, 1) for the samples of one source, n_best × max_length.

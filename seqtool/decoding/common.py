@@ -33,7 +33,7 @@ class TokenPredictions(NamedTuple):
 
     def truncate(self, count: int) -> "TokenPredictions":
         """Return the predictions at the first `count` tokens."""
-        return TokenPredictions(*(field[:count] for field in self))
+        return TokenPredictions(*(field[:count].clone() for field in self))  # a view would keep those of a batch
 
 
 class Whole(NamedTuple):
@@ -146,7 +146,7 @@ def force(
         alphas.append(alpha)
     log_p = torch.stack(all_log_p, 1).cpu()
     results = hypotheses(targets[:, 1:].tolist(), stack(alphas), None, log_p.sum(1))
-    results = [h._replace(log_p=row[: len(h.tokens) + h.ended]) for h, row in zip(results, log_p, strict=True)]
+    results = [h._replace(log_p=row[: len(h.tokens) + h.ended].clone()) for h, row in zip(results, log_p, strict=True)]
     if not likeliest:
         return results
     columns = [torch.stack(column, 1).cpu() for column in zip(*top_tokens, strict=True)]

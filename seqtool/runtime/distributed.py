@@ -78,12 +78,12 @@ def group() -> Iterator[None]:
     """
     global _rank, _size
     process_count = 1
-    if forks.current is not None:
-        process_count = forks.current.size
-    elif dist.is_torchelastic_launched():
+    if dist.is_torchelastic_launched():
         process_count = int(os.environ.get("WORLD_SIZE", 1))
     else:
         _check_launcher()
+        if forks.current is not None:
+            process_count = forks.current.size
     if process_count == 1 or _size > 1:
         yield
         return

@@ -142,8 +142,11 @@ class MetricsLog:
         tqdm.write(f"Average of the last {count} checkpoints: {_score_line(scores)}{', the best' if better else ''}")
 
     def draw(self, *, last: bool = False) -> None:
-        """Draw the learning curves, unless they were drawn within the last `DRAW_SECONDS` and will be drawn again."""
-        if not distributed.is_first() or not (last or time.monotonic() >= self._drawn + DRAW_SECONDS):
+        """Draw the learning curves, unless they were drawn within the last `DRAW_SECONDS` and will be drawn again, or a
+        run is stopped before it records anything.
+        """
+        is_due = last or time.monotonic() >= self._drawn + DRAW_SECONDS
+        if not (is_due and distributed.is_first() and (self.run / METRICS).exists()):
             return
         figure = self.run / LEARNING_CURVES
         with plots.optional_figure(figure):

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.decoding.tree import select
+from seqtool.models.attention import Attention, AttentionOutput
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import LSTM, Cell, Layers, State
 from seqtool.models.contract import EncoderDecoder
@@ -264,11 +265,26 @@ class StepWithoutAttention(Bahdanau):
         return step._replace(feature_inputs=(step.feature_inputs[0], torch.zeros_like(step.feature_inputs[1])))
 
 
+class HalvedAttention(Bahdanau):
+    """A model with an attention of its own."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.attention.__class__ = Halved
+
+
+class Halved(Attention):
+    def forward(self, query: Any, memory: Any) -> AttentionOutput:
+        context, alpha = super().forward(query, memory)
+        return AttentionOutput(context / 2, alpha)
+
+
 USER_MODELS: dict[str, Callable[[], Model]] = {
     "subclassed cell": lambda: Sutskever(**SUTSKEVER | {"cell": SubclassedLSTM}),
     "cell without parts": lambda: Bahdanau(**BAHDANAU | {"cell": CellWithoutParts}),
     "step of a stack": lambda: HalvedStep(**SUTSKEVER),
     "step with attention": lambda: StepWithoutAttention(**BAHDANAU),
+    "attention of one's own": lambda: HalvedAttention(**BAHDANAU),
 }
 
 

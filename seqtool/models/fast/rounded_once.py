@@ -20,7 +20,9 @@ from seqtool.models.fast.deferred_gradients import DeferredGradientLinear
 from seqtool.models.parts import product_dtype
 from seqtool.models.transformer import DecoderLayer, EncoderLayer
 
-_rounded: ContextVar[Mapping[nn.Module, tuple[Tensor, Tensor]]] = ContextVar("rounded", default=MappingProxyType({}))
+_rounded: ContextVar[Mapping[nn.Module, tuple[Tensor, Tensor | None]]] = ContextVar(
+    "rounded", default=MappingProxyType({})
+)
 
 
 @contextmanager
@@ -30,12 +32,12 @@ def rounded_once(model: nn.Module) -> Iterator[None]:
     """
     layers = [layer for layer in model.modules() if isinstance(layer, EncoderLayer | DecoderLayer)]
     maps = [module for layer in layers for module in layer.modules() if isinstance(module, RoundedOnceLinear)]
-    parameters = [parameter for module in maps for parameter in (module.weight, module.bias)]
+    parameters = [parameter for module in maps for parameter in (module.weight, module.bias) if parameter is not None]
     if not maps or (dtype := product_dtype(parameters[0])) == parameters[0].dtype:
         yield
         return
     rounded = iter(_Round.apply(dtype, *parameters))
-    token = _rounded.set({module: (next(rounded), next(rounded)) for module in maps})
+    token = _rounded.set({m: (next(rounded), None if m.bias is None else next(rounded)) for m in maps})
     try:
         yield
     finally:
