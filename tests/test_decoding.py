@@ -125,6 +125,15 @@ def test_forced_decoding_equals_forward() -> None:
     assert [h.log_probability for h in forced] == pytest.approx(expected.tolist(), rel=1e-5)
 
 
+def test_a_hypothesis_keeps_no_more_memory_than_its_own() -> None:
+    """It may be sent to another process, which would send the tensors of which its own are views."""
+    model = make_model("bahdanau-gru")
+    forced = force(model.step, *model.encode(make_source(SENTENCES)), make_target([[4, 5], [6]] * 20), likeliest=2)
+    for h in forced:
+        for tensor in (h.log_p, h.attention, *(h.predictions or ())):
+            assert tensor is not None and tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
 def test_n_best_is_sorted_and_distinct() -> None:
     n_best_lists = search(make_model("bahdanau-lstm", scale=1.0), SENTENCES, beam=6, n_best=6)
     for n_best in n_best_lists:
