@@ -144,7 +144,7 @@ def main() -> None:
                 benchmarking.write({**record, "rows": rows}, arguments.output)
     for name, result in rows.items():
         low, high = result["interval_90"]
-        print(f"{name:<40}{result['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
+        print(f"{name:<46}{result['ratio']:.3f}  [{low:.3f}, {high:.3f}]")
 
 
 def prepare(directory: Path, checkout: Path, arguments: argparse.Namespace) -> None:
