@@ -449,7 +449,7 @@ def _keep(stream: TextIO, path: Path, finished: str) -> None:
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
         return
     if stream.tell() == 0:
-        print(f"Stopped before anything was finished: {path} is not written.", file=sys.stderr)
+        print(f"Stopped before anything was written: {path} is not made.", file=sys.stderr)
         return
     partial = path.with_name(f"{path.name}.partial")
     with open(os.dup(stream.fileno()), "rb") as source, replacing(partial) as copy:  # noqa: PTH123 a descriptor

@@ -81,8 +81,9 @@ class Graphs:
             return self.plain(*arguments, carries=carries)
         self.shapes.add(shape)
         if is_new:
-            number = len(self.shapes)
-            log.info("Compiling graph %d of at most %d, which takes from seconds to minutes.", number, MAX_GRAPHS)
+            number, seconds = self.facts().values()
+            others = f"those before took {seconds:,.0f} s" if number > 1 else "it takes from seconds to minutes"
+            log.info("Compiling graph %d of at most %d: %s.", number, MAX_GRAPHS, others)
         # torch warns that annotation vectors, computed outside, are no leaves of a graph, and that TF32 is off
         with torch._dynamo.config.patch(cache_size_limit=2 * MAX_GRAPHS), catch_warnings(action="ignore"):
             return self.compiled(*arguments, carries=carries)
