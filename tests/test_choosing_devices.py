@@ -9,7 +9,7 @@ from typing import Any
 import pretended_gpu
 import pytest
 import torch
-from small_models import MODELS, make_captioner, make_model, random_images, random_sentences
+from small_models import CAPTIONERS, MODELS, make_captioner, make_model, random_images, random_sentences
 
 import seqtool
 import seqtool.cli.main as cli
@@ -21,7 +21,7 @@ from seqtool.runtime.files import config_directory
 from seqtool.training.gradient_flow import flow
 from seqtool.training.losses import TrainingLoss
 
-RECURRENT = ["sutskever-lstm", "sutskever-gru_cho", "bahdanau-rnn", "bahdanau-deep", "luong", "show_attend_tell-hard"]
+RECURRENT = [name for name in (*MODELS, *CAPTIONERS) if "transformer" not in name]
 
 
 @pytest.fixture
