@@ -26,17 +26,17 @@ from seqtool.models.language_model import LanguageModel
 from seqtool.models.tracing import Traced, trace
 from seqtool.models.transformer import TransformerLanguageModel
 
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 ROW, ROWS = 1, 4  # the row of a batch that is traced
 SENTENCES, TARGETS = random_sentences(ROWS, seed=1), make_target(random_sentences(ROWS, seed=2))[:, :-1]
 
 
 def case(name: str) -> tuple[EncoderDecoder[Any], Any, Any]:
-    """A model, a batch of sources, and the source of one row alone."""
+    """A model in fp64, a batch of sources, and the source of one row alone."""
     if name in MODELS:
-        return make_model(name), make_source(SENTENCES), make_source(SENTENCES[ROW : ROW + 1])
-    images = random_images(ROWS, seed=1)
-    return make_captioner(name), images, Annotations(images.values[ROW : ROW + 1])
+        return make_model(name).double(), make_source(SENTENCES), make_source(SENTENCES[ROW : ROW + 1])
+    images = Annotations(random_images(ROWS, seed=1).values.double())
+    return make_captioner(name).double(), images, Annotations(images.values[ROW : ROW + 1])
 
 
 def states_of_cells(traced: dict[str, Traced], beginning: str) -> list[list[Tensor]]:
@@ -85,7 +85,7 @@ def test_states_of_a_source_are_in_the_order_of_its_words(name: str) -> None:
 
 def test_states_of_a_reversed_source_are_in_the_order_of_its_words() -> None:
     """The encoder reads c b a <eos>: its state at a, the first word, comes third, and that at <eos> last."""
-    model = make_model("sutskever-lstm")
+    model = make_model("sutskever-lstm").double()
     traced = trace(model, make_source([[5, 6, 7]]), TARGETS[ROW, :2])
     h = traced["encoder.ahead.1.h"].values
     _, state = model.encode(make_source([[5, 6, 7]]))
@@ -117,7 +117,7 @@ def test_heads_are_those_that_the_model_shows() -> None:
         name = f"{layer}.attention"
         values, axes = traced[name]
         assert axes == ("target" if layer.startswith("decoder") else "source", "head", "key")
-        assert torch.allclose(values.sum(-1), torch.ones(values.shape[:2]), **CLOSE)
+        assert torch.allclose(values.sum(-1), values.new_ones(values.shape[:2]), **CLOSE)
         assert bool(values.transpose(0, 1).triu(1).any()) == layer.startswith("encoder")
 
 
@@ -126,9 +126,10 @@ def test_a_window_of_a_language_model_sees_its_own_tokens() -> None:
     torch.manual_seed(0)
     settings = {"width": 8, "heads": 2, "feed_forward": 12, "norm": "pre", "positions": "sinusoids"}
     model = TransformerLanguageModel(target_vocabulary=11, layers=1, context=4, dropout=0.0, tie="none", **settings)
+    model.double().eval()
     tokens = torch.tensor([2, 4, 5, 6, 7, 8, 9, 4])
     traced = trace(model, None, tokens)
-    output = model.eval()(None, tokens[None])
+    output = model(None, tokens[None])
     assert torch.allclose(traced["logits"].values, model.project(output.features)[0], **CLOSE)
     seen = [[i for i, weight in enumerate(row) if weight] for row in traced["decoder.layers.0.attention"].values[:, 0]]
     assert seen == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [2, 3, 4], [2, 3, 4, 5], [4, 5, 6], [4, 5, 6, 7]]
