@@ -85,6 +85,28 @@ def test_other_sentences_in_a_batch_change_nothing(model: Any) -> None:
             assert expected.score == pytest.approx(hypothesis.score, rel=1e-5, abs=1e-7)
 
 
+@pytest.mark.parametrize("beam", [1, 2, VOCABULARY])  # with the last, the first step has too few continuations
+def test_a_search_begins_with_one_row_for_each_sentence(model: Any, beam: int) -> None:
+    """A search that begins with `beam` equal rows would compute the same hypotheses."""
+    rows: list[int] = []
+
+    def step(memory: Any, state: Any, token: torch.Tensor) -> Any:
+        rows.append(len(token))
+        return model.step(memory, state, token)
+
+    source, maximum = make_source(SENTENCES[:4]), [5] * 4
+    settings: Any = {"beam": beam, "n_best": beam, "penalty": length_penalty("none", 0), "coverage": 0.0}
+    with torch.inference_mode():
+        found = beam_search(step, *model.encode(source), maximum=maximum, minimum=5, keep_attention=True, **settings)
+    assert rows == [4, *[4 * beam] * 4]
+    for sentence, hypotheses in zip(SENTENCES, found, strict=False):
+        for hypothesis in hypotheses:
+            memory, state = model.encode(make_source([sentence]))
+            tokens = [*hypothesis.tokens, EOS] if hypothesis.ended else hypothesis.tokens
+            (forced,) = force(model.step, memory, state, torch.tensor([[BOS, *tokens]]))
+            assert hypothesis.log_probability == pytest.approx(forced.log_probability, abs=1e-4)
+
+
 def test_beam_search_records_no_gradients() -> None:
     """Although the caller records them: a search would keep the graph of every step."""
     modes, model = [], make_model("luong")

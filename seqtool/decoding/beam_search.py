@@ -1,6 +1,6 @@
 """Beam search; greedy decoding is a beam of 1. It needs only a memory, a state and a step function.
 
-At every step, for each sentence:
+A sentence has one row at first, <s>, and then `beam` rows. At every step, for each sentence:
 
 1. The 2·beam best continuations are taken (only the best one for a beam of 1).
 2. Continuations that end with EOS and are among the first `beam` are set aside as finished hypotheses.
@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -74,14 +75,13 @@ def beam_search(
     trace: records every continuation that is considered
     """
     active = torch.arange(len(maximum))  # the sentences that are not finished
-    row_sentence = active.repeat_interleave(beam)
     prefix = prefix or Prefix(torch.full((len(active), 1), BOS), None)
-    pointers = BackPointers(prefix, row_sentence)
+    pointers = BackPointers(prefix)
     to_device = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
-    state = keep(state, row_sentence, len(active))
-    token = prefix.tokens[row_sentence, -1].cpu()
-    total = torch.full((len(active), beam), -math.inf)  # on the CPU, so that each step waits for the GPU only once
-    total[:, 0] = 0.0  # the beams of a sentence start equal, so only the first may be continued
+    token = prefix.tokens[:, -1].cpu()
+    total = torch.zeros(
+        len(active), 1
+    )  # of each sentence's rows, one at first; on the CPU, so as to wait for a GPU once
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     limit = torch.tensor(maximum)
     divisor = torch.tensor([penalty(length) for length in maximum], dtype=torch.float64)
@@ -110,11 +110,13 @@ def beam_search(
         if alpha is not None and (keep_attention or coverage):
             pointers.attend(alpha, location)
         log_p = log_probabilities(logits, may_end=length >= minimum)
-        vocabulary = log_p.shape[1]
-        width = 1 if beam == 1 else min(2 * beam, beam * vocabulary)
-        values, index = on_cpu(*highest_sums(log_p, to_device(total), width))
+        rows, vocabulary = total.shape[1], log_p.shape[1]
+        width = 1 if beam == 1 else 2 * beam
+        values, index = on_cpu(*highest_sums(log_p, to_device(total), min(width, rows * vocabulary)))
         del logits, log_p  # the next step reuses their memory
-        row = index // vocabulary + beam * torch.arange(len(active))[:, None]
+        if (missing := width - values.shape[1]) > 0:  # as there are at first, if the vocabulary is tiny
+            values, index = F.pad(values, (0, missing), value=-math.inf), F.pad(index, (0, missing))
+        row = index // vocabulary + rows * torch.arange(len(active))[:, None]
         best = Continuations(row, index % vocabulary, values)
         ends = best.token == EOS
         ended = (ends & (values != -math.inf))[:, :beam]
@@ -209,13 +211,12 @@ class BackPointers:
     attention of the rows before the step. Nothing is copied when rows are reordered; `hypotheses` follows the pointers.
     """
 
-    def __init__(self, prefix: Prefix, sentences: Int[Tensor, "N"]) -> None:
-        """`sentences`: the sentence of each of the first rows. In the steps of a prefix every row continues itself."""
-        self._tokens: list[list[int]] = prefix.tokens[sentences, 1:].T.tolist()
-        self._rows = [list(range(len(sentences)))] * len(self._tokens)
+    def __init__(self, prefix: Prefix) -> None:
+        """Start with a row for each sentence. In the steps of a prefix every row continues itself."""
+        self._tokens: list[list[int]] = prefix.tokens[:, 1:].T.tolist()
+        self._rows = [list(range(len(prefix.tokens)))] * len(self._tokens)
         self._attention, self._locations = (
-            [] if steps is None else [*steps[sentences].cpu().unbind(1)]
-            for steps in (prefix.attention, prefix.location)
+            [] if steps is None else [*steps.cpu().unbind(1)] for steps in (prefix.attention, prefix.location)
         )
 
     def attend(self, alpha: Float[Tensor, "N S"], location: Int[Tensor, "N"] | None) -> None:

@@ -71,8 +71,10 @@ def test_packed_products_equal_linear_maps(bias: bool) -> None:
     linear, x = nn.Linear(5, 7, bias=bias), torch.randn(2, 3, 5)
     matrix = private.pack(linear.weight.detach(), 64)
     torch.testing.assert_close(matrix.to_dense(), linear.weight.detach())
-    actual = private.packed_linear(x, matrix, linear.bias if linear.bias is None else linear.bias.detach())
-    torch.testing.assert_close(actual, linear(x).detach())
+    b = linear.bias if linear.bias is None else linear.bias.detach()
+    torch.testing.assert_close(private.packed_linear(x, matrix, b), linear(x).detach())
+    total = torch.randn(2, 3, 7)
+    torch.testing.assert_close(private.packed_linear_add(x, matrix, b, total), total + linear(x).detach())
 
 
 @pytest.mark.parametrize(("name", "module"), [("lstm", nn.LSTM), ("gru", nn.GRU), ("rnn_tanh", nn.RNN)])

@@ -74,6 +74,7 @@ def test_the_steps_of_a_search_equal_plain_ones(pair: Pair, beam: int) -> None:
     """Rows are reordered within their sentences, and sentences leave, as beam search does it."""
     assert type(pair.fast) in (DecodingTransformer, DecodingTransformerCaptioner)
     generator = torch.Generator().manual_seed(beam)
+    pair.step(tokens(SENTENCES, generator))
     pair.select(torch.arange(SENTENCES).repeat_interleave(beam))
     for step in range(12):
         sentences = len(pair.memories[0].bias)
@@ -86,6 +87,25 @@ def test_the_steps_of_a_search_equal_plain_ones(pair: Pair, beam: int) -> None:
         cache = pair.states[1]
         assert isinstance(cache, SharedCache) and cache.tables == len(left)
     assert beam == 1 or cache.filled < beam * cache.length  # what no hypothesis sees was left out
+
+
+@pytest.mark.parametrize(
+    ("length", "positions"), [(6, 7), (7, 16), (11, 16), (15, 16), (17, 18), (23, 32)]
+)  # and <eos>
+@torch.inference_mode()
+def test_whole_blocks_of_the_source_are_read_where_that_saves_time(length: int, positions: int) -> None:
+    """Nothing attends to the positions that are added, which the attention and a prefix's leave out."""
+    plain: Any = make_model("transformer").double().eval()
+    fast = optimise_for_decoding(copy_with_fast_parts(plain), "fp32", CPU).eval()
+    source = make_source([[4 + i % 5 for i in range(length)], [7, 8]])
+    (memory, state), (fast_memory, fast_state) = plain.encode(source), fast.encode(source)
+    assert fast_memory.bias.shape[-1] == positions
+    prefix, token = torch.tensor([[2, 4, 5], [2, 6, 7]]), torch.tensor([4, 5])
+    expected, actual = plain.prefill(memory, state, prefix), fast.prefill(fast_memory, fast_state, prefix)
+    torch.testing.assert_close(actual.attention, expected.attention)
+    expected, actual = plain.step(memory, expected.state, token), fast.step(fast_memory, actual.state, token)
+    torch.testing.assert_close(actual.attention, expected.attention)
+    torch.testing.assert_close(actual.logits, expected.logits)
 
 
 @torch.inference_mode()

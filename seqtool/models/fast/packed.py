@@ -36,9 +36,11 @@ class PackedLinear(nn.Module):
         """A copy of W in its ordinary layout, for code that uses the weight itself."""
         return self.matrix.to_dense()
 
-    def forward(self, x: Tensor, then: str = "none") -> Tensor:
-        """Return x Wᵀ + b, or `then` of it, which is `relu` or `none`."""
+    def forward(self, x: Tensor, then: str = "none", total: Tensor | None = None) -> Tensor:
+        """Return x Wᵀ + b, added to `total` if that is given, or `then` of it, which is `relu` or `none`."""
         x = x if x.dtype == self.dtype else x.to(self.dtype)
+        if total is not None:
+            return private.packed_linear_add(x, self.matrix, self.bias, total)
         if self.unpacked is not None and x.numel() == x.shape[-1] and then == "none":
             return F.linear(x, self.unpacked, self.bias)
         return private.packed_linear(x, self.matrix, self.bias, then)
@@ -49,6 +51,13 @@ def linear_relu(linear: nn.Module, x: Float[Tensor, "N K"]) -> Float[Tensor, "N 
     if isinstance(linear, nn.Linear):
         return private.addmm_relu(linear.bias, x.to(linear.weight.dtype), linear.weight.t())
     return cast(Tensor, linear(x, "relu"))
+
+
+def linear_add(linear: nn.Module, total: Float[Tensor, "N J"], x: Float[Tensor, "N K"]) -> Float[Tensor, "N J"]:
+    """Return `total` + x Wᵀ + b, by one operation for a `PackedLinear` of the same type."""
+    if isinstance(linear, PackedLinear) and linear.dtype == total.dtype:
+        return cast(Tensor, linear(x, total=total))
+    return cast(Tensor, total + linear(x))
 
 
 class JoinedLSTM(Recurrence):

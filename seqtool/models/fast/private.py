@@ -38,6 +38,11 @@ def packed_linear(x: Tensor, matrix: Tensor, bias: Tensor | None, then: str = "n
     return torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, then, [], "")
 
 
+def packed_linear_add(x: Tensor, matrix: Tensor, bias: Tensor | None, total: Tensor) -> Tensor:
+    """Return `total` + x Wᵀ + b, all in one type, with W in oneDNN's own layout."""
+    return torch.ops.mkldnn._linear_pointwise.binary(x, total, matrix, bias, "add")
+
+
 addmm_relu = torch.ops.aten._addmm_activation.default  # max(0, b + x W)
 
 

@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from seqtool.models.contract import Step
-from seqtool.models.fast.packed import linear_relu
+from seqtool.models.contract import Prefilled, Step
+from seqtool.models.fast.packed import linear_add, linear_relu
 from seqtool.models.parts import product_dtype, single
 from seqtool.models.transformer import (
     DecoderLayer,
     Heads,
     KeyValueCache,
+    Residual,
     SourceMemory,
     SourceTransformer,
     Transformer,
@@ -34,17 +35,19 @@ from seqtool.models.transformer import (
 from seqtool.runtime.precision import without_onednn
 
 ROOM = 32  # the number of slots by which tables grow, unless a token needs more
+BLOCK = 16  # the numbers of which a CPU computes the exponentials at once; it takes as long for each of those left over
+LEAD = BLOCK // 2  # the slots of zeros before those of the first token, with which whole blocks of slots are read
 
 
 @dataclass(frozen=True)
 class SharedCache:
-    """The keys and values of the p tokens that N rows have read, in G tables that M = N / G rows each share.
+    """The keys and values of the p tokens that N rows have read, in G tables: one for the M rows of each source.
 
-    storage: the keys and values of each layer, in tables with room for more tokens. The states of a search share them,
-        and a step from a state that has been continued before copies what it needs into new ones
+    storage: the keys and values of each layer, from slot LEAD on, in tables with room for more tokens. The states of a
+        search share them, and a step from a state that has been continued before copies what it needs into new ones
     visible: what is added to a row's scores: 0 at its own tokens, −∞ elsewhere; None if M is 1. s slots are filled
     length: the number of tokens, p
-    beams: the number of rows of each source, K; M is 1 or K
+    members: the number of rows of each source, M
     own: what is added to the scores of a step's own tokens; None if M is 1
     free_slots: the slot that may be filled next; empty while a step fills it
     """
@@ -52,25 +55,25 @@ class SharedCache:
     storage: tuple[Float[Tensor, "2 G h slots d"], ...]
     visible: Float[Tensor, "N s"] | None
     length: int
-    beams: int
-    own: Float[Tensor, "N K"] | None
+    members: int
+    own: Float[Tensor, "N M"] | None
     free_slots: list[int]
 
     @classmethod
     def of(cls, cache: KeyValueCache, beams: int, heads: int, dtype: torch.dtype) -> "SharedCache":
-        """Return a cache of this type with the keys and values of another, a table for each row."""
-        shape = *cache.layers[0].shape[:2], 2, heads, cache.layers[0].shape[2] // 2 // heads
-        layers = (layer.to(dtype).view(shape).permute(2, 0, 3, 1, 4) for layer in cache.layers)
-        return cls(tuple(_with_room(layer, 1) for layer in layers), None, cache.length, beams, None, [cache.length])
+        """Return a cache of this type with the keys and values of another."""
+        n, length, width = cache.layers[0].shape
+        shape = n // beams, beams, length, 2, heads, width // 2 // heads  # G×M×p×2×h×d
+        layers = (layer.to(dtype).view(shape).permute(3, 0, 4, 2, 1, 5).flatten(3, 4) for layer in cache.layers)
+        storage, filled = tuple(_with_room(layer, beams) for layer in layers), beams * length
+        if beams == 1:
+            return cls(storage, None, length, beams, None, [filled])
+        own = storage[0].new_full((beams, beams), -torch.inf).fill_diagonal_(0.0).repeat(n // beams, 1)
+        return cls(storage, own.repeat(1, length), length, beams, own, [filled])
 
     @property
     def tables(self) -> int:
         return self.storage[0].shape[1]
-
-    @property
-    def members(self) -> int:
-        """The number of rows that share a table, M."""
-        return 1 if self.visible is None else self.beams
 
     @property
     def filled(self) -> int:
@@ -80,10 +83,10 @@ class SharedCache:
     @property
     def layers(self) -> tuple[Float[Tensor, "N p EE"], ...]:
         """The keys and values of each layer, as those of a `KeyValueCache`."""
-        keys_values = [layer[:, :, :, : self.filled].transpose(2, 3) for layer in self.storage]
+        keys_values = [_slots(layer, self.filled).transpose(2, 3) for layer in self.storage]
         if self.visible is not None:
             slots = self.visible.isfinite().nonzero()[:, 1].view(len(self.visible), self.length)
-            tables = torch.arange(len(slots), device=slots.device)[:, None] // self.beams
+            tables = torch.arange(len(slots), device=slots.device)[:, None] // self.members
             keys_values = [layer[:, tables, slots] for layer in keys_values]
         return tuple(layer.movedim(0, 2).flatten(2) for layer in keys_values)
 
@@ -92,24 +95,23 @@ class SharedCache:
         return self.select_on_cpu(rows.cpu())
 
     def select_on_cpu(self, rows: Int[Tensor, "n"]) -> "SharedCache | KeyValueCache":
-        """Select rows. Where they are K rows of each source, tables are copied only when a source has gone."""
-        k, device = self.beams, self.storage[0].device
-        sources = rows.view(-1, k) // k if len(rows) % k == 0 else rows[None, :0]
-        if k > 1 and sources.numel() and bool((sources == sources[:, :1]).all()):
-            cache, tables = self if self.visible is not None else self._shared(), sources[:, 0]
-            visible = cast(Tensor, cache.visible).index_select(0, rows.to(device, non_blocking=True))
-            if torch.equal(tables, torch.arange(cache.tables)):
-                return replace(cache, visible=visible)
-            own = cast(Tensor, cache.own)[:k].repeat(len(tables), 1)
-            return replace(cache._copy(tables, visible), own=own)
-        if self.visible is None:
+        """Select rows. Where they are M rows of each source, tables are copied only when a source has gone."""
+        m, device = self.members, self.storage[0].device
+        if self.visible is None and len(rows) <= self.tables:
             return self._copy(rows, None)
+        sources = rows.view(-1, m) // m if len(rows) % m == 0 else rows[None, :0]
+        if self.visible is not None and sources.numel() and bool((sources == sources[:, :1]).all()):
+            visible, tables = self.visible.index_select(0, rows.to(device, non_blocking=True)), sources[:, 0]
+            if torch.equal(tables, torch.arange(self.tables)):
+                return replace(self, visible=visible)
+            own = cast(Tensor, self.own)[:m].repeat(len(tables), 1)
+            return replace(self._copy(tables, visible), own=own)
         return KeyValueCache(tuple(layer.index_select(0, rows.to(device)) for layer in self.layers))
 
     def claim_next(self) -> "SharedCache":
         """Return a cache in which the slots of the next token are claimed: this one if possible, or a copy."""
         first = self.storage[0]
-        has_room = first.shape[3] >= self.filled + self.members
+        has_room = first.shape[3] - LEAD >= self.filled + self.members
         if has_room and (torch.is_inference_mode_enabled() or not first.is_inference()):
             try:
                 self.free_slots.remove(self.filled)  # a single operation, so two threads cannot both claim it
@@ -125,51 +127,62 @@ class SharedCache:
         visible = None if self.visible is None or self.own is None else torch.cat([self.visible, self.own], 1)
         return replace(self, visible=visible, length=self.length + 1)
 
-    def _shared(self) -> "SharedCache":
-        """Join the tables of a source's rows."""
-        own = self.storage[0].new_full((self.beams, self.beams), -torch.inf).fill_diagonal_(0.0)
-        own = own.repeat(self.tables // self.beams, 1)
-        visible, storage = own.repeat(1, self.length), []
-        for layer in self.storage:
-            used = layer.view(2, -1, self.beams, *layer.shape[2:])[..., : self.length, :]
-            used = used.permute(0, 1, 3, 4, 2, 5).flatten(3, 4)
-            storage.append(_with_room(used, self.beams))
-        return replace(self, storage=tuple(storage), visible=visible, own=own, free_slots=[visible.shape[1]])
-
     def _copy(self, tables: Int[Tensor, "G"], visible: Tensor | None) -> "SharedCache":
         """Copy these tables into new ones with room for the next token; `visible` is of their rows. On a CPU, slots
         that no row sees any more are left out, most of them in a long search; a GPU would have to wait for their count.
         """
         count, slots = self.filled, None
         if visible is not None and visible.device.type == "cpu":
-            seen_by = visible.view(len(tables), self.beams, -1)
+            seen_by = visible.view(len(tables), self.members, -1)
             seen = seen_by.isfinite().any(1)
             count = int(seen.sum(1).max())
             slots = seen.int().argsort(descending=True, stable=True)[:, :count]  # in their order
-            visible = seen_by.gather(2, slots[:, None].expand(-1, self.beams, -1)).flatten(0, 1)
+            visible = seen_by.gather(2, slots[:, None].expand(-1, self.members, -1)).flatten(0, 1)
         storage = []
         for layer in self.storage:
             room = _room(layer, len(tables), count, self.members)
             if slots is None:
                 to = tables.to(layer.device, non_blocking=True)
-                torch.index_select(layer[:, :, :, :count], 1, to, out=room[:, :, :, :count])
+                torch.index_select(_slots(layer, count), 1, to, out=_slots(room, count))
             else:
+                used, copied = _slots(layer, self.filled), _slots(room, count)
                 for i, table in enumerate(tables.tolist()):
-                    torch.index_select(layer[:, table], 2, slots[i], out=room[:, i, :, :count])
+                    torch.index_select(used[:, table], 2, slots[i], out=copied[:, i])
             storage.append(room)
         return replace(self, storage=tuple(storage), visible=visible, free_slots=[count])
 
 
+def _slots(layer: Float[Tensor, "2 G h slots d"], end: int, start: int = 0) -> Float[Tensor, "2 G h s d"]:
+    """The slots from `start`, which may be as low as −LEAD, up to `end`."""
+    return layer[:, :, :, LEAD + start : LEAD + end]
+
+
 def _room(like: Float[Tensor, "2 _ h _ d"], tables: int, filled: int, members: int) -> Float[Tensor, "2 G h slots d"]:
-    """Return empty tables with room for `filled` slots and for at least one more token of each of their rows."""
-    return like.new_empty(2, tables, like.shape[2], filled + max(ROOM, members), like.shape[4])
+    """Return tables with room for `filled` slots and for at least one more token of each of their rows."""
+    room = like.new_empty(2, tables, like.shape[2], LEAD + filled + max(ROOM, members), like.shape[4])
+    if room.device.type == "cpu":  # other devices do not read them
+        room[:, :, :, :LEAD] = 0
+    return room
+
+
+def _missing(count: int, device: torch.device) -> int:
+    """The number of positions by which to extend `count` positions to whole blocks, if that saves time."""
+    missing = -count % BLOCK
+    return missing if device.type == "cpu" and missing <= BLOCK // 2 else 0
 
 
 def _with_room(used: Float[Tensor, "2 G h s d"], members: int) -> Float[Tensor, "2 G h slots d"]:
     """Copy tables into larger ones."""
     room = _room(used, used.shape[1], used.shape[3], members)
-    room[:, :, :, : used.shape[3]] = used
+    _slots(room, used.shape[3]).copy_(used)
     return room
+
+
+@dataclass(frozen=True)
+class ExtendedMemory(SourceMemory):
+    """Keys and values of `width` positions of the source, and of further ones that are not seen."""
+
+    width: int
 
 
 class _StepsInPlace(SourceTransformer):
@@ -181,10 +194,19 @@ class _StepsInPlace(SourceTransformer):
         self.__dict__.update(model.__dict__)
         self.heads: int = model.decoder.layers[0].attention.heads
 
-    def encode(self, source: Any) -> tuple[SourceMemory, KeyValueCache]:
+    def encode(self, source: Any) -> tuple[ExtendedMemory, KeyValueCache]:
         memory, state = super().encode(source)
-        dtype = self._attention_dtype()
-        return SourceMemory(tuple(layer.to(dtype) for layer in memory.layers), memory.bias.to(dtype)), state
+        dtype, width = self._attention_dtype(), memory.bias.shape[-1]
+        layers, bias = [layer.to(dtype) for layer in memory.layers], memory.bias.to(dtype)
+        if missing := _missing(width, bias.device):
+            layers = [F.pad(layer, (0, 0, 0, missing)) for layer in layers]
+            bias = F.pad(bias, (0, missing), value=-torch.inf)
+        return ExtendedMemory(tuple(layers), bias, width), state
+
+    def prefill(self, memory: SourceMemory, state: KeyValueCache, tokens: Tensor) -> Prefilled[KeyValueCache]:
+        output = super().prefill(memory, state, tokens)
+        alpha = output.attention
+        return output if alpha is None else Prefilled(output.state, alpha[..., : cast(ExtendedMemory, memory).width])
 
     def step(self, memory: SourceMemory, state: Any, token: Tensor) -> Step[KeyValueCache]:
         return self._step(memory, state, token, self.decoder.shown_layer)
@@ -195,33 +217,38 @@ class _StepsInPlace(SourceTransformer):
     @torch.no_grad()
     def _step(self, memory: SourceMemory, state: Any, token: Tensor, shown_layer: int | None) -> Step[KeyValueCache]:
         decoder, beams = self.decoder, len(token) // len(memory.bias)
-        if not isinstance(state, SharedCache) or state.beams != beams:
+        if not isinstance(state, SharedCache) or state.members != beams:
             state = SharedCache.of(state, beams, self.heads, self._attention_dtype())
         embedded, alpha = F.embedding(token, self.target_embedding.weight), None
         position = decoder.words.positions(state.length + 1, embedded)[state.length]
         x = torch.add(position, embedded, alpha=self.embedding_scale)
         cache = state.claim_next()
         after, filled, m = cache.with_next(), cache.filled, cache.members
-        visible = None if after.visible is None else after.visible.view(-1, 1, m, filled + m)
+        visible, extra = after.visible, 0
+        if visible is not None:
+            extra = _missing(filled + m, x.device)
+            visible = F.pad(visible, (extra, 0), value=-torch.inf) if extra else visible
+            visible = visible.view(-1, 1, m, extra + filled + m)
         with without_onednn() if x.device.type == "cpu" else nullcontext():
             for i, layer in enumerate(cast(Iterable[DecoderLayer], decoder.layers)):
-                keys_values, source = cache.storage[i][:, :, :, : filled + m], memory.layers[i]
+                keys_values, source = _slots(cache.storage[i], filled + m, -extra), memory.layers[i]
                 qkv = layer.attention.queries_keys_values(layer.around_attention.input(x))
                 qkv = qkv.view(-1, m, 3, self.heads, x.shape[1] // self.heads).permute(2, 0, 3, 1, 4)  # 3×G×h×M×d
-                keys_values[:, :, :, filled:].copy_(qkv[1:])
+                keys_values[:, :, :, extra + filled :].copy_(qkv[1:])
                 y, _ = _attend(qkv[0], keys_values[0], keys_values[1], visible)
-                x = layer.around_attention.add(x, layer.attention.output(y.view(x.shape)))
+                x = _add(layer.around_attention, x, layer.attention.output, y.view(x.shape))
                 q = layer.source_attention.queries(layer.around_source.input(x)).view(len(source), beams, -1)
                 q, k, v = (split_heads(part, self.heads) for part in (q, *source.chunk(2, -1)))
                 y, weights = _attend(q, k, v, memory.bias, return_weights=i == shown_layer)
                 alpha = weights if i == shown_layer else alpha
-                x = layer.around_source.add(x, layer.source_attention.output(y.view(x.shape)))
-                inner, outer = layer.feed_forward.inner, layer.feed_forward.outer
-                x = layer.around_feed_forward.add(x, outer(linear_relu(inner, layer.around_feed_forward.input(x))))
+                x = _add(layer.around_source, x, layer.source_attention.output, y.view(x.shape))
+                y = linear_relu(layer.feed_forward.inner, layer.around_feed_forward.input(x))
+                x = _add(layer.around_feed_forward, x, layer.feed_forward.outer, y)
             logits = self.project(decoder.last(x))
         cache.free_slots.append(filled + m)
         if alpha is not None:
             head = decoder.shown_head  # its weights are copied, since a view would keep those of all heads
+            alpha = alpha[..., : cast(ExtendedMemory, memory).width]
             alpha = (alpha.mean(1) if head is None else alpha[:, head - 1].clone()).flatten(0, 1)
         return Step(logits, cast(KeyValueCache, after), alpha)
 
@@ -248,11 +275,17 @@ def _attend(
     q: Float[Tensor, "G h M d"], k: Heads, v: Heads, bias: Tensor | None, *, return_weights: bool = False
 ) -> tuple[Float[Tensor, "G M E"], Float[Tensor, "G h M p"] | None]:
     """Compute `Parts.attend`, in the type of the keys; return its output with heads joined and, if asked for, α."""
-    alpha = None
-    with torch.autocast(q.device.type, enabled=False):
+    alpha, device = None, q.device.type
+    with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
         q = q.to(k.dtype)
         if return_weights:
             y, alpha = attend_with_weights(q, k, v, bias)
         else:
             y = F.scaled_dot_product_attention(q, k, v, bias)
     return join_heads(y), alpha
+
+
+def _add(around: Residual, x: Float[Tensor, "N E"], linear: nn.Module, y: Tensor) -> Float[Tensor, "N E"]:
+    """Compute `around.add(x, linear(y))` without dropout."""
+    total = linear_add(linear, x, y)
+    return total if around.norm_first else around.norm(total)
