@@ -9,7 +9,7 @@ import torch
 from small_models import VOCABULARY, make_model, random_sentences
 
 from seqtool.data.batches import make_source, make_target
-from seqtool.decoding.batching import Ensemble
+from seqtool.decoding.batching import Ensemble, map_in_batches
 from seqtool.decoding.beam_search import beam_search, highest_sums, length_penalty
 from seqtool.decoding.common import Hypothesis, excluded_ids, force
 from seqtool.decoding.sampling import TokenSampler, sample
@@ -17,6 +17,7 @@ from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, EOS, PAD
+from seqtool.runtime import distributed
 
 SENTENCES = random_sentences(40, seed=20)
 
@@ -83,6 +84,23 @@ def test_other_sentences_in_a_batch_change_nothing(model: Any) -> None:
         for hypothesis in hypotheses:
             assert hypothesis.tokens == expected.tokens
             assert expected.score == pytest.approx(hypothesis.score, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(0, []), (1, [1]), (3, [2, 1]), (8, [4, 4]), (13, [4, 4, 4, 1])])
+def test_processes_get_batches_of_about_the_same_size(
+    rows: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes, and at most four rows at a time."""
+    batches: list[int] = []
+
+    def double(batch: Any) -> list[int]:
+        batches.append(len(batch))
+        return [2 * row for row in batch]
+
+    monkeypatch.setattr(distributed, "size", lambda: 2)
+    order = list(reversed(range(rows)))
+    assert map_in_batches(double, order, 4) == [2 * row for row in range(rows)]
+    assert batches == sizes
 
 
 @pytest.mark.parametrize("beam", [1, 2, VOCABULARY])  # with the last, the first step has too few continuations

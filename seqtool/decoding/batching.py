@@ -243,12 +243,12 @@ def force_all(
 
 def map_in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:
     """Return a function's results for the rows 0, 1, 2, …, calling it with `size` rows at a time in the given order.
-    Several processes share the batches, as many and as large ones for each.
+    Several processes share the batches: each gets as many, of about the same size.
     """
     processes = distributed.size()
     if processes > 1:
-        rounds = -(-len(order) // (size * processes))
-        size = max(1, -(-len(order) // max(1, rounds * processes)))
+        rounds = math.ceil(len(order) / (size * processes))
+        size = math.ceil(len(order) / (rounds * processes)) if rounds else size
     batches = list(chunks(order, size))
     results: dict[int, X] = {}
     for rows, batch_results in zip(batches, distributed.parallel_map(function, batches), strict=True):

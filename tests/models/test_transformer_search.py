@@ -89,12 +89,10 @@ def test_the_steps_of_a_search_equal_plain_ones(pair: Pair, beam: int) -> None:
     assert beam == 1 or cache.filled < beam * cache.length  # what no hypothesis sees was left out
 
 
-@pytest.mark.parametrize(
-    ("length", "positions"), [(6, 7), (7, 16), (11, 16), (15, 16), (17, 18), (23, 32)]
-)  # and <eos>
+@pytest.mark.parametrize(("length", "positions"), [(6, 7), (7, 16), (11, 16), (15, 16), (17, 18), (23, 32)])
 @torch.inference_mode()
 def test_whole_blocks_of_the_source_are_read_where_that_saves_time(length: int, positions: int) -> None:
-    """Nothing attends to the positions that are added, which the attention and a prefix's leave out."""
+    """Words and <eos> become so many positions. Nothing attends to those that are added, and no attention has them."""
     plain: Any = make_model("transformer").double().eval()
     fast = optimise_for_decoding(copy_with_fast_parts(plain), "fp32", CPU).eval()
     source = make_source([[4 + i % 5 for i in range(length)], [7, 8]])

@@ -35,7 +35,7 @@ from seqtool.models.transformer import (
 from seqtool.runtime.precision import without_onednn
 
 ROOM = 32  # the number of slots by which tables grow, unless a token needs more
-BLOCK = 16  # the numbers of which a CPU computes the exponentials at once; it takes as long for each of those left over
+BLOCK = 16  # torch's softmax on a CPU takes these together, and any that are left over one by one, each as slowly
 LEAD = BLOCK // 2  # the slots of zeros before those of the first token, with which whole blocks of slots are read
 
 
