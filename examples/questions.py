@@ -71,9 +71,7 @@ def ask(scene: Scene) -> Iterator[Question]:
         if alike[shape] == 1:
             yield Question("colour", f"what colour is the {shape}?", colour, about)
             for relation, words in PLACES.items():
-                there = [
-                    other for other in groups if other[0] != shape and is_related(relation, (groups[other], items))
-                ]
+                there = [pair for pair in groups if pair[0] != shape and is_related(relation, (groups[pair], items))]
                 if len(there) == 1:
                     yield Question("place", f"what is {words} the {shape}?", there[0][0], about | {*there})
 
@@ -201,8 +199,8 @@ class Answerer(ImageCaptioner[State]):
 def train(seed: int) -> Any:
     """Train a model, and return its predictor."""
     data = "data=questions.Questions data.vocabulary.minimum_count=1 data.processes=1 device=cpu threads=1"
-    model = "model=questions.Answerer model.encoder.lr=0.005 model.encoder.augment=false optim.lr=0.005"
-    training = "train.epochs=6 train.minutes=null train.pool=1 train.best_by=loss schedule=cosine schedule.warmup=30"
+    model = "model=questions.Answerer model.encoder.lr=0.007 model.encoder.augment=false optim.lr=0.01"
+    training = "train.epochs=4 train.minutes=null train.pool=1 train.best_by=loss schedule=cosine schedule.warmup=30"
     settings = f"{data} {model} {training} train.by_image=true validation.sentences=1 seed={seed}".split()
     return seqtool.train(*settings, run=f"questions{seed}").load(trust="questions", device="cpu", beam=1)
 
