@@ -86,7 +86,9 @@ def test_other_sentences_in_a_batch_change_nothing(model: Any) -> None:
             assert expected.score == pytest.approx(hypothesis.score, rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize(("rows", "sizes"), [(0, []), (1, [1]), (3, [2, 1]), (8, [4, 4]), (13, [4, 4, 4, 1])])
+@pytest.mark.parametrize(
+    ("rows", "sizes"), [(0, []), (1, [1]), (3, [1, 2]), (8, [4, 4]), (9, [2, 2, 2, 3]), (13, [3, 3, 3, 4])]
+)
 def test_processes_get_batches_of_about_the_same_size(
     rows: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,9 +117,9 @@ def test_a_search_begins_with_one_row_for_each_sentence(model: Any, beam: int) -
     source, maximum = make_source(SENTENCES[:4]), [5] * 4
     settings: Any = {"beam": beam, "n_best": beam, "penalty": length_penalty("none", 0), "coverage": 0.0}
     with torch.inference_mode():
-        found = beam_search(step, *model.encode(source), maximum=maximum, minimum=5, keep_attention=True, **settings)
+        best = beam_search(step, *model.encode(source), maximum=maximum, minimum=5, keep_attention=True, **settings)
     assert rows == [4, *[4 * beam] * 4]
-    for sentence, hypotheses in zip(SENTENCES, found, strict=False):
+    for sentence, hypotheses in zip(SENTENCES, best, strict=False):
         for hypothesis in hypotheses:
             memory, state = model.encode(make_source([sentence]))
             tokens = [*hypothesis.tokens, EOS] if hypothesis.ended else hypothesis.tokens

@@ -189,12 +189,33 @@ def test_a_pipe_is_read_by_one_process_and_a_file_from_where_it_is(tmp_path: Pat
 
 
 def test_memory_is_counted_within_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in (("memory.max", "1000000\n"), ("memory.current", "400000\n")):
+    """The pages of files that it has read count as free."""
+    texts = {
+        "memory.max": "1000000\n",
+        "memory.current": "700000\n",
+        "memory.stat": "file 500000\ninactive_file 300000\n",
+    }
+    for name, text in texts.items():
         (tmp_path / name).write_text(text, "ascii")
     monkeypatch.setattr(forks, "CONTAINER", tmp_path)
     assert forks._free_memory() == 600_000
     (tmp_path / "memory.max").write_text("max\n", "ascii")
     assert forks._free_memory() > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("limit", "number"), [("max 100000", 3), ("250000 100000", 2), ("50000 100000", 1), ("900000 100000", 3)]
+)
+def test_cores_are_counted_within_a_container(
+    limit: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may use the time of so many cores."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4096, 4097, 4098})
+    (tmp_path / "cpu.max").write_text(f"{limit}\n", "ascii")
+    monkeypatch.setattr(forks, "CONTAINER", tmp_path)
+    assert forks.cores() == number
 
 
 @pytest.mark.parametrize("setting", ["beam=[1]", "threads=0", "sample=maybe"])
@@ -228,6 +249,22 @@ def test_where_no_process_can_be_started_one_works(monkeypatch: pytest.MonkeyPat
     with forks.sharing(3):
         assert forks.current is None and ends(process.pid)
     process.poll()  # it has been waited for
+
+
+def test_a_process_that_cannot_be_made_silent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not go on beside the first, as if it were alone."""
+
+    def fail(_: int) -> None:
+        raise OSError("No such file or directory")
+
+    monkeypatch.setattr(forks, "_follow", fail)
+    first = os.getpid()
+    with forks.sharing(3):
+        assert os.getpid() == first and forks.current is not None and forks.current.rank == 0
+        deadline = time.monotonic() + 10
+        while not forks.current.has_lost_one() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert forks.current.has_lost_one()
 
 
 def test_processes_share_a_file_where_the_ends_of_processes_are_ignored(tmp_path: Path) -> None:

@@ -101,16 +101,16 @@ def test_losses_and_gradients_match_the_cpu(case: tuple[Model, Batch], device: t
 
 
 def test_bfloat16_is_close_to_full_precision(case: tuple[Model, Batch], device: torch.device) -> None:
-    check_precision(*case, device, "bf16")
+    compare_with_full_precision(*case, device, "bf16")
 
 
 @pytest.mark.gpu
 def test_float16_is_close_to_full_precision(case: tuple[Model, Batch]) -> None:
     """A CPU computes in bf16 only (`runtime.precision.check_precision`)."""
-    check_precision(*case, device_or_skip("cuda"), "fp16")
+    compare_with_full_precision(*case, device_or_skip("cuda"), "fp16")
 
 
-def check_precision(model: Model, batch: Batch, device: torch.device, precision: str) -> None:
+def compare_with_full_precision(model: Model, batch: Batch, device: torch.device, precision: str) -> None:
     loss, actual = gradients(copy_to(model, device), batch, device, precision)
     cpu_loss, expected = gradients(model, batch, CPU)
     assert loss == pytest.approx(cpu_loss, rel=0.03)

@@ -241,23 +241,23 @@ def measure(systems: Mapping[str, System], data: Path, sentences: list[str], rep
             "command": re.sub(r"/\S*/", "", " ".join(systems[name].command)),  # without directories
         }
         print(f"{name:<56}{rate:>9,.0f}{milliseconds:>15.2f}{statistics.median(whole):>18.2f}")
-    found = ratios(medians)
-    for name, value in (found | refused).items():
+    quotients = ratios(medians)
+    for name, value in (quotients | refused).items():
         print(f"{name}: {value}")
-    return {"sentences": len(sentences), "rows": rows, "ratios": found, "refused": refused}
+    return {"sentences": len(sentences), "rows": rows, "ratios": quotients, "refused": refused}
 
 
 def ratios(rates: Mapping[str, float]) -> dict[str, float]:
     """Those of RATIOS whose systems were measured: each side is the best of the systems whose names begin with it."""
-    found = {}
+    quotients = {}
     for name in RATIOS:
         ours, theirs = (
             max((rate for system, rate in rates.items() if system.startswith(side)), default=0.0)
             for side in name.split(" / ")
         )
         if ours and theirs:
-            found[name] = round(ours / theirs, 3)
-    return found
+            quotients[name] = round(ours / theirs, 3)
+    return quotients
 
 
 if __name__ == "__main__":

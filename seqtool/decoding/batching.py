@@ -243,13 +243,12 @@ def force_all(
 
 def map_in_batches(function: Callable[[Sequence[int]], Sequence[X]], order: Sequence[int], size: int) -> list[X]:
     """Return a function's results for the rows 0, 1, 2, …, calling it with `size` rows at a time in the given order.
-    Several processes share the batches: each gets as many, of about the same size.
+    Several processes share the batches, and then the sizes differ by at most one row.
     """
-    processes = distributed.size()
+    batches, processes = list(chunks(order, size)), distributed.size()
     if processes > 1:
-        rounds = math.ceil(len(order) / (size * processes))
-        size = math.ceil(len(order) / (rounds * processes)) if rounds else size
-    batches = list(chunks(order, size))
+        count = min(processes * math.ceil(len(batches) / processes), len(order))  # as many for each process
+        batches = [order[i * len(order) // count : (i + 1) * len(order) // count] for i in range(count)]
     results: dict[int, X] = {}
     for rows, batch_results in zip(batches, distributed.parallel_map(function, batches), strict=True):
         results.update(zip(rows, batch_results, strict=True))
@@ -280,12 +279,17 @@ class Ensemble:
         return Prefilled(tuple(output.state for output in outputs), _mean([output.attention for output in outputs]))
 
     def step(self, memory: tuple[Any, ...], state: tuple[Any, ...], token: Int[Tensor, "N"]) -> Step[tuple[Any, ...]]:
-        steps = [model.step(m, s, token) for model, m, s in zip(self.models, memory, state, strict=True)]
+        return self._averaged([model.step for model in self.models], memory, state, token)
+
+    def step_without_attention(self, *arguments: Any) -> Step[tuple[Any, ...]]:
+        return self._averaged([model.step_without_attention for model in self.models], *arguments)
+
+    def _averaged(self, functions: Sequence[Any], memory: Any, state: Any, token: Tensor) -> Step[tuple[Any, ...]]:
+        """Call a function of each model, and average their probabilities and attention."""
+        steps = [step(m, s, token) for step, m, s in zip(functions, memory, state, strict=True)]
         log_p = torch.stack([s.logits.float().log_softmax(-1) for s in steps]).logsumexp(0)
         attention = _mean([s.attention for s in steps])
         return Step(log_p - math.log(len(steps)), tuple(s.state for s in steps), attention)
-
-    step_without_attention = step
 
 
 def _mean(attention: Sequence[Float[Tensor, "N *t S"] | None]) -> Float[Tensor, "N *t S"] | None:

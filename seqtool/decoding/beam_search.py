@@ -34,7 +34,7 @@ from seqtool.settings.classes import chosen
 LengthPenalty = Callable[[float], float]
 # The least coverage of a position: attention may underflow to 0, which has no logarithm.
 MIN_COVERAGE = torch.finfo(torch.float32).tiny
-BLOCK_SIZE = 64  # the number of scores in a block; `highest` first computes the maximum of each block
+BLOCK_SIZE = 64  # the number of scores in a block; `highest_sums` first computes the maximum of each block
 
 
 def on_cpu(values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,9 +79,8 @@ def beam_search(
     pointers = BackPointers(prefix)
     to_device = partial(Tensor.to, device=device_of((state, memory)), non_blocking=True)
     token = prefix.tokens[:, -1].cpu()
-    total = torch.zeros(
-        len(active), 1
-    )  # of each sentence's rows, one at first; on the CPU, so as to wait for a GPU once
+    # the log-probability of each sentence's rows, one at first; on the CPU, so as to wait for a GPU once
+    total = torch.zeros(len(active), 1)
     finished: list[list[Hypothesis]] = [[] for _ in maximum]
     limit = torch.tensor(maximum)
     divisor = torch.tensor([penalty(length) for length in maximum], dtype=torch.float64)

@@ -2,7 +2,7 @@
 
     encode(source) → memory, state              the source is read once
     prefill(memory, state, tokens) → state, α   several known tokens at once, such as a prompt or a forced prefix
-    step(memory, state, token) → logits, state, α
+    step(memory, state, token) → logits, state, α; step_without_attention, the same for callers that need no α
     forward(source, target, state=None) → features, the last state, α          teacher forcing
     project(features) → logits
     loss(features, labels) → −log p of the labels
@@ -16,9 +16,11 @@ The rules:
   logits that `step` returns after the tokens up to t, and all three leave the same state.
 - Padding and the batch's other rows change nothing: a row's result depends only on its own source and tokens.
 - A state is a tree of dataclasses and tuples of tensors, batch first; floating-point tensors have the parameters' type,
-  even under autocast. Its rows can be repeated, dropped and reordered (`decoding.tree.select`). A state may grow: a
-  node that selects rows in its own way has a method `select(rows)`, and its tensors may have room to spare. A state may
-  be carried over: `forward` starts from the state it is given instead of `encode`'s, and returns the last one.
+  even under autocast. Its rows can be repeated, dropped and reordered (`decoding.tree.select`), and their number for
+  each source may change between steps. A state may grow: a node that selects rows in its own way has a method
+  `select(rows)`, or `select_on_cpu(rows)` for rows on the CPU, and its tensors may have room to spare and another
+  type. A state may be carried over: `forward` starts from the state it is given instead of `encode`'s, and returns the
+  last one.
 - A memory is such a tree too, and may also hold objects that all rows share. It is constant while a sequence is decoded
   and shared by its beams: K consecutive states belong to each of its rows. Rows are only ever removed from it.
   A model without a source has an empty memory.

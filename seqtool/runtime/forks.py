@@ -91,14 +91,17 @@ def _free_memory() -> int:
     """The memory in bytes that new processes may take: the machine's, or what a container has left."""
     available = re.search(r"MemAvailable: *(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
     free = 0 if available is None else 1024 * int(available[1])
-    limit, used = CONTAINER / "memory.max", CONTAINER / "memory.current"
+    limit, used, kinds = (CONTAINER / f"memory.{name}" for name in ("max", "current", "stat"))
     if limit.exists() and (number := limit.read_text("ascii").strip()).isdecimal():
-        free = min(free, int(number) - int(used.read_text("ascii")))
+        cached = re.search(r"^inactive_file (\d+)", kinds.read_text("ascii"), re.MULTILINE)  # given back when needed
+        free = min(free, int(number) - int(used.read_text("ascii")) + int(cached[1] if cached else 0))
     return free
 
 
 def cores() -> int:
-    """The number of cores that torch uses by default: as the environment says, or all that this process may use."""
+    """The number of cores that this process may use: as the environment says, or those of its processors, within the
+    limit of a container.
+    """
     for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         if (number := os.environ.get(name, "")).isdecimal():
             return int(number)
@@ -106,7 +109,9 @@ def cores() -> int:
     for cpu in os.sched_getaffinity(0):
         names = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         siblings.add(names.read_text("ascii") if names.exists() else str(cpu))
-    return len(siblings)
+    limit = CONTAINER / "cpu.max"
+    quota, period = limit.read_text("ascii").split() if limit.exists() else ("max", "")
+    return min(len(siblings), max(1, int(quota) // int(period))) if quota.isdecimal() else len(siblings)
 
 
 @contextmanager
@@ -123,19 +128,22 @@ def sharing(size: int) -> Iterator[None]:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     listening = socket.create_server(("127.0.0.1", 0))
     first, rank, others = os.getpid(), 0, list[int]()
-    try:
-        for number in range(1, size):
-            if (other := os.fork()) == 0:
-                _follow(first)
-                rank = number
-                break
-            others.append(other)
-    except OSError:  # too many processes
-        _end(others)
-        others = []
+    while len(others) < size - 1:
+        try:
+            other = os.fork()
+        except OSError:  # too many processes
+            _end(others)
+            others = []
+            break
+        if other == 0:
+            rank, others = len(others) + 1, []
+            break
+        others.append(other)
     if rank > 0 or others:
-        current = Fork(rank, size, listening, [] if rank else others)
+        current = Fork(rank, size, listening, others)
     try:
+        if rank > 0:
+            _follow(first)
         yield
     finally:
         if rank > 0:

@@ -38,9 +38,9 @@ def test_losses_and_gradients_are_those_of_autocast(name: str, has_biases: bool)
     source: Any = random_images(3, seed=1) if is_captioner else make_source(random_sentences(3, seed=1))
     for dtype in (torch.bfloat16, torch.float16):
         loss, expected = gradients(model, source, once=False, dtype=dtype)
-        once, found = gradients(model, source, once=True, dtype=dtype)
-        assert torch.equal(once, loss) and any(gradient is not None for gradient in found)
-        for gradient, other in zip(found, expected, strict=True):
+        once, actual = gradients(model, source, once=True, dtype=dtype)
+        assert torch.equal(once, loss) and any(gradient is not None for gradient in actual)
+        for gradient, other in zip(actual, expected, strict=True):
             assert (gradient is None) == (other is None)
             assert gradient is None or (torch.equal(gradient, other) and gradient.dtype == other.dtype)
 

@@ -104,6 +104,7 @@ def test_whole_blocks_of_the_source_are_read_where_that_saves_time(length: int, 
     expected, actual = plain.step(memory, expected.state, token), fast.step(fast_memory, actual.state, token)
     torch.testing.assert_close(actual.attention, expected.attention)
     torch.testing.assert_close(actual.logits, expected.logits)
+    torch.testing.assert_close(fast(source, prefix).attention, plain(source, prefix).attention)
 
 
 @torch.inference_mode()

@@ -28,7 +28,8 @@ class QuantisedLinear(nn.Module):
 
     @staticmethod
     def supports(linear: nn.Linear) -> bool:
-        return linear.weight.dtype == torch.float32 and linear.weight.numel() >= LEAST_WEIGHTS
+        is_large = linear.weight.numel() >= LEAST_WEIGHTS and linear.in_features > 1  # `_int_mm` is wrong for one
+        return linear.weight.dtype == torch.float32 and is_large
 
     @property
     def weight(self) -> Float[Tensor, "J K"]:

@@ -20,7 +20,7 @@ class DecodingBahdanau(Bahdanau):
 
     The maps of a vector are joined, so that a step has five products instead of eight, and six for the paper's cell:
     of the word, of the old state, of the context, of the new state, and the logits. The rows of the maxout's maps are
-    reordered, so that it compares two halves.
+    reordered, so that it compares two halves. `prefill` uses the separate maps, which are kept too.
 
     of_word: W E y and V_o E y, with the biases of the first
     of_old_state: −2 W_a s, from which the score e^−2q follows, and U s

@@ -3,7 +3,8 @@
 Keys and values are written into tables with room for more tokens, and do not move when a search reorders the hypotheses
 of a source. These share one table instead: each attends to all of it, with −∞ added to the scores of tokens that are
 not its own. This reads as much memory as tables of their own would, and its arithmetic is little beside that of the
-linear maps. On a CPU, attention is in single precision, whatever the precision of the linear maps.
+linear maps. Only finite keys and values are hidden by this: one that overflows spoils all hypotheses of its source. On
+a CPU, attention is in single precision, whatever the precision of the linear maps.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from seqtool.models.contract import Prefilled, Step
+from seqtool.models.contract import Output, Prefilled, Step
 from seqtool.models.fast.packed import linear_add, linear_relu
 from seqtool.models.parts import product_dtype, single
 from seqtool.models.transformer import (
@@ -184,6 +185,10 @@ class ExtendedMemory(SourceMemory):
 
     width: int
 
+    def without_extension(self, alpha: Float[Tensor, "*n S"] | None) -> Tensor | None:
+        """The attention to the source's own positions."""
+        return None if alpha is None else alpha[..., : self.width]
+
 
 class _StepsInPlace(SourceTransformer):
     """Transformers over a source, with the step of this module."""
@@ -203,19 +208,23 @@ class _StepsInPlace(SourceTransformer):
             bias = F.pad(bias, (0, missing), value=-torch.inf)
         return ExtendedMemory(tuple(layers), bias, width), state
 
+    def forward(self, source: Any, target: Tensor, state: KeyValueCache | None = None) -> Output:
+        memory, first_state = self.encode(source)
+        output = self.decoder(target, self.target_embedding, first_state if state is None else state, memory)
+        return replace(output, attention=memory.without_extension(output.attention))
+
     def prefill(self, memory: SourceMemory, state: KeyValueCache, tokens: Tensor) -> Prefilled[KeyValueCache]:
         output = super().prefill(memory, state, tokens)
-        alpha = output.attention
-        return output if alpha is None else Prefilled(output.state, alpha[..., : cast(ExtendedMemory, memory).width])
+        return output._replace(attention=cast(ExtendedMemory, memory).without_extension(output.attention))
 
     def step(self, memory: SourceMemory, state: Any, token: Tensor) -> Step[KeyValueCache]:
-        return self._step(memory, state, token, self.decoder.shown_layer)
+        return self._step(cast(ExtendedMemory, memory), state, token, self.decoder.shown_layer)
 
     def step_without_attention(self, memory: SourceMemory, state: Any, token: Tensor) -> Step[KeyValueCache]:
-        return self._step(memory, state, token, None)
+        return self._step(cast(ExtendedMemory, memory), state, token, None)
 
     @torch.no_grad()
-    def _step(self, memory: SourceMemory, state: Any, token: Tensor, shown_layer: int | None) -> Step[KeyValueCache]:
+    def _step(self, memory: ExtendedMemory, state: Any, token: Tensor, shown_layer: int | None) -> Step[KeyValueCache]:
         decoder, beams = self.decoder, len(token) // len(memory.bias)
         if not isinstance(state, SharedCache) or state.members != beams:
             state = SharedCache.of(state, beams, self.heads, self._attention_dtype())
@@ -248,7 +257,7 @@ class _StepsInPlace(SourceTransformer):
         cache.free_slots.append(filled + m)
         if alpha is not None:
             head = decoder.shown_head  # its weights are copied, since a view would keep those of all heads
-            alpha = alpha[..., : cast(ExtendedMemory, memory).width]
+            alpha = alpha[..., : memory.width]
             alpha = (alpha.mean(1) if head is None else alpha[:, head - 1].clone()).flatten(0, 1)
         return Step(logits, cast(KeyValueCache, after), alpha)
 
