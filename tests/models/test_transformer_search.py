@@ -29,6 +29,7 @@ class Pair:
         if is_captioner:
             images = random_images(SENTENCES, seed=1)
             source = type(images)(images.values.double())
+        self.source = source
         self.memories, self.states = zip(*(model.encode(source) for model in (self.plain, self.fast)), strict=True)
 
     def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
@@ -58,10 +59,13 @@ class Pair:
             torch.testing.assert_close(layer, expected)
 
 
-@pytest.fixture(params=["transformer", "transformer-post", "transformer-captioner"])
+@pytest.fixture(params=["transformer", "transformer-post", "transformer-captioner", "large vocabulary"])
 def pair(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    if request.param == "large vocabulary":
+        monkeypatch.setattr(transformer_search, "MAX_PROJECTED", 0)
     monkeypatch.setattr(transformer_search, "ROOM", 5)  # so that tables become full
-    return Pair(request.param)
+    monkeypatch.setattr(transformer_search, "CACHE", 1000)  # so that it holds few sources
+    return Pair("transformer" if request.param == "large vocabulary" else request.param)
 
 
 def tokens(count: int, generator: torch.Generator) -> Tensor:
@@ -89,22 +93,19 @@ def test_the_steps_of_a_search_equal_plain_ones(pair: Pair, beam: int) -> None:
     assert beam == 1 or cache.filled < beam * cache.length  # what no hypothesis sees was left out
 
 
-@pytest.mark.parametrize(("length", "positions"), [(6, 7), (7, 16), (11, 16), (15, 16), (17, 18), (23, 32)])
 @torch.inference_mode()
-def test_whole_blocks_of_the_source_are_read_where_that_saves_time(length: int, positions: int) -> None:
-    """Words and <eos> become so many positions. Nothing attends to those that are added, and no attention has them."""
-    plain: Any = make_model("transformer").double().eval()
-    fast = optimise_for_decoding(copy_with_fast_parts(plain), "fp32", CPU).eval()
-    source = make_source([[4 + i % 5 for i in range(length)], [7, 8]])
-    (memory, state), (fast_memory, fast_state) = plain.encode(source), fast.encode(source)
-    assert fast_memory.bias.shape[-1] == positions
-    prefix, token = torch.tensor([[2, 4, 5], [2, 6, 7]]), torch.tensor([4, 5])
-    expected, actual = plain.prefill(memory, state, prefix), fast.prefill(fast_memory, fast_state, prefix)
+def test_prefilling_and_forced_decoding_equal_the_plain_models(pair: Pair) -> None:
+    generator = torch.Generator().manual_seed(1)
+    prefix = torch.randint(4, 9, (SENTENCES, 3), generator=generator)
+    outputs = [
+        model.prefill(*rest, prefix) for model, *rest in zip(pair.models, pair.memories, pair.states, strict=True)
+    ]
+    torch.testing.assert_close(outputs[1].attention, outputs[0].attention)
+    pair.states = tuple(output.state for output in outputs)
+    pair.step(tokens(SENTENCES, generator))
+    expected, actual = (model(pair.source, prefix) for model in pair.models)
+    torch.testing.assert_close(actual.features, expected.features)
     torch.testing.assert_close(actual.attention, expected.attention)
-    expected, actual = plain.step(memory, expected.state, token), fast.step(fast_memory, actual.state, token)
-    torch.testing.assert_close(actual.attention, expected.attention)
-    torch.testing.assert_close(actual.logits, expected.logits)
-    torch.testing.assert_close(fast(source, prefix).attention, plain(source, prefix).attention)
 
 
 @torch.inference_mode()

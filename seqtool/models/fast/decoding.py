@@ -56,7 +56,7 @@ def optimise_for_decoding(model: Any, precision: str, device: torch.device) -> A
         if model_class.supports(decoding_model, single_rows=single_rows):
             return model_class(decoding_model)
     if device.type in ("cpu", "cuda") and type(model) in transformer_search.VERSIONS:  # other devices lack operations
-        return transformer_search.VERSIONS[type(model)](decoding_model)
+        return transformer_search.VERSIONS[type(model)](decoding_model, device)
     return decoding_model
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from seqtool.models.contract import Output, Prefilled, Step
+from seqtool.models.contract import Step
 from seqtool.models.fast.packed import linear_add, linear_relu
 from seqtool.models.parts import product_dtype, single
 from seqtool.models.transformer import (
@@ -25,7 +25,6 @@ from seqtool.models.transformer import (
     Heads,
     KeyValueCache,
     Residual,
-    SourceMemory,
     SourceTransformer,
     Transformer,
     TransformerCaptioner,
@@ -36,16 +35,16 @@ from seqtool.models.transformer import (
 from seqtool.runtime.precision import without_onednn
 
 ROOM = 32  # the number of slots by which tables grow, unless a token needs more
-BLOCK = 16  # torch's softmax on a CPU takes these together, and any that are left over one by one, each as slowly
-LEAD = BLOCK // 2  # the slots of zeros before those of the first token, with which whole blocks of slots are read
+CACHE = 1 << 19  # bytes of keys or values that are brought into a core's cache at once
+MAX_PROJECTED = 1 << 23  # the number of numbers that are computed beforehand, in 34 MB
 
 
 @dataclass(frozen=True)
 class SharedCache:
     """The keys and values of the p tokens that N rows have read, in G tables: one for the M rows of each source.
 
-    storage: the keys and values of each layer, from slot LEAD on, in tables with room for more tokens. The states of a
-        search share them, and a step from a state that has been continued before copies what it needs into new ones
+    storage: the keys and values of each layer, in tables with room for more tokens. The states of a search share them,
+        and a step from a state that has been continued before copies what it needs into new ones
     visible: what is added to a row's scores: 0 at its own tokens, −∞ elsewhere; None if M is 1. s slots are filled
     length: the number of tokens, p
     members: the number of rows of each source, M
@@ -84,7 +83,7 @@ class SharedCache:
     @property
     def layers(self) -> tuple[Float[Tensor, "N p EE"], ...]:
         """The keys and values of each layer, as those of a `KeyValueCache`."""
-        keys_values = [_slots(layer, self.filled).transpose(2, 3) for layer in self.storage]
+        keys_values = [layer[:, :, :, : self.filled].transpose(2, 3) for layer in self.storage]
         if self.visible is not None:
             slots = self.visible.isfinite().nonzero()[:, 1].view(len(self.visible), self.length)
             tables = torch.arange(len(slots), device=slots.device)[:, None] // self.members
@@ -112,7 +111,7 @@ class SharedCache:
     def claim_next(self) -> "SharedCache":
         """Return a cache in which the slots of the next token are claimed: this one if possible, or a copy."""
         first = self.storage[0]
-        has_room = first.shape[3] - LEAD >= self.filled + self.members
+        has_room = first.shape[3] >= self.filled + self.members
         if has_room and (torch.is_inference_mode_enabled() or not first.is_inference()):
             try:
                 self.free_slots.remove(self.filled)  # a single operation, so two threads cannot both claim it
@@ -144,87 +143,96 @@ class SharedCache:
             room = _room(layer, len(tables), count, self.members)
             if slots is None:
                 to = tables.to(layer.device, non_blocking=True)
-                torch.index_select(_slots(layer, count), 1, to, out=_slots(room, count))
+                torch.index_select(layer[:, :, :, :count], 1, to, out=room[:, :, :, :count])
             else:
-                used, copied = _slots(layer, self.filled), _slots(room, count)
+                used, copied = layer[:, :, :, : self.filled], room[:, :, :, :count]
                 for i, table in enumerate(tables.tolist()):
                     torch.index_select(used[:, table], 2, slots[i], out=copied[:, i])
             storage.append(room)
         return replace(self, storage=tuple(storage), visible=visible, free_slots=[count])
 
 
-def _slots(layer: Float[Tensor, "2 G h slots d"], end: int, start: int = 0) -> Float[Tensor, "2 G h s d"]:
-    """The slots from `start`, which may be as low as −LEAD, up to `end`."""
-    return layer[:, :, :, LEAD + start : LEAD + end]
-
-
 def _room(like: Float[Tensor, "2 _ h _ d"], tables: int, filled: int, members: int) -> Float[Tensor, "2 G h slots d"]:
     """Return tables with room for `filled` slots and for at least one more token of each of their rows."""
-    room = like.new_empty(2, tables, like.shape[2], LEAD + filled + max(ROOM, members), like.shape[4])
-    if room.device.type == "cpu":  # other devices do not read them
-        room[:, :, :, :LEAD] = 0
-    return room
-
-
-def _missing(count: int, device: torch.device) -> int:
-    """The number of positions by which to extend `count` positions to whole blocks, if that saves time."""
-    missing = -count % BLOCK
-    return missing if device.type == "cpu" and missing <= BLOCK // 2 else 0
+    return like.new_empty(2, tables, like.shape[2], filled + max(ROOM, members), like.shape[4])
 
 
 def _with_room(used: Float[Tensor, "2 G h s d"], members: int) -> Float[Tensor, "2 G h slots d"]:
     """Copy tables into larger ones."""
     room = _room(used, used.shape[1], used.shape[3], members)
-    _slots(room, used.shape[3]).copy_(used)
+    room[:, :, :, : used.shape[3]] = used
     return room
 
 
+class WordsProjected:
+    """The queries, keys and values of a decoder's first layer on a CPU, without a step's product for them.
+
+    They are W (r (x − mean x) g + b) + c, where x = e + p is a word e at a position p, r is the inverse of its standard
+    deviation, and g and b belong to the normalisation. That is r (M e + M p) + W b + c, where M is W g minus the means
+    of its rows. M e is computed once for every word; with norm=post, so is W e.
+    """
+
+    def __init__(self, model: Any) -> None:
+        layer, embedding = model.decoder.layers[0], model.target_embedding.weight.detach()
+        linear, around = layer.attention.queries_keys_values, layer.around_attention
+        matrix, bias = (parameter.detach().to(embedding.dtype) for parameter in (linear.weight, linear.bias))
+        if around.norm_first:
+            bias = bias + matrix @ around.norm.bias.detach()
+            matrix = matrix * around.norm.weight.detach()
+            matrix = matrix - matrix.mean(1, keepdim=True)
+        self.matrix, self.bias, self.norm = matrix, bias, around.norm if around.norm_first else None
+        self.of_words = F.linear(embedding * model.embedding_scale, matrix)
+
+    def __call__(self, token: Int[Tensor, "N"], position: Float[Tensor, "E"], x: Float[Tensor, "N E"]) -> Tensor:
+        """Compute them, N×3E, for words at a position and the sums x of both."""
+        y = F.embedding(token, self.of_words).add_((self.matrix * position).sum(1))
+        if self.norm is None:
+            return y.add_(self.bias)
+        r = torch.native_layer_norm(x, x.shape[-1:], None, None, self.norm.eps)[2]
+        return torch.addcmul(self.bias, y, r, out=y)
+
+
 @dataclass(frozen=True)
-class ExtendedMemory(SourceMemory):
-    """Keys and values of `width` positions of the source, and of further ones that are not seen."""
+class MemoryByHeads:
+    """The keys and the values of the source for each layer, head by head, and the bias of a `SourceMemory`."""
 
-    width: int
+    keys: tuple[Heads, ...]
+    values: tuple[Heads, ...]
+    bias: Float[Tensor, "B 1 1 S"]
 
-    def without_extension(self, alpha: Float[Tensor, "*n S"] | None) -> Tensor | None:
-        """The attention to the source's own positions."""
-        return None if alpha is None else alpha[..., : self.width]
+    @property
+    def layers(self) -> tuple[Float[Tensor, "B S EE"], ...]:
+        """The keys and values as those of a `SourceMemory`."""
+        pairs = zip(self.keys, self.values, strict=True)
+        return tuple(torch.cat([join_heads(keys), join_heads(values)], -1) for keys, values in pairs)
 
 
 class _StepsInPlace(SourceTransformer):
     """Transformers over a source, with the step of this module."""
 
-    def __init__(self, model: Any) -> None:
-        """Take over a model that was built for decoding."""
+    def __init__(self, model: Any, device: torch.device) -> None:
+        """Take over a model that was built for decoding on this device."""
         nn.Module.__init__(self)
         self.__dict__.update(model.__dict__)
         self.heads: int = model.decoder.layers[0].attention.heads
+        is_small = 3 * model.target_embedding.weight.numel() <= MAX_PROJECTED
+        self.words_projected = WordsProjected(model) if device.type == "cpu" and is_small else None
 
-    def encode(self, source: Any) -> tuple[ExtendedMemory, KeyValueCache]:
+    def encode(self, source: Any) -> tuple[Any, KeyValueCache]:
         memory, state = super().encode(source)
-        dtype, width = self._attention_dtype(), memory.bias.shape[-1]
-        layers, bias = [layer.to(dtype) for layer in memory.layers], memory.bias.to(dtype)
-        if missing := _missing(width, bias.device):
-            layers = [F.pad(layer, (0, 0, 0, missing)) for layer in layers]
-            bias = F.pad(bias, (0, missing), value=-torch.inf)
-        return ExtendedMemory(tuple(layers), bias, width), state
+        dtype = self._attention_dtype()
+        parts = [split_heads(part, self.heads) for layer in memory.layers for part in layer.to(dtype).chunk(2, -1)]
+        keys, values = (tuple(part.contiguous() for part in parts[first::2]) for first in range(2))
+        return MemoryByHeads(keys, values, memory.bias.to(dtype)), state
 
-    def forward(self, source: Any, target: Tensor, state: KeyValueCache | None = None) -> Output:
-        memory, first_state = self.encode(source)
-        output = self.decoder(target, self.target_embedding, first_state if state is None else state, memory)
-        return replace(output, attention=memory.without_extension(output.attention))
+    def step(self, memory: Any, state: Any, token: Tensor) -> Step[KeyValueCache]:
+        return self._step(memory, state, token, self.decoder.shown_layer)
 
-    def prefill(self, memory: SourceMemory, state: KeyValueCache, tokens: Tensor) -> Prefilled[KeyValueCache]:
-        output = super().prefill(memory, state, tokens)
-        return output._replace(attention=cast(ExtendedMemory, memory).without_extension(output.attention))
-
-    def step(self, memory: SourceMemory, state: Any, token: Tensor) -> Step[KeyValueCache]:
-        return self._step(cast(ExtendedMemory, memory), state, token, self.decoder.shown_layer)
-
-    def step_without_attention(self, memory: SourceMemory, state: Any, token: Tensor) -> Step[KeyValueCache]:
-        return self._step(cast(ExtendedMemory, memory), state, token, None)
+    def step_without_attention(self, memory: Any, state: Any, token: Tensor) -> Step[KeyValueCache]:
+        return self._step(memory, state, token, None)
 
     @torch.no_grad()
-    def _step(self, memory: ExtendedMemory, state: Any, token: Tensor, shown_layer: int | None) -> Step[KeyValueCache]:
+    def _step(self, memory: MemoryByHeads, state: Any, token: Tensor, shown_layer: int | None) -> Step[KeyValueCache]:
         decoder, beams = self.decoder, len(token) // len(memory.bias)
         if not isinstance(state, SharedCache) or state.members != beams:
             state = SharedCache.of(state, beams, self.heads, self._attention_dtype())
@@ -233,21 +241,20 @@ class _StepsInPlace(SourceTransformer):
         x = torch.add(position, embedded, alpha=self.embedding_scale)
         cache = state.claim_next()
         after, filled, m = cache.with_next(), cache.filled, cache.members
-        visible, extra = after.visible, 0
-        if visible is not None:
-            extra = _missing(filled + m, x.device)
-            visible = F.pad(visible, (extra, 0), value=-torch.inf) if extra else visible
-            visible = visible.view(-1, 1, m, extra + filled + m)
+        visible = None if after.visible is None else after.visible.view(-1, 1, m, filled + m)
         with without_onednn() if x.device.type == "cpu" else nullcontext():
             for i, layer in enumerate(cast(Iterable[DecoderLayer], decoder.layers)):
-                keys_values, source = _slots(cache.storage[i], filled + m, -extra), memory.layers[i]
-                qkv = layer.attention.queries_keys_values(layer.around_attention.input(x))
+                keys_values = cache.storage[i][:, :, :, : filled + m]
+                if i == 0 and self.words_projected is not None:
+                    qkv = self.words_projected(token, position, x)
+                else:
+                    qkv = layer.attention.queries_keys_values(layer.around_attention.input(x))
                 qkv = qkv.view(-1, m, 3, self.heads, x.shape[1] // self.heads).permute(2, 0, 3, 1, 4)  # 3×G×h×M×d
-                keys_values[:, :, :, extra + filled :].copy_(qkv[1:])
+                keys_values[:, :, :, filled:].copy_(qkv[1:])
                 y, _ = _attend(qkv[0], keys_values[0], keys_values[1], visible)
                 x = _add(layer.around_attention, x, layer.attention.output, y.view(x.shape))
-                q = layer.source_attention.queries(layer.around_source.input(x)).view(len(source), beams, -1)
-                q, k, v = (split_heads(part, self.heads) for part in (q, *source.chunk(2, -1)))
+                q = layer.source_attention.queries(layer.around_source.input(x)).view(len(memory.bias), beams, -1)
+                q, k, v = split_heads(q, self.heads), memory.keys[i], memory.values[i]
                 y, weights = _attend(q, k, v, memory.bias, return_weights=i == shown_layer)
                 alpha = weights if i == shown_layer else alpha
                 x = _add(layer.around_source, x, layer.source_attention.output, y.view(x.shape))
@@ -257,7 +264,6 @@ class _StepsInPlace(SourceTransformer):
         cache.free_slots.append(filled + m)
         if alpha is not None:
             head = decoder.shown_head  # its weights are copied, since a view would keep those of all heads
-            alpha = alpha[..., : memory.width]
             alpha = (alpha.mean(1) if head is None else alpha[:, head - 1].clone()).flatten(0, 1)
         return Step(logits, cast(KeyValueCache, after), alpha)
 
@@ -287,11 +293,38 @@ def _attend(
     alpha, device = None, q.device.type
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
         q = q.to(k.dtype)
-        if return_weights:
+        if device == "cpu":
+            y, alpha = _attend_on_cpu(q, k, v, bias)
+        elif return_weights:
             y, alpha = attend_with_weights(q, k, v, bias)
         else:
             y = F.scaled_dot_product_attention(q, k, v, bias)
     return join_heads(y), alpha
+
+
+def _attend_on_cpu(
+    q: Float[Tensor, "G h M d"], k: Heads, v: Heads, bias: Tensor | None
+) -> tuple[Float[Tensor, "G h M d"], Float[Tensor, "G h M p"]]:
+    """Compute `attend_with_weights` for a few sources at a time. A sum reads their keys, and then their values, into a
+    core's cache at the speed of the memory: the products, with few rows each, read three times more slowly.
+    """
+    sources, heads, rows, size = q.shape
+    q = (q * size**-0.5).flatten(0, 1)
+    y, alpha = torch.empty_like(q), q.new_empty(len(q), rows, k.shape[2])
+    at_once = max(1, CACHE // (k[0].numel() * k.element_size()))
+    for start in range(0, sources, at_once):
+        part, part_heads = slice(start, start + at_once), slice(start * heads, (start + at_once) * heads)
+        keys, values = k[part].flatten(0, 1), v[part].flatten(0, 1)
+        if at_once < sources:
+            keys.sum()
+        e = q[part_heads] @ keys.transpose(1, 2)
+        if bias is not None:
+            e.view(-1, heads, rows, k.shape[2]).add_(bias[part])
+        torch.softmax(e, -1, out=alpha[part_heads])
+        if at_once < sources:
+            values.sum()
+        torch.bmm(alpha[part_heads], values, out=y[part_heads])
+    return y.view(sources, heads, rows, size), alpha.view(sources, heads, rows, -1)
 
 
 def _add(around: Residual, x: Float[Tensor, "N E"], linear: nn.Module, y: Tensor) -> Float[Tensor, "N E"]:
