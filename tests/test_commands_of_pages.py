@@ -1,6 +1,7 @@
 """The commands of the README and of docs/ that need no data but the built-in ones work, with two steps of training."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from functools import cache
@@ -12,6 +13,7 @@ import pytest
 from hydra.utils import get_class
 from test_readme import EXAMPLES, configuration
 
+import seqtool
 from seqtool.cli import main as cli
 from seqtool.data.corpora import plain_text
 from seqtool.data.corpora.parallel import Toy
@@ -21,6 +23,7 @@ from seqtool.runtime.files import config_directory
 from seqtool.training.runs import located
 from seqtool.view import plots
 
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 ENGLISH = "I have a big cat.\nThe dog sleeps.\nI see the red house.\n"
 SPANISH = "Tengo un gato grande.\nEl perro duerme.\nVeo la casa roja.\n"
 FILES = {  # that pages tell their readers to write
@@ -110,3 +113,13 @@ def test_commands_on_built_in_data_work(tmp_path: Path, monkeypatch: pytest.Monk
             failed.append(" ".join(words))
     assert not failed
     assert count >= 80, count
+
+
+def test_python_on_built_in_models_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pages = [path.read_text("utf-8") for path in sorted(DOCS.rglob("*.md"))]
+    blocks = [block for page in pages for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)]
+    alone = [block for block in blocks if "builtin/" in block and not re.search(r"runs/|\brun\.", block)]
+    assert len(alone) == 4
+    for block in alone:
+        exec(compile(block, block, "exec"), {"seqtool": seqtool})

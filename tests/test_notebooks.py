@@ -1,11 +1,13 @@
 """Tests of `seqtool` in other programs: what lists may hold, what is refused, and that nothing global changes."""
 
+import copy
 import gc
 import io
 import json
 import logging
 import math
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -265,6 +267,13 @@ PLAIN = [f"{name}={ {None: 'null', False: 'false'}.get(value, value) }" for name
 
 def weights(run: Path) -> bytes:
     return b"".join(file.read_bytes() for file in sorted(run.glob("checkpoints/*/model.safetensors")))
+
+
+def test_a_loaded_model_is_not_copied(models: dict[str, Any]) -> None:
+    for model in models.values():
+        for function in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match=r"^A loaded model cannot be pickled or copied: call seqtool\.load "):
+                function(model)
 
 
 @pytest.fixture(scope="module")

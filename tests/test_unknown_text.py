@@ -136,3 +136,6 @@ def test_unknown_symbols_are_named(
         assert len([json.loads(line) for line in captured.out.splitlines()]) == 3
         assert "The model does not know 3 words or pieces of the " in captured.err
         assert "Unknown: “Ж” (2), “漢字” (1)." in captured.err
+    Path("lines").write_text(3000 * "字", encoding="utf-8")
+    assert run("translate", "checkpoint=runs/pairs", "input=lines", "beam=1", *MACHINE) == 0
+    assert f"Unknown: “{40 * '字'}…” (1)." in capsys.readouterr().err

@@ -515,6 +515,9 @@ class Predictor(ABC):
         with self.on_device():
             return Attribution.of(self.plain_model, self.example(*example), method, contrast, steps)
 
+    def __reduce__(self) -> Any:
+        raise TypeError("A loaded model cannot be pickled or copied: call seqtool.load where it is needed.")
+
     def encode_text(self, text: str | Sequence[str] | Prediction) -> EncodedText:
         """Encode a text, its pieces or a prediction that the model is to read.
 

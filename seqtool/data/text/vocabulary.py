@@ -55,6 +55,7 @@ THREADS = 4  # fixed: SentencePiece's sums, and so its last digits, depend on th
 
 DEFAULT_SIZE, VERBATIM_SIZE = 8_000, 1_000  # entries of a vocabulary whose size is not set; VERBATIM_SIZE if verbatim
 MAX_NAMED_UNKNOWN = 5  # unknown pieces that a message names
+LONGEST_NAMED = 40  # characters of such a piece
 
 SOURCE, TARGET, JOINT = "source.vocabulary", "target.vocabulary", "joint.vocabulary"
 
@@ -291,8 +292,9 @@ def report_unknown(counts: Counter[str], where: str) -> None:
 
 
 def _printable(piece: str) -> str:
-    """The text of a piece, with escapes if it cannot be printed."""
+    """The text of a piece, shortened if it is long, with escapes if it cannot be printed."""
     text = piece.replace(SPACE, " ").strip(" ") or " "
+    text = text if len(text) <= LONGEST_NAMED else f"{text[:LONGEST_NAMED]}…"
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
