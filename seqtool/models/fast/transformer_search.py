@@ -34,7 +34,7 @@ from seqtool.models.transformer import (
 )
 from seqtool.runtime.precision import without_onednn
 
-ROOM = 32  # the number of slots by which tables grow, unless a token needs more
+ROOM = 20  # the number of slots by which tables grow, unless a token needs more
 CACHE = 1 << 19  # bytes of keys or values that are brought into a core's cache at once
 MAX_PROJECTED = 1 << 23  # the number of numbers that are computed beforehand, in 34 MB
 
@@ -131,13 +131,15 @@ class SharedCache:
         """Copy these tables into new ones with room for the next token; `visible` is of their rows. On a CPU, slots
         that no row sees any more are left out, most of them in a long search; a GPU would have to wait for their count.
         """
-        count, slots = self.filled, None
+        count, like, slots = self.filled, self.storage[0], None
         if visible is not None and visible.device.type == "cpu":
             seen_by = visible.view(len(tables), self.members, -1)
             seen = seen_by.isfinite().any(1)
             count = int(seen.sum(1).max())
             slots = seen.int().argsort(descending=True, stable=True)[:, :count]  # in their order
             visible = seen_by.gather(2, slots[:, None].expand(-1, self.members, -1)).flatten(0, 1)
+            first = torch.arange(like[..., 0, 0].numel()).view(like.shape[:3])[:, tables] * like.shape[3]  # 2×G×h
+            slots = first[..., None] + slots[:, None]  # of all slots of a layer
         storage = []
         for layer in self.storage:
             room = _room(layer, len(tables), count, self.members)
@@ -145,9 +147,8 @@ class SharedCache:
                 to = tables.to(layer.device, non_blocking=True)
                 torch.index_select(layer[:, :, :, :count], 1, to, out=room[:, :, :, :count])
             else:
-                used, copied = layer[:, :, :, : self.filled], room[:, :, :, :count]
-                for i, table in enumerate(tables.tolist()):
-                    torch.index_select(used[:, table], 2, slots[i], out=copied[:, i])
+                copied = layer.flatten(0, 3).index_select(0, slots.flatten())
+                room[:, :, :, :count] = copied.view(2, len(tables), -1, count, layer.shape[4])
             storage.append(room)
         return replace(self, storage=tuple(storage), visible=visible, free_slots=[count])
 
