@@ -186,7 +186,7 @@ class WordsProjected:
 
     def __call__(self, token: Int[Tensor, "N"], position: Float[Tensor, "E"], x: Float[Tensor, "N E"]) -> Tensor:
         """Compute them, N×3E, for words at a position and the sums x of both."""
-        y = F.embedding(token, self.of_words).add_((self.matrix * position).sum(1))
+        y = F.embedding(token, self.of_words).add_(self.matrix.mv(position))
         if self.norm is None:
             return y.add_(self.bias)
         r = torch.native_layer_norm(x, x.shape[-1:], None, None, self.norm.eps)[2]
@@ -310,21 +310,21 @@ def _attend_on_cpu(
     core's cache at the speed of the memory: the products, with few rows each, read three times more slowly.
     """
     sources, heads, rows, size = q.shape
-    q = (q * size**-0.5).flatten(0, 1)
+    q = torch.mul(q, size**-0.5, out=q.new_empty(q.shape)).flatten(0, 1)  # which the product would otherwise copy
     y, alpha = torch.empty_like(q), q.new_empty(len(q), rows, k.shape[2])
     at_once = max(1, CACHE // (k[0].numel() * k.element_size()))
-    for start in range(0, sources, at_once):
-        part, part_heads = slice(start, start + at_once), slice(start * heads, (start + at_once) * heads)
-        keys, values = k[part].flatten(0, 1), v[part].flatten(0, 1)
+    parts = [part.split(at_once * heads) for part in (q, k.flatten(0, 1).mT, v.flatten(0, 1), alpha, y)]
+    biases = [None] * len(parts[0]) if bias is None else bias.split(at_once)
+    for queries, keys, values, weights, sums, part_bias in zip(*parts, biases, strict=True):
         if at_once < sources:
             keys.sum()
-        e = q[part_heads] @ keys.transpose(1, 2)
-        if bias is not None:
-            e.view(-1, heads, rows, k.shape[2]).add_(bias[part])
-        torch.softmax(e, -1, out=alpha[part_heads])
+        e = queries.bmm(keys)
+        if part_bias is not None:
+            e.view(-1, heads, rows, k.shape[2]).add_(part_bias)
+        torch.softmax(e, -1, out=weights)
         if at_once < sources:
             values.sum()
-        torch.bmm(alpha[part_heads], values, out=y[part_heads])
+        torch.bmm(weights, values, out=sums)
     return y.view(sources, heads, rows, size), alpha.view(sources, heads, rows, -1)
 
 
