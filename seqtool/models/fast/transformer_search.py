@@ -36,6 +36,7 @@ from seqtool.runtime.precision import without_onednn
 
 ROOM = 20  # the number of slots by which tables grow, unless a token needs more
 CACHE = 1 << 19  # bytes of keys or values that are brought into a core's cache at once
+LEAST_POSITIONS = 16  # of a source on a CPU, where torch takes nine times as long for the softmax of 13 numbers
 MAX_PROJECTED = 1 << 23  # the number of numbers that are computed beforehand, in 34 MB
 
 
@@ -139,16 +140,16 @@ class SharedCache:
             slots = seen.int().argsort(descending=True, stable=True)[:, :count]  # in their order
             visible = seen_by.gather(2, slots[:, None].expand(-1, self.members, -1)).flatten(0, 1)
             first = torch.arange(like[..., 0, 0].numel()).view(like.shape[:3])[:, tables] * like.shape[3]  # 2×G×h
+            slots = F.pad(slots, (0, max(ROOM, self.members)))  # free slots are copies too, so that all is one gather
             slots = first[..., None] + slots[:, None]  # of all slots of a layer
         storage = []
         for layer in self.storage:
-            room = _room(layer, len(tables), count, self.members)
             if slots is None:
+                room = _room(layer, len(tables), count, self.members)
                 to = tables.to(layer.device, non_blocking=True)
                 torch.index_select(layer[:, :, :, :count], 1, to, out=room[:, :, :, :count])
             else:
-                copied = layer.flatten(0, 3).index_select(0, slots.flatten())
-                room[:, :, :, :count] = copied.view(2, len(tables), -1, count, layer.shape[4])
+                room = layer.flatten(0, 3).index_select(0, slots.flatten()).view(*slots.shape, -1)
             storage.append(room)
         return replace(self, storage=tuple(storage), visible=visible, free_slots=[count])
 
@@ -195,17 +196,25 @@ class WordsProjected:
 
 @dataclass(frozen=True)
 class MemoryByHeads:
-    """The keys and the values of the source for each layer, head by head, and the bias of a `SourceMemory`."""
+    """The keys and the values of the source for each layer, head by head, and the bias of a `SourceMemory`. There may
+    be more positions than the S of the source, with a bias of −∞.
+    """
 
     keys: tuple[Heads, ...]
     values: tuple[Heads, ...]
-    bias: Float[Tensor, "B 1 1 S"]
+    padded_bias: Float[Tensor, "B 1 1 positions"]
+    length: int  # S
+
+    @property
+    def bias(self) -> Float[Tensor, "B 1 1 S"]:
+        return self.padded_bias[..., : self.length]
 
     @property
     def layers(self) -> tuple[Float[Tensor, "B S EE"], ...]:
         """The keys and values as those of a `SourceMemory`."""
         pairs = zip(self.keys, self.values, strict=True)
-        return tuple(torch.cat([join_heads(keys), join_heads(values)], -1) for keys, values in pairs)
+        layers = (torch.cat([join_heads(keys), join_heads(values)], -1) for keys, values in pairs)
+        return tuple(layer[:, : self.length] for layer in layers)
 
 
 class _StepsInPlace(SourceTransformer):
@@ -221,10 +230,13 @@ class _StepsInPlace(SourceTransformer):
 
     def encode(self, source: Any) -> tuple[Any, KeyValueCache]:
         memory, state = super().encode(source)
-        dtype = self._attention_dtype()
+        dtype, bias, length = self._attention_dtype(), memory.bias, memory.bias.shape[-1]
         parts = [split_heads(part, self.heads) for layer in memory.layers for part in layer.to(dtype).chunk(2, -1)]
+        if bias.device.type == "cpu" and (missing := LEAST_POSITIONS - length) > 0:
+            parts = [F.pad(part, (0, 0, 0, missing)) for part in parts]
+            bias = F.pad(bias, (0, missing), value=-torch.inf)
         keys, values = (tuple(part.contiguous() for part in parts[first::2]) for first in range(2))
-        return MemoryByHeads(keys, values, memory.bias.to(dtype)), state
+        return MemoryByHeads(keys, values, bias.to(dtype), length), state
 
     def step(self, memory: Any, state: Any, token: Tensor) -> Step[KeyValueCache]:
         return self._step(memory, state, token, self.decoder.shown_layer)
@@ -234,7 +246,7 @@ class _StepsInPlace(SourceTransformer):
 
     @torch.no_grad()
     def _step(self, memory: MemoryByHeads, state: Any, token: Tensor, shown_layer: int | None) -> Step[KeyValueCache]:
-        decoder, beams = self.decoder, len(token) // len(memory.bias)
+        decoder, beams = self.decoder, len(token) // len(memory.padded_bias)
         if not isinstance(state, SharedCache) or state.members != beams:
             state = SharedCache.of(state, beams, self.heads, self._attention_dtype())
         embedded, alpha = F.embedding(token, self.target_embedding.weight), None
@@ -254,9 +266,9 @@ class _StepsInPlace(SourceTransformer):
                 keys_values[:, :, :, filled:].copy_(qkv[1:])
                 y, _ = _attend(qkv[0], keys_values[0], keys_values[1], visible)
                 x = _add(layer.around_attention, x, layer.attention.output, y.view(x.shape))
-                q = layer.source_attention.queries(layer.around_source.input(x)).view(len(memory.bias), beams, -1)
+                q = layer.source_attention.queries(layer.around_source.input(x)).view(-1, beams, x.shape[1])
                 q, k, v = split_heads(q, self.heads), memory.keys[i], memory.values[i]
-                y, weights = _attend(q, k, v, memory.bias, return_weights=i == shown_layer)
+                y, weights = _attend(q, k, v, memory.padded_bias, return_weights=i == shown_layer)
                 alpha = weights if i == shown_layer else alpha
                 x = _add(layer.around_source, x, layer.source_attention.output, y.view(x.shape))
                 y = linear_relu(layer.feed_forward.inner, layer.around_feed_forward.input(x))
@@ -265,7 +277,7 @@ class _StepsInPlace(SourceTransformer):
         cache.free_slots.append(filled + m)
         if alpha is not None:
             head = decoder.shown_head  # its weights are copied, since a view would keep those of all heads
-            alpha = (alpha.mean(1) if head is None else alpha[:, head - 1].clone()).flatten(0, 1)
+            alpha = (alpha.mean(1) if head is None else alpha[:, head - 1].clone()).flatten(0, 1)[:, : memory.length]
         return Step(logits, cast(KeyValueCache, after), alpha)
 
     def _attention_dtype(self) -> torch.dtype:
@@ -313,8 +325,8 @@ def _attend_on_cpu(
     q = torch.mul(q, size**-0.5, out=q.new_empty(q.shape)).flatten(0, 1)  # which the product would otherwise copy
     y, alpha = torch.empty_like(q), q.new_empty(len(q), rows, k.shape[2])
     at_once = max(1, CACHE // (k[0].numel() * k.element_size()))
-    parts = [part.split(at_once * heads) for part in (q, k.flatten(0, 1).mT, v.flatten(0, 1), alpha, y)]
-    biases = [None] * len(parts[0]) if bias is None else bias.split(at_once)
+    parts = [torch.split(part, at_once * heads) for part in (q, k.flatten(0, 1).mT, v.flatten(0, 1), alpha, y)]
+    biases = [None] * len(parts[0]) if bias is None else torch.split(bias, at_once)
     for queries, keys, values, weights, sums, part_bias in zip(*parts, biases, strict=True):
         if at_once < sources:
             keys.sum()
