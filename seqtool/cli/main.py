@@ -250,7 +250,7 @@ def _shared(config: "DictConfig") -> Iterator[None]:
             threads = forks.cores() if config.threads is None else config.threads
             config.threads = threads // process.size + (process.rank < threads % process.size)
             for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-                os.environ[name] = str(config.threads)  # read on import: idle threads would wait actively for a while
+                os.environ[name] = str(config.threads)  # read by torch and NumPy on import: idle threads busy-wait
         yield
 
 

@@ -140,7 +140,7 @@ class SharedCache:
             slots = seen.int().argsort(descending=True, stable=True)[:, :count]  # in their order
             visible = seen_by.gather(2, slots[:, None].expand(-1, self.members, -1)).flatten(0, 1)
             first = torch.arange(like[..., 0, 0].numel()).view(like.shape[:3])[:, tables] * like.shape[3]  # 2×G×h
-            slots = F.pad(slots, (0, max(ROOM, self.members)))  # free slots are copies too, so that all is one gather
+            slots = F.pad(slots, (0, _spare_slots(self.members)))  # of slot 0 at first, so that one gather makes all
             slots = first[..., None] + slots[:, None]  # of all slots of a layer
         storage = []
         for layer in self.storage:
@@ -156,7 +156,12 @@ class SharedCache:
 
 def _room(like: Float[Tensor, "2 _ h _ d"], tables: int, filled: int, members: int) -> Float[Tensor, "2 G h slots d"]:
     """Return tables with room for `filled` slots and for at least one more token of each of their rows."""
-    return like.new_empty(2, tables, like.shape[2], filled + max(ROOM, members), like.shape[4])
+    return like.new_empty(2, tables, like.shape[2], filled + _spare_slots(members), like.shape[4])
+
+
+def _spare_slots(members: int) -> int:
+    """The number of slots that new tables have to spare, enough for a token of each row of a source."""
+    return max(ROOM, members)
 
 
 def _with_room(used: Float[Tensor, "2 G h s d"], members: int) -> Float[Tensor, "2 G h slots d"]:
@@ -196,14 +201,14 @@ class WordsProjected:
 
 @dataclass(frozen=True)
 class MemoryByHeads:
-    """The keys and the values of the source for each layer, head by head, and the bias of a `SourceMemory`. There may
-    be more positions than the S of the source, with a bias of −∞.
+    """The keys and the values of the source for each layer, head by head, and the bias of a `SourceMemory`. On a CPU,
+    sources of fewer than `LEAST_POSITIONS` are padded, with a bias of −∞.
     """
 
     keys: tuple[Heads, ...]
     values: tuple[Heads, ...]
     padded_bias: Float[Tensor, "B 1 1 positions"]
-    length: int  # S
+    length: int  # S, without the padding
 
     @property
     def bias(self) -> Float[Tensor, "B 1 1 S"]:
