@@ -115,6 +115,7 @@ def test_streams_contain_every_token_once(length: int, rows: int, steps: int) ->
         (spans,) = streams.batches(position, 1)
         batch = streams.collate(spans)
         assert batch.continues == (position > 0) and batch.tokens == streams.count_labels(spans)
+        assert len(batch.target) == streams.count_targets(spans)
         for row, (start, end, _) in zip(batch.target, spans, strict=True):
             row_labels = row[1:][row[1:] != PAD].tolist()
             assert row_labels == tokens[start:end].tolist()

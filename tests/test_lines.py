@@ -111,6 +111,7 @@ def test_batch_mates_change_nothing(name: str) -> None:
     rows = np.arange(0, len(split), 5)
     batch = split.collate(rows)
     assert batch.source is None and batch.continues is None and batch.tokens == split.count_labels(rows)
+    assert len(batch.target) == split.count_targets(rows)
     with torch.no_grad():
         nll = generator.model.loss(generator.model(None, batch.inputs).features, batch.labels, 0.0).nll
     for i, row in enumerate(rows):

@@ -97,6 +97,9 @@ class Examples(Protocol):
     def count_labels(self, indices: Indices) -> int:
         """The number of tokens to predict in these examples."""
 
+    def count_targets(self, indices: Indices) -> int:
+        """The number of sequences to predict in these examples: one each, or all captions of an image."""
+
     def collate(self, indices: ArrayLike) -> Batch:
         """Make a batch of these examples, in this order, without drawing random numbers."""
 
@@ -270,6 +273,9 @@ class Streams:
 
     def count_labels(self, indices: Indices) -> int:
         return int((indices[:, 1] - indices[:, 0]).sum())
+
+    def count_targets(self, indices: Indices) -> int:
+        return len(indices)
 
     def collate(self, indices: ArrayLike) -> Batch:
         """Make a batch of a chunk. The indices may be those of all its streams or of some streams."""

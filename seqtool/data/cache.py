@@ -109,6 +109,9 @@ class Split:
         """The number of tokens to predict in the targets with these indices, including each target's EOS."""
         return int(self._columns["target"].lengths(indices).sum()) + len(indices)
 
+    def count_targets(self, indices: NDArray[np.int64]) -> int:
+        return len(indices)
+
     @property
     def max_length(self) -> int:
         """The length in tokens of the longest source or target, including its EOS."""
@@ -208,6 +211,9 @@ class ByImage:
 
     def count_labels(self, images: NDArray[np.int64]) -> int:
         return self.split.count_labels(self.captions(images))
+
+    def count_targets(self, images: NDArray[np.int64]) -> int:
+        return len(self.captions(images))
 
     def probes(self, limit: int) -> "Batch":
         return self.split.probes(limit)

@@ -190,9 +190,8 @@ class Trainer:
         progress.position += len(batches)
         following = [] if epoch.has_ended(progress.position) else epoch.batches(progress.position, count)
         self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)
-        tokens = sum(self.examples.count_labels(indices) for indices in batches)
-        sentences_of = getattr(self.examples, "captions", list)  # of images
-        divisor = tokens if self.settings.normalise == "tokens" else sum(len(sentences_of(i)) for i in batches)
+        tokens = sum(map(self.examples.count_labels, batches))
+        divisor = tokens if self.settings.normalise == "tokens" else sum(map(self.examples.count_targets, batches))
         return batches, following, tokens, divisor
 
     def _give_up(self) -> None:

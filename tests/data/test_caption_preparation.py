@@ -486,7 +486,7 @@ def test_an_epoch_visits_every_caption_once(examples: ByImage, size: int, unit: 
     indices = np.concatenate([batch.indices for batch in batches])
     assert sorted(indices.tolist()) == list(range(len(examples.split)))
     for batch, images in zip(batches, epoch.batches(0, len(epoch)), strict=True):
-        assert batch.tokens == examples.count_labels(images)
+        assert (batch.tokens, len(batch.target)) == (examples.count_labels(images), examples.count_targets(images))
         if unit == "tokens":
             assert len(images) == 1 or batch.target[:, 1:].numel() <= size
         else:
