@@ -434,6 +434,33 @@ def test_scoring_in_chunks_equals_scoring_at_once(workspace: Path, monkeypatch: 
     assert chunk_sizes == [50] * 6 + [33]
 
 
+def test_windows_know_only_the_token_before_them(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each window of 9 symbols is one pass from the initial state, over the symbol before it and its own."""
+    monkeypatch.chdir(workspace)
+    capsys.readouterr()
+    common = ["eval", "checkpoint=runs/a", "text=b.txt", "device=cpu", "threads=1", "bootstrap=0"]
+    generator = seqtool.load("runs/a", device="cpu")
+    ids = [BOS, *generator.target_vocabulary.encode(Path("b.txt").read_text())]
+    nats = 0.0
+    for start in range(0, len(ids) - 1, 9):
+        read, labels = ids[start : start + 9][: len(ids) - 1 - start], ids[start + 1 : start + 10]
+        with torch.no_grad():
+            log_p = generator.model.project(generator.model(None, torch.tensor([read])).features)[0].log_softmax(-1)
+        nats -= float(log_p[range(len(labels)), labels].sum())
+    assert run(*common, "window=9", "format=json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["window"] == 9 and report["loss"] == pytest.approx(nats / (len(ids) - 1), rel=1e-5)
+    assert run(*common, "format=json") == 0
+    stream = json.loads(capsys.readouterr().out)
+    assert "window" not in stream and stream["loss"] != pytest.approx(report["loss"], rel=1e-3)
+    assert run(*common, f"window={len(ids)}", "format=json") == 0
+    assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(stream["loss"])
+    assert run(*common, "window=9") == 0 and "Text: b.txt, in windows of 9 tokens\n" in capsys.readouterr().out
+    assert run(*common, "window=0") == 2 and "window" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_vocabularies_learn_from_long_lines(kind: str) -> None:
     text = "".join(np.random.default_rng(0).choice(list("abc de"), 90_000))

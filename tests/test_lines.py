@@ -91,6 +91,8 @@ def test_the_validation_loss_is_the_sum_of_the_scores_of_lines(name: str, capsys
         record = json.loads(capsys.readouterr().out)
         assert record["loss"] == pytest.approx(last["valid_loss"], rel=1e-5)
         assert record["tokens"] == record["characters"] == tokens
+    assert run(*evaluation, "window=9") == 2
+    assert "window= is for a text that is read as one stream" in capsys.readouterr().err
     assert run(*evaluation, "format=jsonl", "likeliest=9") == 0
     by_line = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["text"] for record in by_line] == [f"{line}\n" for line in lines]

@@ -1,5 +1,6 @@
 """`eval` of language models: measures how well they predict a text, read as one stream without state resets.
 
+With `window`, the state is reset after each so many tokens, and only the last token before a window is known in it.
 A model that was trained on lines as sequences of their own (`data.lines`) reads each line by itself, and predicts its
 end, which counts as one character.
 """
@@ -20,7 +21,7 @@ from seqtool.data.preparation import make_corpus
 from seqtool.errors import InputError
 from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, Draws, Estimate, estimate, record_of, resampled, too_few
-from seqtool.models.tokens import EOS, UNK
+from seqtool.models.tokens import BOS, EOS, UNK
 from seqtool.runtime.files import read_lines
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
@@ -46,6 +47,7 @@ class TextEvaluation(Evaluation):
     name: the name of the text
     lines: the lines, with their line ends
     ids: the token ids of each line; with EOS if it was read by itself
+    window: after how many tokens the state was reset; None if it was carried through the text or each line
     token_nats: −log p of each token of the text
     predictions: the likeliest tokens at each position (`predictor.prediction_records`); empty if not requested
     """
@@ -54,6 +56,7 @@ class TextEvaluation(Evaluation):
     name: str
     lines: Sequence[str]
     ids: Sequence[Sequence[int]]
+    window: int | None
     token_nats: Floats
     predictions: Sequence[dict[str, Any]]
 
@@ -109,10 +112,18 @@ class TextEvaluation(Evaluation):
             reason = f"The interval is from resampling {number:,} blocks of the text, which has few lines. "
         return (reason + (too_few(number, segments) if number < MIN_SEGMENTS else "")).strip()
 
+    @property
+    def reading(self) -> str:
+        """How the text was read."""
+        if self.window is not None:
+            return f"in windows of {self.window:,} {'token' if self.window == 1 else 'tokens'}"
+        return "line by line" if self.ids[0][-1:] == [EOS] else "as one stream"
+
     def record(self) -> dict[str, Any]:
         loss = float(self.nats.sum() / self.tokens.sum())
         return {
             "text": self.name,
+            **({} if self.window is None else {"window": self.window}),
             "loss": loss,
             "perplexity": math.exp(min(loss, 700)),  # the exponential of more than 709 overflows
             "nats_per_character": float(self.nats.sum() / self.characters.sum()),
@@ -131,8 +142,7 @@ class TextEvaluation(Evaluation):
             *(f"{record[name]:,}" for name in ("tokens", "characters", "unknown")),
         )
         notes = ["", self.note] if self.note else []
-        reading = "line by line" if self.ids[0][-1:] == [EOS] else "as one stream"
-        return "\n".join([f"Text: {self.name}, {reading}", "", *table(header, [row]), *notes])
+        return "\n".join([f"Text: {self.name}, {self.reading}", "", *table(header, [row]), *notes])
 
     def predictions_by_line(self) -> Iterator[Sequence[dict[str, Any]]]:
         """Yield the likeliest tokens at each position, line by line."""
@@ -160,7 +170,7 @@ class TextEvaluation(Evaluation):
         rows = {name: f"{record[name]:,}" for name in ("tokens", "characters", "unknown")}
         rows |= {"nats per token": f"{record['loss']:.4f}", "perplexity": f"{record['perplexity']:.2f}"}
         rows |= {"nats per character": f"{record['nats_per_character']:.4f}", "bits per character": bits}
-        rows |= {"interval": self.note} if self.note else {}
+        rows |= {"read": self.reading, **({"interval": self.note} if self.note else {})}
         nats_per_token = (self.nats / np.maximum(self.tokens, 1)).tolist()
         lines: report.Section = {
             "kind": "sentences",
@@ -196,13 +206,24 @@ class TextEvaluator(Evaluator):
         name, lines = self._read_text(predictor, data)
         ids = predictor.target_vocabulary.encode_batch(lines)
         if predictor.by_line:
+            if settings.window is not None:
+                raise InputError("window= is for a text that is read as one stream; this model reads each line alone.")
             lines, ids = [f"{line}\n" for line in lines], [[*tokens, EOS] for tokens in ids]
-        sequences = ids if predictor.by_line else [list(chain.from_iterable(ids))]
+            sequences = [(tokens, BOS) for tokens in ids]
+        else:
+            stream = [*chain.from_iterable(ids)]
+            size = settings.window or len(stream)
+            starts = range(0, len(stream), size)
+            sequences = [(stream[start : start + size], stream[start - 1] if start else BOS) for start in starts]
         likeliest = settings.likeliest or (0 if settings.report is None else LIKELIEST_SYMBOLS)
         with progress_bar(total=sum(map(len, ids)), unit="token", description="eval") as bar:
-            results = [predictor.predict_tokens(tokens, bar.update, likeliest=likeliest) for tokens in sequences]
+            results = [
+                predictor.predict_tokens(tokens, bar.update, likeliest=likeliest, before=before)
+                for tokens, before in sequences
+            ]
         nats, predictions = zip(*results, strict=True)
-        return TextEvaluation(settings, name, lines, ids, np.concatenate(nats), [*chain.from_iterable(predictions)])
+        predictions = [*chain.from_iterable(predictions)]
+        return TextEvaluation(settings, name, lines, ids, settings.window, np.concatenate(nats), predictions)
 
     def _read_text(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
         """Read the text. Returns its name and its lines, with line ends unless each is read by itself."""

@@ -179,16 +179,17 @@ class Generator(Predictor):
         return {"prompt": prompt, "unknown": samples[0].prefix_unknown, "texts": texts}
 
     def predict_tokens(
-        self, tokens: Sequence[int], progress: Callable[[int], object], *, likeliest: int
+        self, tokens: Sequence[int], progress: Callable[[int], object], *, likeliest: int, before: int = BOS
     ) -> tuple[NDArray[np.float64], list[dict[str, Any]]]:
         """Return −log p of every token of a text in nats, and its `predictor.prediction_records`.
 
         tokens: the ids of the text, which is read as one stream; of a line that ends (`by_line`), with EOS
         progress: called after each chunk with the number of its tokens
         likeliest: the number of likeliest tokens to keep at each position; 0 returns no records
+        before: the token that is read before the first, in the initial state
         """
         nats, records, states = [np.zeros(0)], [], [None for _ in self.models]
-        text = torch.tensor([[BOS, *tokens]], device=self.device)
+        text = torch.tensor([[before, *tokens]], device=self.device)
         with self.on_device(), computing(self.device, self.settings.precision, lower="the length of the texts"):
             for start in range(0, len(tokens), SCORED_TOKENS):
                 chunk, model_log_p = text[:, start : start + SCORED_TOKENS + 1], []

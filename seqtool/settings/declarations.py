@@ -510,6 +510,7 @@ class EvalCaptions(EvalHypotheses):
 @dataclass
 class EvalTexts(Eval):
     text: File | None
+    window: Annotated[int | None, at_least(1)]
     likeliest: Annotated[int, at_least(0)]
 
 
