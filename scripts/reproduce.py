@@ -305,7 +305,10 @@ def evaluation_facts(evaluation: Mapping[str, Any], split: str | None) -> Facts:
     """What the scores of an evaluation depend on: checkpoint, examples, search, and the score's signature."""
     system = evaluation.get("system", {})
     checkpoint = ", ".join(Path(path).name for path in evaluation.get("checkpoints", [])) or None
-    facts: Facts = {"checkpoint": checkpoint, "split": split, "text": evaluation.get("text")}
+    text = evaluation.get("text")
+    if "window" in evaluation:
+        text = f"{text}, windows of {evaluation['window']}"
+    facts: Facts = {"checkpoint": checkpoint, "split": split, "text": text}
     counts = {name: evaluation.get(name) for name in ("scenes", "tokens")}
     facts |= {"sentences": system.get("sentences"), **counts}
     lengths = {each["label"]: each["sentences"] for each in system.get("by_length", [])}

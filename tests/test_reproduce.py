@@ -247,6 +247,12 @@ def test_a_missing_brevity_penalty_is_named(bench: Bench) -> None:
     assert lines[1].startswith("  bleu4 0.036749")
 
 
+def test_windows_instead_of_one_stream_are_named() -> None:
+    stream, windows = (reproduce.evaluation_facts({"text": "a.txt", **more}, None) for more in ({}, {"window": 9}))
+    assert list(reproduce.changed(windows, stream)) == ['text: "a.txt, windows of 9" instead of "a.txt"']
+    assert list(reproduce.changed(stream, windows)) == ['text: "a.txt" instead of "a.txt, windows of 9"']
+
+
 def test_a_trial_is_logged_with_the_settings_that_are_not_the_rows(bench: Bench) -> None:
     bench.edited("trial", lambda record: record["config"]["optim"].update(lr=0.5))
     bench.reproduce("mine", "--tried", "runs/trial", "a large rate")

@@ -47,7 +47,6 @@ class TextEvaluation(Evaluation):
     name: the name of the text
     lines: the lines, with their line ends
     ids: the token ids of each line; with EOS if it was read by itself
-    window: after how many tokens the state was reset; None if it was carried through the text or each line
     token_nats: −log p of each token of the text
     predictions: the likeliest tokens at each position (`predictor.prediction_records`); empty if not requested
     """
@@ -56,7 +55,6 @@ class TextEvaluation(Evaluation):
     name: str
     lines: Sequence[str]
     ids: Sequence[Sequence[int]]
-    window: int | None
     token_nats: Floats
     predictions: Sequence[dict[str, Any]]
 
@@ -115,15 +113,15 @@ class TextEvaluation(Evaluation):
     @property
     def reading(self) -> str:
         """How the text was read."""
-        if self.window is not None:
-            return f"in windows of {self.window:,} {'token' if self.window == 1 else 'tokens'}"
+        if (window := self.settings.window) is not None:
+            return f"in windows of {window:,} {'token' if window == 1 else 'tokens'}"
         return "line by line" if self.ids[0][-1:] == [EOS] else "as one stream"
 
     def record(self) -> dict[str, Any]:
         loss = float(self.nats.sum() / self.tokens.sum())
         return {
             "text": self.name,
-            **({} if self.window is None else {"window": self.window}),
+            **({} if self.settings.window is None else {"window": self.settings.window}),
             "loss": loss,
             "perplexity": math.exp(min(loss, 700)),  # the exponential of more than 709 overflows
             "nats_per_character": float(self.nats.sum() / self.characters.sum()),
@@ -222,8 +220,7 @@ class TextEvaluator(Evaluator):
                 for tokens, before in sequences
             ]
         nats, predictions = zip(*results, strict=True)
-        predictions = [*chain.from_iterable(predictions)]
-        return TextEvaluation(settings, name, lines, ids, settings.window, np.concatenate(nats), predictions)
+        return TextEvaluation(settings, name, lines, ids, np.concatenate(nats), [*chain.from_iterable(predictions)])
 
     def _read_text(self, predictor: "Generator", data: EvaluationData) -> tuple[str, list[str]]:
         """Read the text. Returns its name and its lines, with line ends unless each is read by itself."""
