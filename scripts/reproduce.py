@@ -421,7 +421,9 @@ def changed(now: Facts, then: Facts) -> Iterator[str]:
 
 
 def log_trial(row: Row, path: Path, note: str, log: Path) -> str:
-    """Append how a run did on the validation set, and the settings that are not the row's, and return the line."""
+    """Append how a run did on the validation set, the settings that are not the row's and the run that it started from,
+    and return the line.
+    """
     newest = max((path / "checkpoints").glob("step-*"), default=None)
     if newest is None:
         raise InputError(f"{path} is not a run with checkpoints: --tried takes a run, and a note in quotes.")
@@ -433,6 +435,7 @@ def log_trial(row: Row, path: Path, note: str, log: Path) -> str:
         "settings": {
             name.removeprefix("setting "): x for name, x in facts.items() if name not in base or base[name] != x
         },
+        **({"init_from": record["config"]["init_from"]} if record["config"]["init_from"] else {}),
         "updates": progress["step"],
         "minutes": round(progress["seconds"] / 60, 2),
         "valid": {name: value for name, value in progress["best"].items() if name != "checkpoint"},

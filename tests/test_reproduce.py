@@ -254,10 +254,15 @@ def test_windows_instead_of_one_stream_are_named() -> None:
 
 
 def test_a_trial_is_logged_with_the_settings_that_are_not_the_rows(bench: Bench) -> None:
-    bench.edited("trial", lambda record: record["config"]["optim"].update(lr=0.5))
+    def edit(record: Any) -> None:
+        record["config"]["optim"].update(lr=0.5)
+        record["config"]["init_from"] = "runs/before"
+
+    bench.edited("trial", edit)
     bench.reproduce("mine", "--tried", "runs/trial", "a large rate")
     (trial,) = map(json.loads, (bench.rows.with_name("tried.jsonl")).read_text(encoding="utf-8").splitlines())
     assert trial["settings"] == {"optim.lr": 0.5} and trial["updates"] == 4 and trial["note"] == "a large rate"
+    assert trial["init_from"] == "runs/before"
     assert trial["valid"].keys() >= {"loss", "bleu"}
 
 

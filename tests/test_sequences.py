@@ -212,6 +212,53 @@ def test_risk_has_the_gradient_of_minus_the_reward_under_q() -> None:
     torch.testing.assert_close(gradient(model, result.total), exact)
 
 
+def test_risk_of_hard_attention_is_over_words_and_locations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """q ∝ p(y, s)^α over samples that differ in words or in locations."""
+    model = captioner()
+    monkeypatch.setattr(sequences, "limit_of", lambda longest: 2)
+    loss = SequenceLoss(model, settings(baseline="risk", risk_alpha=0.3, samples=24), COUNTS, seed=1).double()
+    result = loss(PICTURE)
+    (row,) = loss._write(PICTURE.source, np.arange(1), [2])
+    different = {(tuple(sample.tokens), sample.ended, tuple(sample.locations)) for sample in row}
+    assert len({key[:2] for key in different}) < len(different) < len(row)
+    memory, first_state = model.encode(PICTURE.source)
+    log_ps, rewards = [], []
+    for ids, ended, places in different:
+        log_p, state, token = torch.zeros((), dtype=torch.float64), first_state, torch.tensor([BOS])
+        for place, word in zip(places, [*ids, EOS] if ended else ids, strict=True):
+            weights = torch.nn.functional.one_hot(torch.tensor([place]), 3).double()
+            step = model.step(replace(memory, choose=lambda alpha, noise, w=weights: w), state, token)
+            log_p = log_p + step.attention[0, place].log() + step.logits.log_softmax(-1)[0, word]
+            state, token = step.state, torch.tensor([word])
+        log_ps.append(log_p)
+        rewards.append(reward_of(ids, ended))
+    q = (0.3 * torch.stack(log_ps)).softmax(0)
+    exact = gradient(model, -(q * torch.tensor(rewards)).sum())
+    torch.testing.assert_close(gradient(model, result.total), exact)
+
+
+@pytest.mark.parametrize("name", ["luong", "bahdanau-gru", "transformer", "show_attend_tell-hard"])
+def test_mixed_precision_trains_what_single_precision_trains(name: str) -> None:
+    """Torch before 2.11 gave no gradient to matrices that a pass without gradients had rounded (in autocast's cache)."""
+    is_captioner = name.startswith("show")
+    model = only_words((make_captioner if is_captioner else make_model)(name)).train()
+    if is_captioner:
+        model.penalties = replace(model.penalties, baseline="none")
+    teacher = settings(samples=2, cross_entropy=0.5, teacher="linear", teacher_k=0.0)
+    loss = SequenceLoss(model, teacher, COUNTS, seed=1)
+    source = random_images(2, seed=0) if is_captioner else make_source(random_sentences(2, seed=1))
+    batch = batch_of(source, random_sentences(2, seed=2))
+
+    def trained(is_mixed: bool) -> set[str]:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_mixed):
+            total = loss(batch).total
+        total.backward()
+        return {name for name, p in model.named_parameters() if p.grad is not None and p.grad.any()}
+
+    assert trained(True) == trained(False)
+
+
 def test_draws_depend_on_seed_update_example_and_number_alone() -> None:
     """Neither on the batch's other sources nor on their order nor on padding."""
     model = only_words(make_model("transformer", scale=1.0)).train()
@@ -367,6 +414,34 @@ def test_the_reference_of_hard_attention_has_no_locations() -> None:
         SequenceLoss(captioner(), settings(baseline="risk", risk_reference=True), COUNTS, seed=1)
 
 
+def test_hard_attention_has_no_moving_average_beside_rewards() -> None:
+    model = captioner()
+    model.penalties = replace(model.penalties, baseline="moving_average")
+    with pytest.raises(InputError, match=r"needs model\.baseline=leave_one_out"):
+        SequenceLoss(model, settings(cross_entropy=0.2), COUNTS, seed=1)
+    assert SequenceLoss(model, settings(), COUNTS, seed=1).hard
+
+
+def test_the_reward_of_the_log_is_that_of_samples() -> None:
+    """The reference, whose reward is 5, is not one that was drawn."""
+    changes = {"baseline": "risk", "samples": 4}
+    with_reference, without = (
+        float(SequenceLoss(translator(), settings(**changes, risk_reference=flag), COUNTS, seed=1)(SENTENCE).reward)
+        for flag in (True, False)
+    )
+    assert with_reference == without
+
+
+def test_a_reward_is_a_finite_number() -> None:
+    class Ratio(Count):
+        def scores(self, statistics: Any) -> dict[str, float]:
+            return {"mine.Count": float("nan")}
+
+    rewards = replace(COUNTS, scorers=lambda references: [Ratio(references)])
+    with pytest.raises(InputError, match=f"must be a finite number, but “4 5 {sequences.END}” has mine.Count nan"):
+        rewards(np.arange(1), [[Hypothesis([4, 5], 0.0, 0.0, None, True)]])
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -393,6 +468,10 @@ def test_the_reference_of_hard_attention_has_no_locations() -> None:
         (
             {"teacher": "linear", "cross_entropy": 0.1},
             "never falls below 1: lower train.teacher_k or raise",
+        ),
+        (
+            {"teacher": "inverse_sigmoid", "cross_entropy": 0.1},
+            "teacher_k=1 reads hardly any word of the reference after ten updates",
         ),
         (
             {"teacher": "exponential", "teacher_k": 2, "cross_entropy": 0.1},

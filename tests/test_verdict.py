@@ -171,6 +171,13 @@ def test_findings_follow_from_the_records(
     assert findings("r") == expected
 
 
+def test_the_loss_may_rise_when_sequences_are_rewarded(workspace: Path) -> None:
+    write_run("r", [5.0, 2.0, 1.9, 2.05, 2.2])
+    with Path("runs/r/config.yaml").open("a") as file:
+        file.write("train: {objective: sequence}\n")
+    assert findings("r") == []
+
+
 def test_runs_with_few_values_have_a_verdict(workspace: Path) -> None:
     write_run("r", EARLY)
     lines = [json.loads(line) for line in Path("runs/r/metrics.jsonl").read_text().splitlines()]

@@ -57,6 +57,18 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 
 @contextmanager
+def no_gradients() -> Iterator[None]:
+    """`torch.no_grad` for passes of a model before one that needs gradients within the same `autocast`.
+
+    Autocast keeps its rounded matrices, and before torch 2.11 also those that were rounded without a gradient, so that
+    the matrices themselves would get none afterwards.
+    """
+    with torch.no_grad():
+        yield
+    torch.clear_autocast_cache()
+
+
+@contextmanager
 def onednn() -> Iterator[bool]:
     """Multiply fp32 matrices on a CPU with oneDNN within the context, if it is exact. Yields whether it is.
 

@@ -63,6 +63,11 @@ class TrainSettings(declarations.Train):
             raise InputError(f"train.baseline={self.baseline} needs train.samples of at least 2, not {self.samples}.")
         if self.objective == "sequence" and self.teacher != "always" and not self.cross_entropy:
             raise InputError(f"train.teacher={self.teacher} needs a share of cross-entropy: train.cross_entropy=0.2.")
+        if self.teacher == "inverse_sigmoid" and k <= 1:
+            raise InputError(
+                f"train.teacher=inverse_sigmoid with train.teacher_k={k:g} reads hardly any word of the reference after "
+                "ten updates: set train.teacher_k to some tenth of the run's updates, such as 600."
+            )
         if k >= 1 and {"linear": self.teacher_slope == 0, "exponential": True}.get(self.teacher):
             advice = "lower train.teacher_k" + " or raise train.teacher_slope" * (self.teacher == "linear")
             raise InputError(f"train.teacher={self.teacher} with train.teacher_k={k:g} never falls below 1: {advice}.")

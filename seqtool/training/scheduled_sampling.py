@@ -17,6 +17,7 @@ from torch import Tensor
 from seqtool.data.batches import Batch
 from seqtool.models.categorical import categorical
 from seqtool.models.tokens import BOS, EOS, PAD
+from seqtool.runtime.precision import no_gradients
 
 
 def random_numbers(
@@ -50,7 +51,7 @@ class Teacher:
             return min(1.0, max(self.least, k - self.slope * i))
         return k**i if self.schedule == "exponential" else k / (k + math.exp(min(i / max(k, 1e-9), 700)))
 
-    @torch.no_grad()
+    @no_gradients()
     def inputs(self, model: Any, batch: Batch, update: int) -> Int[Tensor, "N T"]:
         """What the decoder reads: at each position a coin decides between the reference's word and one drawn from what
         the model predicted there, from the words that it has read so. A model that reads a whole target at once

@@ -9,7 +9,12 @@ risk            a_k = α q_k (r_k − Σ_j q_j r_j), where q_k ∝ p(y_k | x)^α
                 gradient of the risk −Σ_k q_k r_k (Shen et al. 2016, (9) to (11)). The reference may be a sample.
 
 The end of a sequence is a token as any other: it has a gradient, and n-grams that contain it are rewarded. With hard
-attention the locations s_k that were drawn are part of a sample: λ_r log p(s_k) is added to log p(y_k | x).
+attention the locations s_k that were drawn are part of a sample: λ_r log p(s_k | x) is added to log p(y_k | x), and q_k
+is ∝ p(y_k, s_k | x)^α.
+
+Samples are drawn without dropout, and from pictures as they are; log p(y_k | x) is computed with both dropout and
+pictures that were cropped, moved or mirrored at random. So the gradient is that of the expected reward only without
+these.
 """
 
 import math
@@ -33,6 +38,7 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import draw
 from seqtool.models.inputs import Images
 from seqtool.models.tokens import EOS, PAD
+from seqtool.runtime.precision import no_gradients
 from seqtool.training.losses import Loss, TrainingLoss
 from seqtool.training.saving import TrainSettings
 from seqtool.training.scheduled_sampling import random_numbers
@@ -46,7 +52,8 @@ Samples = list[list[Hypothesis]]  # K of each source
 class Rewards:
     """The rewards of sequences: a weighted sum of the scores that `eval` gives a segment alone.
 
-    Scores of translations count from 0 to 1, and scores of which lower is better are subtracted.
+    Scores of translations count from 0 to 1, those of captions and the user's own as they are, and scores of which
+    lower is better are subtracted.
 
     weights: the weights of the scores, by name
     references: the tokenised references of the source with this index
@@ -82,7 +89,11 @@ class Rewards:
             factors[name] = weight * scale * (1 if higher_is_better(name) else -1)
         for scorer in self.scorers([texts for texts, row in zip(references, samples, strict=True) for _ in row]):
             for i, scores in enumerate(scorer.each(scorer.statistics(hypotheses))):
-                rewards[i] += sum(scores[name] * factor for name, factor in factors.items() if name in scores)
+                found = {name: scores[name] for name in factors if name in scores}
+                if not all(map(math.isfinite, found.values())):
+                    values = ", ".join(f"{name} {value}" for name, value in found.items())
+                    raise InputError(f"A reward must be a finite number, but “{hypotheses[i]}” has {values}.")
+                rewards[i] += sum(value * factors[name] for name, value in found.items())
         return torch.from_numpy(rewards).float().view(len(samples), -1)
 
 
@@ -126,6 +137,11 @@ class SequenceLoss(TrainingLoss):
         self.hard: bool = getattr(model, "hard", False)
         if self.hard and settings.risk_reference:
             raise InputError("train.risk_reference=true is not for hard attention: nobody knows where it looked.")
+        if self.hard and settings.cross_entropy and model.penalties.baseline == "moving_average":
+            raise InputError(
+                "train.cross_entropy with hard attention needs model.baseline=leave_one_out (with model.samples=2 or "
+                "more) or none: while sequences are rewarded, no moving average is kept."
+            )
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
         if not self.training:
@@ -141,6 +157,7 @@ class SequenceLoss(TrainingLoss):
             for i, ids in dict(zip(row.tolist(), batch.target.tolist(), strict=True)).items():
                 samples[i].append(Hypothesis(ids[1 : ids.index(EOS)], 0.0, 0.0, None, ended=True))
         rewards = self.rewards(sources, samples)
+        mean_reward = rewards[:, : settings.samples].mean().to(device)  # without the reference's
         if settings.baseline == "greedy":
             others = self.rewards(sources, self._write(source, sources, limits, greedy=True))
         else:
@@ -149,14 +166,14 @@ class SequenceLoss(TrainingLoss):
         total, nll = self._loss_of(source, samples, *(tensor.to(device) for tensor in numbers))
         if share := settings.cross_entropy:
             total = (1 - share) * total + share * super().forward(batch).total
-        return Loss(total, nll * (batch.labels != PAD).sum(), rewards.mean().to(device))
+        return Loss(total, nll * (batch.labels != PAD).sum(), mean_reward)
 
     @torch.no_grad()
     def observe(self, reward: Tensor) -> None:
         """Keep the mean reward of the last update, for the log."""
         self.mean_reward = reward
 
-    @torch.no_grad()
+    @no_gradients()
     def _write(self, source: Any, sources: Indices, limits: list[int], *, greedy: bool = False) -> Samples:
         """Draw samples for each source, of at most as many tokens as its limit, or take the likeliest tokens."""
         count, length, is_drawn = 1 if greedy else self.settings.samples, max(limits), self.hard and not greedy
@@ -206,24 +223,26 @@ class SequenceLoss(TrainingLoss):
             output = model.forward_at(source, inputs, locations)
         else:
             output = self.model(source, inputs)
+        log_s = torch.zeros(len(labels), device=device)
+        if self.hard:
+            alpha = output.attention.clamp_min(torch.finfo(output.attention.dtype).tiny)
+            log_s = (alpha.gather(-1, locations[:, :, None]).squeeze(-1).log() * (labels != PAD)).sum(1)
         if self.settings.baseline == "risk":
             with torch.no_grad():
-                log_p = -self.model.loss(output.features, labels, 0.0).nll.sum(1).view(shape)
-            advantage = self._risk(samples, rewards, log_p)
+                log_p = log_s - self.model.loss(output.features, labels, 0.0).nll.sum(1)
+            advantage = self._risk(samples, rewards, log_p.view(shape))
         else:
             advantage = (rewards - others) / shape[1]
         weights = (advantage * counts[:, None]).flatten()
         total, nll = self.model.loss(output.features, labels, 0.0, weights)
         if self.hard:
-            alpha = output.attention.clamp_min(torch.finfo(output.attention.dtype).tiny)
-            log_s = (alpha.gather(-1, locations[:, :, None]).squeeze(-1).log() * (labels != PAD)).sum(1)
             total = total - self.model.penalties.reward * (weights * log_s).sum()
         return total, nll.sum() / (labels != PAD).sum().clamp_min(1)
 
     def _risk(self, samples: Samples, rewards: Float[Tensor, "B K"], log_p: Float[Tensor, "B K"]) -> Tensor:
         """α q (r − Σ q r), where q is 0 for all but the first of equal samples."""
-        texts = [[(*sequence.tokens, sequence.ended) for sequence in row] for row in samples]
-        is_repeated = torch.tensor([[text in row[:k] for k, text in enumerate(row)] for row in texts])
+        keys = [[(sequence.tokens, sequence.ended, sequence.locations) for sequence in row] for row in samples]
+        is_repeated = torch.tensor([[key in row[:k] for k, key in enumerate(row)] for row in keys])
         alpha = self.settings.risk_alpha
         q = (alpha * log_p).masked_fill(is_repeated.to(log_p.device), -torch.inf).softmax(1)
         return alpha * q * (rewards - (q * rewards).sum(1, keepdim=True))

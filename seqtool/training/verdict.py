@@ -76,6 +76,14 @@ def final_decrease(run: Records) -> float | None:
     return earlier[-1] - run.losses[-1][0]
 
 
+def rise(run: Records) -> float | None:
+    """Return how far the validation loss has risen above its minimum; None if sequences were rewarded, which raises it
+    by design.
+    """
+    is_rewarded = OmegaConf.select(run.settings, "train.objective") == "sequence"
+    return run.losses[-1][0] - min(run.losses)[0] if run.losses and not is_rewarded else None
+
+
 class Rule(NamedTuple):
     """A rule of verdict.yaml, which yields a finding if its figure is above the threshold."""
 
@@ -88,7 +96,7 @@ class Rule(NamedTuple):
 FIGURES: dict[str, Callable[[Records], float | None]] = {
     "warmup": lambda run: run.warmup / run.last_step if run.last_step else None,
     "final_decrease": final_decrease,
-    "rise": lambda run: run.losses[-1][0] - min(run.losses)[0] if run.losses else None,
+    "rise": rise,
     "unknown_words": lambda run: run.last("train_unknown") / max(run.last("train_tokens"), 1),
     "outputs": lambda run: max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None),
     "little_data": lambda run: run.last("parameters") / max(run.last("train_tokens"), 1),
