@@ -65,8 +65,8 @@ class TrainSettings(declarations.Train):
             raise InputError(f"train.teacher={self.teacher} needs a share of cross-entropy: train.cross_entropy=0.2.")
         if self.teacher == "inverse_sigmoid" and k <= 1:
             raise InputError(
-                f"train.teacher=inverse_sigmoid with train.teacher_k={k:g} reads hardly any word of the reference after "
-                "ten updates: set train.teacher_k to some tenth of the run's updates, such as 600."
+                f"train.teacher=inverse_sigmoid with train.teacher_k={k:g} hardly reads the reference's words after "
+                "ten updates: set train.teacher_k to about a sixth of the run's updates, such as 1500."
             )
         if k >= 1 and {"linear": self.teacher_slope == 0, "exponential": True}.get(self.teacher):
             advice = "lower train.teacher_k" + " or raise train.teacher_slope" * (self.teacher == "linear")
