@@ -147,6 +147,18 @@ def expected_reward(model: Any, batch: Batch, length: int) -> Tensor:
     return (log_p.exp() * torch.tensor([reward_of(*pair) for pair in written(length)])).sum()
 
 
+def joint_log_p(model: Any, ids: Sequence[int], ended: bool, places: Sequence[int]) -> Tensor:
+    """log p(y, s | x) of the words and locations of a sample of `PICTURE`, its end among the words if it ended."""
+    memory, state = model.encode(PICTURE.source)
+    log_p, token = torch.zeros((), dtype=torch.float64), torch.tensor([BOS])
+    for place, word in zip(places, [*ids, EOS] if ended else ids, strict=False):
+        weights = torch.nn.functional.one_hot(torch.tensor([place]), 3).double()
+        step = model.step(replace(memory, choose=lambda alpha, noise, w=weights: w), state, token)
+        log_p = log_p + step.attention[0, place].log() + step.logits.log_softmax(-1)[0, word]
+        state, token = step.state, torch.tensor([word])
+    return log_p
+
+
 @pytest.mark.parametrize("baseline", ["leave_one_out", "greedy"])
 def test_the_gradient_averages_to_that_of_the_expected_reward(baseline: str) -> None:
     model = translator()
@@ -161,16 +173,10 @@ def test_hard_attention_learns_where_to_look_from_the_reward(monkeypatch: pytest
     """The gradient averages to that of the reward that is expected over words and locations."""
     model = captioner()
     monkeypatch.setattr(sequences, "limit_of", lambda longest: 2)
-    memory, first_state = model.encode(PICTURE.source)
     expected = torch.zeros((), dtype=torch.float64)
     for places in itertools.product(range(3), repeat=2):
         for ids, ended in written(2):
-            log_p, state, token = torch.zeros((), dtype=torch.float64), first_state, torch.tensor([BOS])
-            for place, word in zip(places, [*ids, EOS] if ended else ids, strict=False):
-                weights = torch.nn.functional.one_hot(torch.tensor([place]), 3).double()
-                step = model.step(replace(memory, choose=lambda alpha, noise, w=weights: w), state, token)
-                log_p = log_p + step.attention[0, place].log() + step.logits.log_softmax(-1)[0, word]
-                state, token = step.state, torch.tensor([word])
+            log_p = joint_log_p(model, ids, ended, places)
             repeats = 3 if ids == [] else 1  # a sequence that ends at once has no second location
             expected = expected + log_p.exp() * reward_of(ids, ended) / repeats
     exact = -gradient(model, expected)
@@ -221,30 +227,21 @@ def test_risk_of_hard_attention_is_over_words_and_locations(monkeypatch: pytest.
     (row,) = loss._write(PICTURE.source, np.arange(1), [2])
     different = {(tuple(sample.tokens), sample.ended, tuple(sample.locations)) for sample in row}
     assert len({key[:2] for key in different}) < len(different) < len(row)
-    memory, first_state = model.encode(PICTURE.source)
-    log_ps, rewards = [], []
-    for ids, ended, places in different:
-        log_p, state, token = torch.zeros((), dtype=torch.float64), first_state, torch.tensor([BOS])
-        for place, word in zip(places, [*ids, EOS] if ended else ids, strict=True):
-            weights = torch.nn.functional.one_hot(torch.tensor([place]), 3).double()
-            step = model.step(replace(memory, choose=lambda alpha, noise, w=weights: w), state, token)
-            log_p = log_p + step.attention[0, place].log() + step.logits.log_softmax(-1)[0, word]
-            state, token = step.state, torch.tensor([word])
-        log_ps.append(log_p)
-        rewards.append(reward_of(ids, ended))
-    q = (0.3 * torch.stack(log_ps)).softmax(0)
-    exact = gradient(model, -(q * torch.tensor(rewards)).sum())
+    q = (0.3 * torch.stack([joint_log_p(model, *key) for key in different])).softmax(0)
+    rewards = torch.tensor([reward_of(ids, ended) for ids, ended, _ in different])
+    exact = gradient(model, -(q * rewards).sum())
     torch.testing.assert_close(gradient(model, result.total), exact)
 
 
+@pytest.mark.parametrize("baseline", ["greedy", "risk"])
 @pytest.mark.parametrize("name", ["luong", "bahdanau-gru", "transformer", "show_attend_tell-hard"])
-def test_mixed_precision_trains_what_single_precision_trains(name: str) -> None:
+def test_mixed_precision_trains_what_single_precision_trains(name: str, baseline: str) -> None:
     """Torch before 2.11 gave no gradient to matrices that a pass without gradients had rounded."""
     is_captioner = name.startswith("show")
     model = only_words((make_captioner if is_captioner else make_model)(name)).train()
     if is_captioner:
         model.penalties = replace(model.penalties, baseline="none")
-    teacher = settings(samples=2, cross_entropy=0.5, teacher="linear", teacher_k=0.0)
+    teacher = settings(samples=2, baseline=baseline, cross_entropy=0.5, teacher="linear", teacher_k=0.0)
     loss = SequenceLoss(model, teacher, COUNTS, seed=1)
     source = random_images(2, seed=0) if is_captioner else make_source(random_sentences(2, seed=1))
     batch = batch_of(source, random_sentences(2, seed=2))
@@ -438,7 +435,9 @@ def test_a_reward_is_a_finite_number() -> None:
             return {"mine.Count": float("nan")}
 
     rewards = replace(COUNTS, scorers=lambda references: [Ratio(references)])
-    with pytest.raises(InputError, match=f"must be a finite number, but “4 5 {sequences.END}” has mine.Count nan"):
+    with pytest.raises(
+        InputError, match=f"must be a finite number, but “4 5 {sequences.END}” has mine.Count nan: the score must"
+    ):
         rewards(np.arange(1), [[Hypothesis([4, 5], 0.0, 0.0, None, True)]])
 
 

@@ -12,9 +12,9 @@ The end of a sequence is a token as any other: it has a gradient, and n-grams th
 attention the locations s_k that were drawn are part of a sample: λ_r log p(s_k | x) is added to log p(y_k | x), and q_k
 is ∝ p(y_k, s_k | x)^α.
 
-Samples are drawn without dropout, and from pictures as they are; log p(y_k | x) is computed with both dropout and
-pictures that were cropped, moved or mirrored at random. So the gradient is that of the expected reward only without
-these.
+Samples are drawn without dropout and from pictures as they are, but log p(y_k | x) is computed with dropout and from
+pictures that were cropped, moved or mirrored at random. Only without these does the gradient average to that of the
+expected reward.
 """
 
 import math
@@ -92,7 +92,9 @@ class Rewards:
                 found = {name: scores[name] for name in factors if name in scores}
                 if not all(map(math.isfinite, found.values())):
                     values = ", ".join(f"{name} {value}" for name, value in found.items())
-                    raise InputError(f"A reward must be a finite number, but “{hypotheses[i]}” has {values}.")
+                    raise InputError(
+                        f"A reward must be a finite number, but “{hypotheses[i]}” has {values}: the score must give a number for it."
+                    )
                 rewards[i] += sum(value * factors[name] for name, value in found.items())
         return torch.from_numpy(rewards).float().view(len(samples), -1)
 
@@ -228,7 +230,7 @@ class SequenceLoss(TrainingLoss):
             alpha = output.attention.clamp_min(torch.finfo(output.attention.dtype).tiny)
             log_s = (alpha.gather(-1, locations[:, :, None]).squeeze(-1).log() * (labels != PAD)).sum(1)
         if self.settings.baseline == "risk":
-            with torch.no_grad():
+            with no_gradients():
                 log_p = log_s - self.model.loss(output.features, labels, 0.0).nll.sum(1)
             advantage = self._risk(samples, rewards, log_p.view(shape))
         else:
