@@ -93,7 +93,8 @@ class Rewards:
                 if not all(map(math.isfinite, found.values())):
                     values = ", ".join(f"{name} {value}" for name, value in found.items())
                     raise InputError(
-                        f"A reward must be a finite number, but “{hypotheses[i]}” has {values}: the score must give a number for it."
+                        f"A reward must be a finite number, but “{hypotheses[i]}” has {values}: "
+                        "the score must give a number for it."
                     )
                 rewards[i] += sum(value * factors[name] for name, value in found.items())
         return torch.from_numpy(rewards).float().view(len(samples), -1)
