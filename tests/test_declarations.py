@@ -27,7 +27,8 @@ from seqtool.settings.declarations import COMMANDS, NewFile, command_settings, d
 from seqtool.training.optimisation import SCHEDULES
 
 CONFIGS = config_directory()
-NEWER = ("data.strict", "data.clean", "model.encoder.crop", "model.encoder.mirror_unless")  # older runs lack them
+ENCODER = ("crop", "mirror_unless", "freeze")
+NEWER = ("data.strict", "data.clean", *(f"model.encoder.{name}" for name in ENCODER))  # older runs lack them
 CLASS_GROUPS = ("model", "optim", "schedule", "data")  # their settings are parameters of classes
 
 

@@ -70,6 +70,25 @@ def test_a_trained_backbone_may_start_from_any_weights(directory: Path) -> None:
     assert run(*TRAIN, "init_from=runs/frozen", "run=thawed", "train.steps=1") == 0
 
 
+def test_only_the_modules_that_are_not_frozen_change(directory: Path) -> None:
+    """The others change from `fine_tune_from` on, also in a run that is resumed."""
+    freeze = [
+        "init_from=runs/tuned",
+        "run=partly",
+        "model.encoder.freeze=layers.0,layers.3",
+        "optim=adamw",
+        "optim.weight_decay=0.1",
+    ]
+    later = [*freeze, "model.encoder.fine_tune_from=1"]
+    for steps, resume in ((1, []), (3, ["train.resume=true"])):
+        assert run(*TRAIN, *later, f"train.steps={steps}", *resume) == 0
+        weights, before = (load_file(newest_checkpoint(name) / "model.safetensors") for name in ("partly", "tuned"))
+        backbone = {name.removeprefix("backbone.network.") for name in weights if name.startswith("backbone.network.")}
+        changed = {n for n in backbone if not torch.equal(*(w[f"backbone.network.{n}"] for w in (weights, before)))}
+        trained = {name for name in backbone if not name.startswith(("layers.0.", "layers.3."))}
+        assert trained and changed == (set() if steps == 1 else trained)
+
+
 def test_a_run_is_resumed_only_with_its_backbone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If the file of weights was replaced, resuming is refused; with the checkpoint's weights, it is exact."""
     write_weights(Path("file.safetensors"), seed=1)

@@ -23,7 +23,7 @@ from seqtool.models.inputs import Images, Pixels
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
 from seqtool.runtime.precision import without_tf32
-from seqtool.settings import declarations
+from seqtool.settings import declarations, names, sentence, unknown
 
 StateT = TypeVar("StateT")
 SMALL_REVISION = 2  # part of the fingerprint of cached annotation vectors: raise it when the output of `Small` changes
@@ -57,6 +57,8 @@ class EncoderSettings(declarations.Encoder):
                 "model.encoder.augment=true needs an encoder that is fine-tuned: set model.encoder.fine_tune_from to "
                 "a step, or augment to false."
             )
+        if self.freeze is not None and self.fine_tune_from is None:
+            problems.append("model.encoder.freeze means nothing with fine_tune_from=null, which freezes all of it.")
         if not self.augment and (self.crop < 1 or self.mirror_unless is not None):
             problems.append("model.encoder.crop and mirror_unless mean nothing without model.encoder.augment=true.")
         if problems:
@@ -78,7 +80,7 @@ class Backbone(nn.Module):
     """A CNN that maps pixels B×3×H×W (uint8) to annotation vectors B×S×D (float32).
 
     S is rows·columns of `locations`, D is `dimension`. Batch normalisation always uses its stored statistics. A frozen
-    backbone (`fine_tune_from` null) never changes.
+    backbone (`fine_tune_from` null) never changes, nor do the modules that `freeze` names.
     """
 
     mean: Tensor
@@ -93,6 +95,8 @@ class Backbone(nn.Module):
         self.register_buffer("mean", 255 * torch.tensor(cut.mean).view(3, 1, 1))
         self.register_buffer("std", 255 * torch.tensor(cut.std).view(3, 1, 1))
         self.requires_grad_(not self.frozen)
+        for name in names(settings.freeze):
+            _module(self.network, name).requires_grad_(False)
         self.network.eval()
         # one black image is passed through to find the feature map's shape and the layers that the map needs
         with torch.no_grad():
@@ -278,6 +282,16 @@ def augment(x: Tensor, *, crop: float = 1) -> Tensor:
     mean = x.mean((1, 2, 3), keepdim=True)
     x = ((x - mean) * contrast + mean) * brightness
     return x.clamp(0, 255)
+
+
+def _module(network: nn.Module, name: str) -> nn.Module:
+    """Return a module of the network that has parameters, by its dotted name. Raises InputError if there is none."""
+    modules = {name: module for name, module in network.named_modules() if any(True for _ in module.parameters())}
+    if name not in modules:
+        top = ", ".join(child for child in modules if child and "." not in child)
+        problem = sentence([unknown(name, modules, kind="module")])
+        raise InputError(f"{problem} model.encoder.freeze takes modules of the encoder, such as {top}.")
+    return modules[name]
 
 
 def _version(library: str) -> str:

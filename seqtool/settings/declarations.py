@@ -286,8 +286,9 @@ class Encoder:
     fine_tune_from: Annotated[int | None, at_least(0)]
     lr: Annotated[float, ABOVE_0]
     augment: bool
-    crop: Annotated[float, between(0.1, 1)] = 1.0  # older runs lack this and the next
+    crop: Annotated[float, between(0.1, 1)] = 1.0  # older runs lack this and the next ones
     mirror_unless: Annotated[Any, SEVERAL] = None
+    freeze: Annotated[Any, SEVERAL] = None
 
 
 @dataclass

@@ -82,7 +82,8 @@ class Captioning(Task):
 
     def parameter_groups(self, model: "ImageCaptioner[Any]", config: DictConfig) -> list[dict[str, Any]]:
         """Group the parameters: a fine-tuned image encoder has its own first step of training and learning rate."""
-        encoder, backbone = config.model.encoder, list(model.backbone.parameters())
+        encoder = config.model.encoder
+        backbone = [parameter for parameter in model.backbone.parameters() if parameter.requires_grad]
         decoder = [parameter for name, parameter in model.named_parameters() if not name.startswith("backbone.")]
         groups: list[dict[str, Any]] = [{"params": decoder, "from_step": 0}]
         if backbone and encoder.fine_tune_from is not None:

@@ -204,6 +204,20 @@ def test_crops_and_mirroring_need_augmentation() -> None:
         replace(SMALL, crop=0.8).check()
 
 
+def test_named_modules_of_a_trained_encoder_are_frozen() -> None:
+    partly = replace(RESNET, fine_tune_from=0, freeze=["conv1", "layer1", "layer2.0.conv1"])
+    trained = {name for name, parameter in make(partly).named_parameters() if parameter.requires_grad}
+    everything = {name for name, _ in make(partly).named_parameters()}
+    frozen = {name for name in everything if name.split(".")[1] in ("conv1", "layer1")}
+    assert everything - trained == frozen | {"network.layer2.0.conv1.weight"}
+    with pytest.raises(
+        InputError, match=r"did you mean 'layer1'\? model\.encoder\.freeze takes modules .* such as conv1"
+    ):
+        make(replace(partly, freeze="layer_1"))
+    with pytest.raises(InputError, match="freeze means nothing with fine_tune_from=null"):
+        replace(RESNET, fine_tune_from=None, freeze="conv1").check()
+
+
 def test_weights_are_read_from_a_file(tmp_path: Path) -> None:
     source = make(replace(RESNET, fine_tune_from=0))
     full = {name.removeprefix("network."): tensor for name, tensor in source.state_dict().items() if "." in name}
