@@ -87,10 +87,11 @@ def translator() -> Any:
     return only_words(model).train()
 
 
-def captioner() -> Any:
+def captioner(**changes: Any) -> Any:
     torch.manual_seed(5)
     hard = {"attention": "hard", "samples": 2, "doubly_stochastic": 0.0, "entropy": 0.0, "target_vocabulary": 6}
-    model = ShowAttendTell(**SHOW_ATTEND_TELL | hard | {"hidden": 3, "embedding": 2, "alignment": 2}).double()
+    sizes = {"hidden": 3, "embedding": 2, "alignment": 2}
+    model = ShowAttendTell(**SHOW_ATTEND_TELL | hard | sizes | changes).double()
     return only_words(model).train()
 
 
@@ -188,6 +189,17 @@ def test_hard_attention_learns_where_to_look_from_the_reward(monkeypatch: pytest
     assert max(parts[name].norm() for name in names if name.startswith("score.")) > 0.01  # only locations depend on it
     assert (samples.mean(0) - exact).norm() < 0.2 * exact.norm()
     assert float((error.abs() < 4).float().mean()) > 0.99
+
+
+def test_a_share_of_the_images_takes_the_expected_context_as_with_soft_attention() -> None:
+    """Images that draw locations and those that do not have the losses that they have alone."""
+    hard, soft = captioner(soft_share=1.0), captioner(attention="soft")
+    expected, drawn = (estimates(model, PICTURE, 8, samples=6) for model in (hard, captioner()))
+    torch.testing.assert_close(expected, estimates(soft, PICTURE, 8, samples=6))
+    mixed = estimates(captioner(soft_share=0.5), PICTURE, 8, samples=6)
+    is_soft = (mixed - expected).abs().amax(1) < (mixed - drawn).abs().amax(1)
+    assert 0 < is_soft.sum() < 8
+    torch.testing.assert_close(mixed, torch.where(is_soft[:, None], expected, drawn))
 
 
 def test_leave_one_out_varies_less_than_the_greedy_baseline() -> None:

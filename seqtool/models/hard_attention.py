@@ -18,6 +18,7 @@ Noise = Float[Tensor, "N"]
 Scalar = Float[Tensor, ""]
 Choice = Callable[[Alpha, Noise], Alpha]
 """A rule for weighting the locations: (α, uniform noise in [0, 1)) → weights, which sum to 1."""
+EXPECTED = -1  # in place of noise or of a location: the expected context
 
 
 def expectation(alpha: Alpha, uniform_noise: Noise) -> Alpha:
@@ -35,9 +36,15 @@ def draw(alpha: Alpha, uniform_noise: Noise) -> Alpha:
     return F.one_hot(categorical(alpha.detach(), uniform_noise), alpha.shape[-1]).to(alpha.dtype)
 
 
+def draw_or_expect(alpha: Alpha, noise: Noise) -> Alpha:
+    """Draw with the noise, or take the expected context where the noise is `EXPECTED`."""
+    return torch.where((noise == EXPECTED)[:, None], alpha, draw(alpha, noise.clamp_min(0)))
+
+
 def at(alpha: Alpha, location: Tensor) -> Alpha:
-    """Choose the given locations, which take the place of the noise."""
-    return F.one_hot(location.long(), alpha.shape[-1]).to(alpha.dtype)
+    """Choose the given locations, which take the place of the noise, or the expected context where it is `EXPECTED`."""
+    chosen = F.one_hot(location.long().clamp_min(0), alpha.shape[-1]).to(alpha.dtype)
+    return torch.where((location == EXPECTED)[:, None], alpha, chosen)
 
 
 def draw_after(expected_rows: int) -> Choice:

@@ -10,7 +10,7 @@ risk            a_k = α q_k (r_k − Σ_j q_j r_j), where q_k ∝ p(y_k | x)^α
 
 The end of a sequence is a token as any other: it has a gradient, and n-grams that contain it are rewarded. With hard
 attention the locations s_k that were drawn are part of a sample: λ_r log p(s_k | x) is added to log p(y_k | x), and q_k
-is ∝ p(y_k, s_k | x)^α.
+is ∝ p(y_k, s_k | x)^α. The samples of a random share of the images, `model.soft_share`, take the expected context.
 
 Samples are drawn without dropout and from pictures as they are, but log p(y_k | x) is computed with dropout and from
 pictures that were cropped, moved or mirrored at random. Only without these does the gradient average to that of the
@@ -35,7 +35,7 @@ from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.metrics.scores import SCORES, TRANSLATION, Scorer, higher_is_better, metric, score_names
 from seqtool.models.contract import EncoderDecoder
-from seqtool.models.hard_attention import draw
+from seqtool.models.hard_attention import EXPECTED, draw_or_expect
 from seqtool.models.inputs import Images
 from seqtool.models.tokens import EOS, PAD
 from seqtool.runtime.precision import no_gradients
@@ -182,13 +182,17 @@ class SequenceLoss(TrainingLoss):
         count, length, is_drawn = 1 if greedy else self.settings.samples, max(limits), self.hard and not greedy
         draws = range(2 * count if is_drawn else count)  # of words, and then of locations
         numbers = [random_numbers(self.seed, self.update, sources.tolist(), k, length) for k in draws]
-        noise = torch.stack(numbers, 1).to(self.baseline.device)
+        noise, is_soft = torch.stack(numbers, 1).to(self.baseline.device), np.zeros(len(limits), bool)
         self.model.eval()
         memory, state = self.model.encode(source)
-        if is_drawn:  # each sample has locations of its own
+        if is_drawn:  # each sample has locations of its own, or the expected context
+            model: Any = self.model
+            share = random_numbers(self.seed, self.update, sources.tolist(), 2 * count, 1)[:, 0]
+            is_soft = (share < model.soft_share).numpy()
+            noise[is_soft, count:] = EXPECTED
             rows = torch.arange(len(limits), device=noise.device).repeat_interleave(count)
             memory, state = tree.select((memory, state), rows)
-            memory = replace(memory, uniform_noise=noise[:, count:].flatten(0, 1), choose=draw)
+            memory = replace(memory, uniform_noise=noise[:, count:].flatten(0, 1), choose=draw_or_expect)
         words = noise[:, :count]
         samples = sample(
             self.model.step,
@@ -203,7 +207,10 @@ class SequenceLoss(TrainingLoss):
         )
         self.model.train()
         flat = [sequence for row in samples for sequence in row]
-        return [flat[i : i + count] for i in range(0, len(flat), count)]
+        samples = [flat[i : i + count] for i in range(0, len(flat), count)]
+        for row in (row for row, soft in zip(samples, is_soft, strict=True) if soft):
+            row[:] = [sequence._replace(locations=[EXPECTED] * len(sequence.locations or [])) for sequence in row]
+        return samples
 
     def _loss_of(
         self, source: Any, samples: Samples, rewards: Float[Tensor, "B K"], others: Float[Tensor, "B k"], counts: Tensor
@@ -229,7 +236,8 @@ class SequenceLoss(TrainingLoss):
         log_s = torch.zeros(len(labels), device=device)
         if self.hard:
             alpha = output.attention.clamp_min(torch.finfo(output.attention.dtype).tiny)
-            log_s = (alpha.gather(-1, locations[:, :, None]).squeeze(-1).log() * (labels != PAD)).sum(1)
+            log_s = alpha.gather(-1, locations.clamp_min(0)[:, :, None]).squeeze(-1).log()
+            log_s = (log_s * ((labels != PAD) & (locations != EXPECTED))).sum(1)
         if self.settings.baseline == "risk":
             with no_gradients():
                 log_p = log_s - self.model.loss(output.features, labels, 0.0).nll.sum(1)
