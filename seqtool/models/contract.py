@@ -154,6 +154,10 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
         if problems := declarations.out_of_range(type(self), self.built_with, "model."):
             raise InputError(" ".join(f"{problem}." for problem in problems))
 
+    def augmented(self, source: Any) -> Any:
+        """Return the source as training shows it, which `encode` and `forward` no longer change at random."""
+        return source
+
     @abstractmethod
     def encode(self, source: Any) -> tuple[Any, StateT]:
         """Read the source once; return the memory and the decoder's first state."""

@@ -68,3 +68,10 @@ class Pixels(Images):
 
     values: UInt8[Tensor, "B 3 height width"]
     may_mirror: Bool[Tensor, "B"] | None = None
+
+
+@dataclass(frozen=True)
+class Augmented(Pixels):
+    """Pictures that were changed at random for training, with values from 0 to 255."""
+
+    values: Float[Tensor, "B 3 height width"]

@@ -12,9 +12,8 @@ The end of a sequence is a token as any other: it has a gradient, and n-grams th
 attention the locations s_k that were drawn are part of a sample: λ_r log p(s_k | x) is added to log p(y_k | x), and q_k
 is ∝ p(y_k, s_k | x)^α. The samples of a random share of the images, `model.soft_share`, take the expected context.
 
-Samples are drawn without dropout and from pictures as they are, but log p(y_k | x) is computed with dropout and from
-pictures that were cropped, moved or mirrored at random. Only without these does the gradient average to that of the
-expected reward.
+Samples are drawn without dropout, but log p(y_k | x) is computed with it, so only without dropout does the gradient
+average to that of the expected reward. A picture is cropped, moved or mirrored at random once for both.
 """
 
 import math
@@ -153,7 +152,7 @@ class SequenceLoss(TrainingLoss):
         sources, row = self.rewards.sources(batch.indices)
         counts, longest = np.bincount(row), np.zeros(len(sources), np.int64)
         np.maximum.at(longest, row, (batch.labels != PAD).sum(1).cpu().numpy())
-        source = replace(source, rows=None) if isinstance(source, Images) else source
+        source = self.model.augmented(replace(source, rows=None) if isinstance(source, Images) else source)
         limits = [min(limit_of(length), self.model.max_positions or MAX_LENGTH) for length in longest.tolist()]
         samples = self._write(source, sources, limits)
         if settings.risk_reference and settings.baseline == "risk":

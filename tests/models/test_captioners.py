@@ -278,6 +278,19 @@ def test_a_trained_backbone_gets_gradients_from_pixels() -> None:
     assert all(parameter.grad is not None for parameter in model.backbone.parameters())
 
 
+def test_pictures_are_augmented_once_and_in_training_only() -> None:
+    encoder = EncoderSettings(**ENCODER | {"fine_tune_from": 0, "augment": True})
+    model = ShowAttendTell(**SHOW_ATTEND_TELL | {"encoder": encoder})
+    rows = torch.tensor([0, 1, 1, 2])
+    pixels = Pixels(torch.randint(0, 256, (3, 3, 24, 24), dtype=torch.uint8), rows=rows)
+    plain = model.eval().annotations(pixels)
+    assert model.augmented(pixels) is pixels and torch.equal(model.annotations(pixels), plain)
+    changed = model.train().augmented(pixels)
+    assert not torch.allclose(model.annotations(pixels), plain, atol=1e-3)
+    assert torch.equal(model.annotations(changed), model.annotations(changed))
+    assert torch.equal(model.annotations(changed), model.eval().annotations(changed))
+
+
 def test_pictures_are_mirrored_in_training_only(captioner: Model) -> None:
     pixels = Pixels(torch.randint(0, 256, (12, 3, 24, 24), dtype=torch.uint8), may_mirror=torch.arange(12) < 11)
     plain = captioner.eval().annotations(replace(pixels, may_mirror=None))
