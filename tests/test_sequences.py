@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from small_models import (
+    ENCODER,
     LUONG,
     SHOW_ATTEND_TELL,
     TRANSFORMER,
@@ -26,7 +27,8 @@ from seqtool.data.preparation import prepare_pairs
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.metrics.scores import Scorer
-from seqtool.models.inputs import Annotations
+from seqtool.models.backbone import EncoderSettings
+from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.luong import Luong
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
@@ -200,6 +202,19 @@ def test_a_share_of_the_images_takes_the_expected_context_as_with_soft_attention
     is_soft = (mixed - expected).abs().amax(1) < (mixed - drawn).abs().amax(1)
     assert 0 < is_soft.sum() < 8
     torch.testing.assert_close(mixed, torch.where(is_soft[:, None], expected, drawn))
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "greedy"])
+def test_a_picture_is_the_same_for_its_samples_and_for_their_probabilities(
+    baseline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = captioner(attention="soft", encoder=EncoderSettings(**ENCODER | {"fine_tune_from": 0, "augment": True}))
+    read, network = [], model.backbone.forward
+    monkeypatch.setattr(model.backbone, "forward", lambda x: (read.append(x), network(x))[1])
+    pictures = Pixels(torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8))
+    SequenceLoss(model, settings(baseline=baseline), COUNTS, seed=1).double()(batch_of(pictures, [[4], [5]]))
+    assert len(read) == (2 if baseline == "leave_one_out" else 3)
+    assert all(torch.equal(x, read[0]) for x in read) and not torch.equal(read[0], pictures.values.to(read[0].dtype))
 
 
 def test_leave_one_out_varies_less_than_the_greedy_baseline() -> None:
