@@ -155,7 +155,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
             raise InputError(" ".join(f"{problem}." for problem in problems))
 
     def augmented(self, source: Any) -> Any:
-        """Return the source as training shows it, which `encode` and `forward` no longer change at random."""
+        """Augment a source at random for training; `encode` and `forward` augment only what has not been augmented."""
         return source
 
     @abstractmethod

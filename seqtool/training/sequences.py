@@ -181,14 +181,16 @@ class SequenceLoss(TrainingLoss):
         count, length, is_drawn = 1 if greedy else self.settings.samples, max(limits), self.hard and not greedy
         draws = range(2 * count if is_drawn else count)  # of words, and then of locations
         numbers = [random_numbers(self.seed, self.update, sources.tolist(), k, length) for k in draws]
-        noise, is_soft = torch.stack(numbers, 1).to(self.baseline.device), np.zeros(len(limits), bool)
-        self.model.eval()
-        memory, state = self.model.encode(source)
-        if is_drawn:  # each sample has locations of its own, or the expected context
+        noise, is_soft = torch.stack(numbers, 1), np.zeros(len(limits), bool)
+        if is_drawn:
             model: Any = self.model
             share = random_numbers(self.seed, self.update, sources.tolist(), 2 * count, 1)[:, 0]
             is_soft = (share < model.soft_share).numpy()
             noise[is_soft, count:] = EXPECTED
+        noise = noise.to(self.baseline.device)
+        self.model.eval()
+        memory, state = self.model.encode(source)
+        if is_drawn:  # each sample has locations of its own, or the expected context
             rows = torch.arange(len(limits), device=noise.device).repeat_interleave(count)
             memory, state = tree.select((memory, state), rows)
             memory = replace(memory, uniform_noise=noise[:, count:].flatten(0, 1), choose=draw_or_expect)
