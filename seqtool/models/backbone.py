@@ -91,7 +91,6 @@ class Backbone(nn.Module):
         self.network = cut.network
         self.read = cut.read
         self.frozen = settings.fine_tune_from is None
-        self.augment, self.crop = settings.augment and not self.frozen, settings.crop
         self.register_buffer("mean", 255 * torch.tensor(cut.mean).view(3, 1, 1))
         self.register_buffer("std", 255 * torch.tensor(cut.std).view(3, 1, 1))
         self.requires_grad_(not self.frozen)
@@ -219,6 +218,7 @@ class ImageCaptioner(EncoderDecoder[StateT]):
     ) -> None:
         super().__init__(parts)
         self.backbone = make_backbone(encoder, pretrained=pretrained)
+        self.augment, self.crop = encoder.augment and encoder.fine_tune_from is not None, encoder.crop
         self.target_embedding = nn.Embedding(vocabulary, embedding)
 
     def augmented(self, source: Images) -> Images:
@@ -226,9 +226,9 @@ class ImageCaptioner(EncoderDecoder[StateT]):
         if not (self.training and isinstance(source, Pixels)) or isinstance(source, Augmented):
             return source
         x = source.values if source.may_mirror is None else mirror(source.values, source.may_mirror)
-        x = x.to(self.backbone.mean.dtype)
-        if self.backbone.augment:
-            x = augment(x, crop=self.backbone.crop)
+        x = x.to(self.target_embedding.weight.dtype)
+        if self.augment:
+            x = augment(x, crop=self.crop)
         return Augmented(x, source.rows)
 
     def annotations(self, source: Images) -> Tensor:

@@ -291,6 +291,22 @@ def test_pictures_are_augmented_once_and_in_training_only() -> None:
     assert torch.equal(model.annotations(changed), model.eval().annotations(changed))
 
 
+def test_a_backbone_of_ones_own_gets_augmented_pictures() -> None:
+    class Mean(nn.Module):
+        """The mean colour of a picture, as its one location."""
+
+        locations, dimension = (1, 1), 3
+
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            return pixels.flatten(2).mean(-1)[:, None]
+
+    encoder = EncoderSettings(**ENCODER | {"fine_tune_from": 0, "augment": True})
+    model = ShowAttendTell(**SHOW_ATTEND_TELL | {"encoder": encoder}).train()
+    model.backbone = Mean()
+    pixels = Pixels(torch.randint(0, 256, (3, 3, 24, 24), dtype=torch.uint8))
+    assert not torch.allclose(model.annotations(pixels), pixels.values.float().flatten(2).mean(-1)[:, None], atol=1)
+
+
 def test_pictures_are_mirrored_in_training_only(captioner: Model) -> None:
     pixels = Pixels(torch.randint(0, 256, (12, 3, 24, 24), dtype=torch.uint8), may_mirror=torch.arange(12) < 11)
     plain = captioner.eval().annotations(replace(pixels, may_mirror=None))
