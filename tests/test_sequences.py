@@ -204,16 +204,20 @@ def test_a_share_of_the_images_takes_the_expected_context_as_with_soft_attention
     torch.testing.assert_close(mixed, torch.where(is_soft[:, None], expected, drawn))
 
 
-@pytest.mark.parametrize("baseline", ["leave_one_out", "greedy"])
+@pytest.mark.parametrize("words", ["leave_one_out", "greedy", "scheduled"])
 def test_a_picture_is_the_same_for_its_samples_and_for_their_probabilities(
-    baseline: str, monkeypatch: pytest.MonkeyPatch
+    words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = captioner(attention="soft", encoder=EncoderSettings(**ENCODER | {"fine_tune_from": 0, "augment": True}))
     read, network = [], model.backbone.forward
     monkeypatch.setattr(model.backbone, "forward", lambda x: (read.append(x), network(x))[1])
     pictures = Pixels(torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8))
-    SequenceLoss(model, settings(baseline=baseline), COUNTS, seed=1).double()(batch_of(pictures, [[4], [5]]))
-    assert len(read) == (2 if baseline == "leave_one_out" else 3)
+    batch = batch_of(pictures, [[4], [5]])
+    if words == "scheduled":
+        TrainingLoss(model, 0.0, Teacher("linear", 0.5, 0.0, 0.0, seed=1)).double()(batch)
+    else:
+        SequenceLoss(model, settings(baseline=words), COUNTS, seed=1).double()(batch)
+    assert len(read) == (3 if words == "greedy" else 2)
     assert all(torch.equal(x, read[0]) for x in read) and not torch.equal(read[0], pictures.values.to(read[0].dtype))
 
 

@@ -8,6 +8,7 @@ penalty, label smoothing or row that takes the expected context.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -76,11 +77,12 @@ class TrainingLoss(nn.Module):
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
         """Compute the loss. For streams that continue, `state` is the last state of the previous batch."""
-        inputs, labels = batch.inputs, batch.labels
+        inputs = batch.inputs
         if self.teacher is not None and self.training:
+            batch = replace(batch, source=self.model.augmented(batch.source))
             inputs = self.teacher.inputs(self.model, batch, self.update)
         compute = self.graphs if self.graphs is not None and self.training else self.compute
-        return compute(batch.source, inputs, labels, state, carries=batch.continues is not None)
+        return compute(batch.source, inputs, batch.labels, state, carries=batch.continues is not None)
 
     def compute(
         self, source: Any, inputs: Tensor, labels: Tensor, state: Any, rows: Rows | None = None, *, carries: bool
