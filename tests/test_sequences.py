@@ -194,7 +194,7 @@ def test_hard_attention_learns_where_to_look_from_the_reward(monkeypatch: pytest
 
 
 def test_a_share_of_the_images_takes_the_expected_context_as_with_soft_attention() -> None:
-    """Images that draw locations and those that do not have the losses that they have alone."""
+    """Images that draw locations and those that do not have the losses that they have alone, also in one batch."""
     hard, soft = captioner(soft_share=1.0), captioner(attention="soft")
     expected, drawn = (estimates(model, PICTURE, 8, samples=6) for model in (hard, captioner()))
     torch.testing.assert_close(expected, estimates(soft, PICTURE, 8, samples=6))
@@ -202,6 +202,14 @@ def test_a_share_of_the_images_takes_the_expected_context_as_with_soft_attention
     is_soft = (mixed - expected).abs().amax(1) < (mixed - drawn).abs().amax(1)
     assert 0 < is_soft.sum() < 8
     torch.testing.assert_close(mixed, torch.where(is_soft[:, None], expected, drawn))
+    images, captions = random_images(6, seed=0), random_sentences(6, seed=2)
+    model = captioner(soft_share=0.5)
+    loss = SequenceLoss(model, settings(samples=3), replace(COUNTS, references=str), seed=1).double()
+    whole = gradient(model, loss(batch_of(images, captions)).total)
+    for i, caption in enumerate(captions):
+        alone = batch_of(replace(images, values=images.values[i : i + 1]), [caption])
+        whole = whole - gradient(model, loss(replace(alone, indices=np.array([i]))).total)
+    torch.testing.assert_close(whole, torch.zeros_like(whole), atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("words", ["leave_one_out", "greedy", "scheduled"])

@@ -79,8 +79,8 @@ def warning(settings: EncoderSettings) -> str | None:
 class Backbone(nn.Module):
     """A CNN that maps pixels B×3×H×W (0–255) to annotation vectors B×S×D (float32).
 
-    S is rows·columns of `locations`, D is `dimension`. Batch normalisation always uses its stored statistics. A frozen
-    backbone (`fine_tune_from` null) never changes, nor do the modules that `freeze` names.
+    S is rows·columns of `locations`, D is `dimension`. Batch normalisation always uses its stored statistics. The
+    weights of a frozen backbone (`fine_tune_from` null) never change, nor do those of the modules that `freeze` names.
     """
 
     mean: Tensor
@@ -205,13 +205,18 @@ def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
 class ImageCaptioner(EncoderDecoder[StateT]):
     """A model that captions an image from its annotation vectors, cached or computed from pixels by its `backbone`.
 
+    A `backbone` of one's own takes pixels B×3×H×W, 0–255 in the model's precision, augmented already, and
+    `model.encoder.freeze` does not reach it.
+
     location_rules: the rules, by name, by which attention may weight the locations in decoding
     hard: whether attention is trained by drawing locations
+    soft_share: with hard attention, the share of images that take the expected context instead
     """
 
     task = "captioning"
     location_rules: Mapping[str, Choice] = {}
     hard = False
+    soft_share = 0.0
 
     def __init__(
         self, vocabulary: int, embedding: int, encoder: EncoderSettings, *, pretrained: bool, parts: Parts = PLAIN
@@ -226,16 +231,15 @@ class ImageCaptioner(EncoderDecoder[StateT]):
         if not (self.training and isinstance(source, Pixels)) or isinstance(source, Augmented):
             return source
         x = source.values if source.may_mirror is None else mirror(source.values, source.may_mirror)
-        x = x.to(self.target_embedding.weight.dtype)
         if self.augment:
-            x = augment(x, crop=self.crop)
+            x = augment(x.to(self.target_embedding.weight.dtype), crop=self.crop)
         return Augmented(x, source.rows)
 
     def annotations(self, source: Images) -> Tensor:
         """Return the annotation vectors a_i, B×S×D, of each caption's image, in the model's precision."""
-        source = self.augmented(source)
-        values = self.backbone(source.values) if isinstance(source, Pixels) else source.values
-        return source.each(values.to(self.target_embedding.weight.dtype))
+        source, dtype = self.augmented(source), self.target_embedding.weight.dtype
+        values = self.backbone(source.values.to(dtype)) if isinstance(source, Pixels) else source.values
+        return source.each(values.to(dtype))
 
 
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:
@@ -292,9 +296,11 @@ def augment(x: Tensor, *, crop: float = 1) -> Tensor:
 
 def _module(network: nn.Module, name: str) -> nn.Module:
     """Return a module of the network that has parameters, by its dotted name. Raises InputError if there is none."""
-    modules = {name: module for name, module in network.named_modules() if any(True for _ in module.parameters())}
+    modules = {
+        name: module for name, module in network.named_modules() if name and any(True for _ in module.parameters())
+    }
     if name not in modules:
-        top = ", ".join(child for child in modules if child and "." not in child)
+        top = ", ".join(child for child in modules if "." not in child)
         problem = sentence([unknown(name, modules, kind="module")])
         raise InputError(f"{problem} model.encoder.freeze takes modules of the encoder, such as {top}.")
     return modules[name]

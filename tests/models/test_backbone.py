@@ -163,7 +163,7 @@ def test_making_a_backbone_leaves_the_random_numbers_of_gpus_alone(monkeypatch: 
     assert not seeds and torch.equal(torch.get_rng_state(), before)
 
 
-def test_augmentation_moves_and_tints_only_in_training() -> None:
+def test_augmentation_moves_and_tints_and_is_not_the_backbones() -> None:
     backbone = make(replace(SMALL, size=64, fine_tune_from=0, augment=True)).train()
     assert torch.equal(backbone(random_pixels(3, 64)), backbone(random_pixels(3, 64))), "only captioners augment"
     ramp = torch.arange(64.0).expand(8, 3, 64, 64)
@@ -212,6 +212,8 @@ def test_named_modules_of_a_trained_encoder_are_frozen() -> None:
         InputError, match=r"did you mean 'layer1'\? model\.encoder\.freeze takes modules .* such as conv1"
     ):
         make(replace(partly, freeze="layer_1"))
+    with pytest.raises(InputError, match=r"takes modules of the encoder, such as layers, place\."):
+        make(replace(SMALL, fine_tune_from=0, freeze="xyz"))
     with pytest.raises(InputError, match="freeze means nothing with fine_tune_from=null"):
         replace(RESNET, fine_tune_from=None, freeze="conv1").check()
 

@@ -298,13 +298,16 @@ def test_a_backbone_of_ones_own_gets_augmented_pictures() -> None:
         locations, dimension = (1, 1), 3
 
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            assert pixels.dtype == torch.float32
             return pixels.flatten(2).mean(-1)[:, None]
 
     encoder = EncoderSettings(**ENCODER | {"fine_tune_from": 0, "augment": True})
     model = ShowAttendTell(**SHOW_ATTEND_TELL | {"encoder": encoder}).train()
     model.backbone = Mean()
     pixels = Pixels(torch.randint(0, 256, (3, 3, 24, 24), dtype=torch.uint8))
-    assert not torch.allclose(model.annotations(pixels), pixels.values.float().flatten(2).mean(-1)[:, None], atol=1)
+    mean = pixels.values.float().flatten(2).mean(-1)[:, None]
+    assert not torch.allclose(model.annotations(pixels), mean, atol=1)
+    torch.testing.assert_close(model.eval().annotations(pixels), mean)
 
 
 def test_pictures_are_mirrored_in_training_only(captioner: Model) -> None:
