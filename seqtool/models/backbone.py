@@ -231,9 +231,8 @@ class ImageCaptioner(EncoderDecoder[StateT]):
         if not (self.training and isinstance(source, Pixels)) or isinstance(source, Augmented):
             return source
         x = source.values if source.may_mirror is None else mirror(source.values, source.may_mirror)
-        if self.augment:
-            x = augment(x.to(self.target_embedding.weight.dtype), crop=self.crop)
-        return Augmented(x, source.rows)
+        x = x.to(self.target_embedding.weight.dtype)
+        return Augmented(augment(x, crop=self.crop) if self.augment else x, source.rows)
 
     def annotations(self, source: Images) -> Tensor:
         """Return the annotation vectors a_i, B×S×D, of each caption's image, in the model's precision."""
