@@ -324,7 +324,9 @@ def kill_or_wait(*arguments):
         sys.stdin.readline()
     return encode(*arguments)
 image_store._make_rows = kill_or_wait
-encoder = EncoderSettings("small", None, None, 64, "squash", None, 0.001, False)
+encoder = EncoderSettings(
+    backbone="small", layer=None, weights=None, size=64, fit="squash", fine_tune_from=None, lr=0.001, augment=False
+)
 files = [Path(name) for name in sys.argv[3:]]
 image_store.prepare_store(files, encoder, root=Path(sys.argv[2]), processes=1, device=torch.device("cpu"))
 """

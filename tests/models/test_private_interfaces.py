@@ -69,7 +69,7 @@ def test_each_backward_pass_has_a_number() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_packed_products_equal_linear_maps(bias: bool) -> None:
     linear, x = nn.Linear(5, 7, bias=bias), torch.randn(2, 3, 5)
-    matrix = private.pack(linear.weight.detach(), 64)
+    matrix = private.pack(linear.weight.detach())
     torch.testing.assert_close(matrix.to_dense(), linear.weight.detach())
     b = linear.bias if linear.bias is None else linear.bias.detach()
     torch.testing.assert_close(private.packed_linear(x, matrix, b), linear(x).detach())

@@ -13,8 +13,6 @@ from seqtool.models.fast.quantised import QuantisedLinear
 from seqtool.models.fast.recurrences import run_by_torch
 from seqtool.models.parts import at_least_single
 
-PACKED_FOR_ROWS = 64  # oneDNN chooses the layout that suits products with this number of rows
-
 
 class PackedLinear(nn.Module):
     """x Wᵀ + b, …×K → …×J, with W in oneDNN's own blocked layout, stored in the order in which the kernel reads it: a
@@ -27,7 +25,7 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, *, single_rows: bool = False) -> None:
         super().__init__()
         self.dtype = linear.weight.dtype
-        self.matrix = private.pack(linear.weight.detach(), PACKED_FOR_ROWS)
+        self.matrix = private.pack(linear.weight.detach())
         self.bias = None if linear.bias is None else linear.bias.detach().to(self.dtype)
         self.unpacked = linear.weight.detach() if single_rows else None
 

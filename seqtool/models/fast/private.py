@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+PACKED_FOR_ROWS = 64  # oneDNN chooses the layout that suits products with this number of rows
+
 # aten functions of the output's gradient and the output; `through_sigmoid` and `through_tanh` write to `grad_input`.
 through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 through_tanh = torch.ops.aten.tanh_backward.grad_input
@@ -28,9 +30,9 @@ def supports_packed(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def pack(weight: Tensor, rows: int) -> Tensor:
-    """Return W, J×K, in oneDNN's own layout, chosen for products with this number of rows."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+def pack(weight: Tensor) -> Tensor:
+    """Return W, J×K, in oneDNN's own layout."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)
 
 
 def packed_linear(x: Tensor, matrix: Tensor, bias: Tensor | None, then: str = "none") -> Tensor:
@@ -54,9 +56,9 @@ def has_quantised_linear() -> bool:
     return hasattr(torch.ops.onednn, "qlinear_pointwise")
 
 
-def pack_quantised(weight: Tensor, rows: int) -> Tensor:
-    """Return the int8 matrix W, J×K, in oneDNN's own layout, chosen for products with this number of rows."""
-    return torch.ops.onednn.qlinear_prepack(weight, [rows, weight.shape[1]])
+def pack_quantised(weight: Tensor) -> Tensor:
+    """Return the int8 matrix W, J×K, in oneDNN's own layout."""
+    return torch.ops.onednn.qlinear_prepack(weight, [PACKED_FOR_ROWS, weight.shape[1]])
 
 
 def quantised_linear(x: Tensor, matrix: Tensor, scale: Tensor) -> Tensor:

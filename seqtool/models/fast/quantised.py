@@ -8,7 +8,6 @@ from seqtool.models.fast import private
 
 LEAST_WEIGHTS = 1 << 14  # smaller maps take as long to quantise their inputs as to multiply
 WIDE = 4096  # outputs from which on oneDNN's own linear map, which writes floating-point numbers, is faster
-PACKED_FOR_ROWS = 64
 
 
 class QuantisedLinear(nn.Module):
@@ -24,7 +23,7 @@ class QuantisedLinear(nn.Module):
         self.bias = None if linear.bias is None else linear.bias.detach()
         self.packed = None
         if linear.out_features >= WIDE and private.has_quantised_linear():
-            self.packed = private.pack_quantised(self.integers, PACKED_FOR_ROWS)
+            self.packed = private.pack_quantised(self.integers)
 
     @staticmethod
     def supports(linear: nn.Linear) -> bool:
