@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the pictures and tables of all pages of docs/ (about two hours on two cores), or of the pages in the arguments.
+# Makes the pictures and tables of all pages of docs/ (about three hours on two cores), or of the pages in the arguments.
 # Existing runs are reused; tables are printed.
 #     bash scripts/make_docs.sh gradients sequence_to_sequence
 # PRECISION=bf16 trains the captioners in bf16, which is faster on processors that support it.
@@ -39,11 +39,14 @@ language_models() {
 gates_and_cells() {
     local cell
     for cell in rnn gru lstm; do
-        train "cell-$cell" model.cell=$cell model=language_model data=text model.embedding=64 model.hidden=256 \
-            model.layers=1 train.minutes=2 train.validate_every=100
+        set -- model.cell=$cell model=language_model data=text model.embedding=64 model.hidden=256 model.layers=1 \
+            train.validate_every=100
+        train "cell-$cell" "$@" train.minutes=2
+        train "brief-$cell" "$@" train.steps=600 train.minutes=null
     done
     seqtool inspect runs/cell-rnn runs/cell-gru runs/cell-lstm plot="$scratch/cells"
     cp "$scratch/cells/learning_curves.png" "$out/cells.png"
+    python scripts/connectivity.py runs/brief-rnn runs/brief-gru runs/brief-lstm --output "$out/connectivity.png"
 }
 
 sequence_to_sequence() {
@@ -53,9 +56,9 @@ sequence_to_sequence() {
     done
     for name in attention transformer; do
         [ -e "runs/long-$name/$name.es" ] || seqtool eval checkpoint="runs/long-$name" \
-            output="runs/long-$name/$name.es" beam=1 ter=false
+            output="runs/long-$name/$name.es" ter=false
     done
-    seqtool eval checkpoint=runs/long-fixed beam=1 ter=false "length_bins=[20,40,60,80]" plot="$scratch/length" \
+    seqtool eval checkpoint=runs/long-fixed ter=false "length_bins=[20,40,60,80]" plot="$scratch/length" \
         beside=runs/long-attention/attention.es,runs/long-transformer/transformer.es
     cp "$scratch/length/bleu_by_length.png" "$out/bleu_by_length.png"
 }

@@ -155,6 +155,7 @@ def main() -> None:
     if wrong := [setting for setting in options.settings if "=" not in setting]:
         raise InputError(f"'{wrong[0]}' is not a setting: write key=value.")
     row = rows[options.name]
+    before = stored(row, options.rows.parent, may_be_missing=options.record)
     if options.tried:
         print(log_trial(row, Path(options.tried[0]), options.tried[1], options.rows.with_name("tried.jsonl")))
         return
@@ -162,7 +163,7 @@ def main() -> None:
         measured = [check(row, options.check, options.settings)]
     else:
         measured = list(repeat(row, options.settings))
-    within, lines = report(row, measured, stored(row, options.rows.parent))
+    within, lines = report(row, measured, before)
     if options.record:
         store(row, measured, options.rows.parent)
     print("\n".join(lines))
@@ -335,11 +336,16 @@ def first_losses(file: Path) -> Losses:
     return [[record["step"], float(f"{record['loss']:.7g}")] for record in records[:LOSSES]]
 
 
-def stored(row: Row, folder: Path) -> dict[str, Any]:
+def stored(row: Row, folder: Path, *, may_be_missing: bool = False) -> dict[str, Any]:
     """A row's record: "training" and "evaluation", what its scores depend on, and "seeds", scores and losses by seed. A
     row from before there were records has the settings of its command, and an evaluation if it was kept.
     """
-    record = read_record(folder / row.record) if row.record else {}
+    file = folder / row.record if row.record else None
+    if file is not None and not file.exists():
+        if not may_be_missing:
+            raise InputError(f"The record of the row '{row.name}', {file}, is missing: make it with --record.")
+        file = None
+    record = {} if file is None else read_record(file)
     if "training" in record:
         return record
     return {"training": command_facts(row), "evaluation": evaluation_facts(record, None), "seeds": {}}

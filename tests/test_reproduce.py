@@ -291,6 +291,17 @@ def test_mistakes_are_explained(bench: Bench, words: list[str], message: str) ->
         bench.reproduce(*words)
 
 
+def test_a_missing_record_is_made_again_or_named(bench: Bench) -> None:
+    record = bench.rows.parent / "rows" / "mine.json"
+    before = record.read_bytes()
+    record.unlink()
+    with pytest.raises(InputError, match=r"The record of the row 'mine', .*mine.json, is missing: make it with --rec"):
+        bench.reproduce("mine", "--check", "runs/mine-seed-1/scores.json")
+    status, _ = bench.reproduce("mine", "--check", "runs/mine-seed-1", "--record")
+    assert status == 0
+    assert json.loads(record.read_bytes())["seeds"] == json.loads(before)["seeds"]
+
+
 def readme_tables() -> Iterator[tuple[reproduce.Row, dict[str, str]]]:
     """Yield each row of rows.yaml that a table of results/README.md names, with its cells by column."""
     header: list[str] = []
