@@ -5,6 +5,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"  # with more, test workers and the processes they start would compete for cores
 
 import pickle
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from seqtool.models.contract import EncoderDecoder  # noqa: E402
 from seqtool.training.recording import MetricsLog  # noqa: E402
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by the processes that tests start too
 ORIGINAL_DRAW = MetricsLog.draw
 ROOT = Path(__file__).resolve().parent.parent
 SLOW_FILES = (
