@@ -155,10 +155,10 @@ def main() -> None:
     if wrong := [setting for setting in options.settings if "=" not in setting]:
         raise InputError(f"'{wrong[0]}' is not a setting: write key=value.")
     row = rows[options.name]
-    before = stored(row, options.rows.parent, may_be_missing=options.record)
     if options.tried:
         print(log_trial(row, Path(options.tried[0]), options.tried[1], options.rows.with_name("tried.jsonl")))
         return
+    before = stored(row, options.rows.parent, may_be_missing=options.record)
     if options.check is not None:
         measured = [check(row, options.check, options.settings)]
     else:
@@ -338,14 +338,14 @@ def first_losses(file: Path) -> Losses:
 
 def stored(row: Row, folder: Path, *, may_be_missing: bool = False) -> dict[str, Any]:
     """A row's record: "training" and "evaluation", what its scores depend on, and "seeds", scores and losses by seed. A
-    row from before there were records has the settings of its command, and an evaluation if it was kept.
+    row from before there were records has the settings of its command, and an evaluation if it was kept. Raises
+    InputError if rows.yaml names a record that is missing, unless it may be.
     """
-    file = folder / row.record if row.record else None
-    if file is not None and not file.exists():
-        if not may_be_missing:
-            raise InputError(f"The record of the row '{row.name}', {file}, is missing: make it with --record.")
-        file = None
-    record = {} if file is None else read_record(file)
+    file = folder / (row.record or "")
+    is_missing = not file.exists()
+    if is_missing and not may_be_missing:
+        raise InputError(f"The record of the row '{row.name}', {file}, is missing: make it with --record.")
+    record = read_record(file) if row.record and not is_missing else {}
     if "training" in record:
         return record
     return {"training": command_facts(row), "evaluation": evaluation_facts(record, None), "seeds": {}}

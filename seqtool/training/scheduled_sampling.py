@@ -55,8 +55,8 @@ class Teacher:
     def inputs(self, model: Any, batch: Batch, update: int) -> Int[Tensor, "N T"]:
         """What the decoder reads: at each position a coin decides between the reference's word and one drawn from what
         the model predicted there, from the words that it has read so. A model that reads a whole target at once
-        predicts from the reference's words instead. Padding, beginning and end are never drawn. No
-        gradient flows through draws.
+        predicts from the reference's words instead. Padding, beginning and end are never drawn. No gradient
+        flows through draws.
         """
         inputs, share, steps = batch.inputs, self.share(update), batch.inputs.shape[1] - 1
         if share >= 1 or not steps:
