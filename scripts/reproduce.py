@@ -96,8 +96,8 @@ class Expected:
 
     @property
     def rounding(self) -> float:
-        """Half a unit of the last of the mean's digits."""
-        return 0.5 * 10.0 ** -len(f"{self.mean}".partition(".")[2])
+        """Half a unit of the fourth of the mean's digits, the last that is stored."""
+        return 0.5 * 10.0 ** (math.floor(math.log10(abs(self.mean))) - 3) if self.mean else 0.0
 
 
 @dataclass(frozen=True)
@@ -355,6 +355,11 @@ def store(row: Row, measured: Sequence[Measured], folder: Path) -> None:
     """Write the row's record, rows/NAME.json, and print what rows.yaml should say of it."""
     if not all(each.training for each in measured):
         raise InputError("--record needs the run whose checkpoint was evaluated, which is not here.")
+    expected = {name: value for name, value in command_facts(row).items() if name != "setting seed"}
+    if others := list(dict.fromkeys(line for each in measured for line in changed(each.training, expected))):
+        raise InputError(f"--record needs the row's own settings, but the run has {'; '.join(others)}.")
+    if [each.seed for each in measured] != list(row.seeds):
+        raise InputError(f"--record needs a run of each of the row's seeds, {', '.join(map(str, row.seeds))}.")
     seeds = {
         str(each.seed): {"scores": {name: each.scores[name] for name in row.scores}, "losses": each.losses}
         for each in measured
@@ -403,9 +408,14 @@ def differing(row: Row, now: Measured, record: Mapping[str, Any]) -> Iterator[st
     """Yield what differs from the row's record, causes before their effects."""
     then, seeds, seed = record["training"], record["seeds"], str(now.seed)
     if now.training:
-        yield from changed(now.training, then | ({"setting seed": now.seed} if now.seed in row.seeds else {}))
+        # a record from before a setting existed has its value in the row's command
+        then = then | {x: value for x, value in command_facts(row).items() if x in now.training and x not in then}
+        is_stored = seed in (seeds or map(str, row.seeds))
+        yield from changed(now.training, then | ({"setting seed": now.seed} if is_stored else {}))
     losses = seeds.get(seed, next(iter(seeds.values()), {})).get("losses", [])
-    for (update, loss), (_, stored_loss) in zip(now.losses, losses, strict=False):
+    for (update, loss), (stored_update, stored_loss) in zip(now.losses, losses, strict=False):
+        if update != stored_update:  # each is a mean since the update before it
+            break
         if not math.isclose(loss, stored_loss, rel_tol=SAME):
             yield f"training loss: {loss:.6g} instead of {stored_loss:.6g} at update {update:g}, the first that differs"
             break

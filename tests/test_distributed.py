@@ -26,6 +26,7 @@ COMMON = [
 ]
 TEXT = ["data.train=100", "data.valid=20", "data.test=40", "data.vocabulary.size=120"]
 BAHDANAU = ["model.encoder_hidden=8", "model.decoder_hidden=12", "model.alignment=8", "model.maxout=8"]
+NBEST = ["n_best=2", "format=jsonl"]
 PHOTOS = ["data=photos", "data.directory=photos", "data.train=photos/captions.jsonl", "data.vocabulary.minimum_count=1"]
 ATTEND = ["model=show_attend_tell", "model.hidden=12", "model.alignment=8", "model.encoder.size=32"]
 STEPS = ["train.steps=10", "train.validate_every=5", "model.dropout=0"]
@@ -119,6 +120,8 @@ def decoding_commands(runs: Path) -> list[list[str]]:
         ["caption", f"checkpoint={runs}/soft", "images=photos", "output=captions.txt", *machine],
         ["eval", f"checkpoint={runs}/soft", "split=train", "output=captions.json", "bound=2", *machine],
         ["score", f"checkpoint={runs}/adam", *pairs, "sources=photos/lines.txt", "output=pairs.txt"],
+        ["translate", f"checkpoint={runs}/adam", "input=photos/lines.txt", "output=lists.jsonl", *machine, *NBEST],
+        ["rescore", "nbest=lists.jsonl", f"checkpoint={runs}/sgd", "weights=1,1,0", "output=best.txt", *pairs[1:]],
         ["embed", f"checkpoint={runs}/adam", "input=photos/lines.txt", "output=vectors.npy", *pairs[1:]],
         ["score", f"checkpoint={runs}/streams", *pairs, "output=texts.txt"],
         ["eval", f"checkpoint={runs}/adam", "output=test.txt", *machine, *sample],
@@ -201,7 +204,17 @@ def test_metrics_equal_those_of_one_process(directories: dict[int, Path], run: s
 
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize(
-    "file", ["translations.txt", "captions.txt", "captions.json", "test.txt", "pairs.txt", "texts.txt", "vectors.npy"]
+    "file",
+    [
+        "translations.txt",
+        "captions.txt",
+        "captions.json",
+        "test.txt",
+        "pairs.txt",
+        "texts.txt",
+        "best.txt",
+        "vectors.npy",
+    ],
 )
 def test_text_equals_that_of_one_process(directories: dict[int, Path], file: str, processes: int) -> None:
     text = (directories[processes] / file).read_bytes()

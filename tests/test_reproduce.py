@@ -106,6 +106,16 @@ class Bench:
             file.write_text(json.dumps(record), encoding="utf-8")
         return self.scores_of(name)
 
+    def with_record(self, folder: str, edit: Callable[[dict[str, Any]], None]) -> Path:
+        """A copy of the rows in a folder, with a copy of the record, which is edited."""
+        rows = Path(folder, "rows.yaml")
+        shutil.copytree("rows", rows.parent / "rows")
+        shutil.copy(self.rows, rows)
+        record = json.loads((rows.parent / "rows/mine.json").read_text(encoding="utf-8"))
+        edit(record)
+        (rows.parent / "rows/mine.json").write_text(json.dumps(record), encoding="utf-8")
+        return rows
+
     def scores_of(self, name: str) -> str:
         """Write a file with the row's scores as if they were another run's."""
         scores = Path("runs/mine-seed-1/scores.json").read_text(encoding="utf-8")
@@ -145,7 +155,7 @@ def test_an_undisturbed_run_is_within_and_nothing_differs(bench: Bench) -> None:
 
 def test_a_score_beyond_its_interval_fails(bench: Bench, tmp_path: Path) -> None:
     score = reproduce.Expected(mean=30.0, low=29.0, high=31.0)
-    assert [score.judge([value], 1)[0] for value in (28.9, 29.0, 31.04, 31.06)] == [False, True, True, False]
+    assert [score.judge([value], 1)[0] for value in (28.99, 28.996, 31.004, 31.006)] == [False, True, True, False]
     # t's quantile for two degrees of freedom is 4.30; 4.30 · 0.5 · √(1/3 + 1) = 2.48
     score = reproduce.Expected(mean=30.0, sd=0.5)
     assert [score.judge([value], 3)[0] for value in (27.4, 27.6, 32.4, 32.6)] == [False, True, True, False]
@@ -199,6 +209,15 @@ def test_deviations_of_training_are_named(bench: Bench) -> None:
         record["config"] |= {"threads": 4, "precision": "bf16"}
         record["versions"]["torch"] = "2.6.0"
 
+    def before_rewards(record: dict[str, Any]) -> None:
+        del record["training"]["setting train.objective"]
+
+    rows = bench.with_record("older", before_rewards)
+    assert bench.reproduce("mine", "--check", "runs/mine-seed-1/scores.json", rows=rows)[0] == 0
+    rewarded = bench.edited("rewarded", lambda record: record["config"]["train"].update(objective="sequence"))
+    _, lines = bench.reproduce("mine", "--check", rewarded, rows=rows)
+    assert lines[4] == '  setting train.objective: "sequence" instead of "cross_entropy"'
+
     assert bench.differences(bench.edited("elsewhere", as_elsewhere)) == [
         "setting threads: 4 instead of 1",
         'setting precision: "bf16" instead of "fp32"',
@@ -251,6 +270,27 @@ def test_windows_instead_of_one_stream_are_named() -> None:
     stream, windows = (reproduce.evaluation_facts({"text": "a.txt", **more}, None) for more in ({}, {"window": 9}))
     assert list(reproduce.changed(windows, stream)) == ['text: "a.txt, windows of 9" instead of "a.txt"']
     assert list(reproduce.changed(stream, windows)) == ['text: "a.txt" instead of "a.txt, windows of 9"']
+
+
+def test_losses_are_compared_at_the_same_updates(bench: Bench) -> None:
+    """A run that logs every second update logs means over two."""
+    lines = bench.differences(bench.train("rarely", "train.log_every=2"))
+    assert lines[0] == "setting train.log_every: 2 instead of 1"
+    assert not any(line.startswith("training loss") for line in lines)
+
+
+def test_a_record_is_of_the_rows_seeds_and_settings(bench: Bench) -> None:
+    before = bench.rows.with_name("rows").joinpath("mine.json").read_bytes()
+    for words, message in (
+        (["seed=2"], "--record needs a run of each of the row's seeds, 1."),
+        (
+            ["--check", bench.train("other", "optim.lr=0.01")],
+            "the row's own settings, but the run has setting optim.lr",
+        ),
+    ):
+        with pytest.raises(InputError, match=re.escape(message)):
+            bench.reproduce("mine", "--record", *words)
+    assert bench.rows.with_name("rows").joinpath("mine.json").read_bytes() == before
 
 
 def test_a_trial_is_logged_with_the_settings_that_are_not_the_rows(bench: Bench) -> None:

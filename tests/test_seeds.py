@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,9 +120,9 @@ def test_equally_many_runs_are_compared_in_pairs(capsys: Capture) -> None:
     assert difference["with_seeds"] == pytest.approx(vars_of(with_seeds))
     assert equal["sd"] == 0 and equal["with_seeds"] == {"value": 0, "low": 0, "high": 0}
     assert run("eval", "seeds=a0,a1", "baseline=b0,b1", *settings, "bootstrap=0") == 0
-    assert "that of pairs, in the order given." in capsys.readouterr().out
-    assert run("eval", "seeds=a0,a1,a0", "baseline=b0,b1", *settings, "bootstrap=0") == 2
-    assert "seeds= names a0 twice: name each run once." in capsys.readouterr().err
+    without = capsys.readouterr().out
+    assert "No intervals, since bootstrap=0. A difference of equally many runs is that of pairs" in without
+    assert "bootstrap over segments" not in without and "unreliable" not in without
 
 
 def test_captions_and_texts_have_means_over_seeds(capsys: Capture) -> None:
@@ -153,13 +154,31 @@ def test_runs_that_differ_in_the_seed_are_summed_up(capsys: Capture) -> None:
     record = evaluate(capsys, "seeds=runs/s-0,runs/s-1", *settings)
     assert [Path(path).parts[-3] for path in record["checkpoints"]] == ["s-0", "s-1"]
     assert record["decoding"]["beam"] == 1 and len(record["scores"][0]["values"]) == 2
+    capsys.readouterr()
+    assert run("eval", f"seeds=runs/s-0,{record['checkpoints'][0]}", *settings) == 2
+    assert "seeds= names runs/s-0, again as " in capsys.readouterr().err
+
+
+def test_a_sweep_shows_no_runs_of_others(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Such as those that another process trains meanwhile in the same folder."""
+    call = cli._call
+
+    def call_beside_another(command: str, config: Any, settings: Any) -> Any:
+        run_directory = call(command, config, settings)
+        shutil.copytree(run_directory, f"runs/another-{config.seed}")
+        return run_directory
+
+    monkeypatch.setattr(cli, "_call", call_beside_another)
+    assert run("train", "-m", *DATA, *SIZES, "train.steps=1", "seed=1,2") == 0
+    shown = capsys.readouterr().out
+    assert "| seed=2 " in shown and "mean ± sd over seeds" in shown and "another-" not in shown
 
 
 def test_each_run_may_start_from_the_one_with_its_seed(capsys: Capture) -> None:
     """They differ only in the seed, too."""
     sweep = ["train", "-m", *DATA, *SIZES, "seed=1,2", "train.steps=1"]
-    assert run(*sweep, "run=first-${seed}") == 0
-    assert run(*sweep, "run=second-${seed}", "init_from=runs/first-${seed}", "train.objective=sequence") == 0
+    assert run(*sweep, "run=1of2-${seed}") == 0  # the name has seeds' numbers that are not the seed
+    assert run(*sweep, "run=second-${seed}", "init_from=runs/1of2-${seed}", "train.objective=sequence") == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("| second-1, second-2 ")
 
 
@@ -182,6 +201,8 @@ def test_all_runs_are_checked_before_the_first_is_evaluated(capsys: Capture) -> 
     [
         ("seeds=a0,a1 references=r output=o hypotheses=a2", "hypotheses=, output= cannot be given with seeds=: "),
         ("hypotheses=a0 references=r baseline=b0,b1", "baseline=b0,b1 names several files or runs, which needs seeds="),
+        ("seeds=a0,a1,a0 references=r", "seeds= names a0 twice: name each run once."),
+        ("seeds=a0,a1 baseline=b0,./b0 references=r", "baseline= names b0, again as ./b0: name each run once."),
         ("seeds=a0,none references=r", "There is no run or checkpoint at none."),
         ("seeds=a0,short references=r", "short has 9 lines but r has 60: they must be parallel, line by line."),
         ("task=captioning seeds=a.json,b.json references=r.json", "b.json and a.json are scored on different segments"),

@@ -41,11 +41,14 @@ def evaluate(config: DictConfig) -> None:
         group = distributed.group()
     with group:
         systems: dict[str, dict[str, Evaluation]] = {}
-        paths, decoding = list[str](), dict[str, Any]()
+        paths, settings_of_runs = list[str](), list[dict[str, Any]]()
         evaluators = [_evaluator(run) for *_, run in runs]  # which checks all before the first is evaluated
+        if config.seeds:
+            _check_different(runs, [checkpoints for _, checkpoints in evaluators])
         for (system, path, run), (evaluator, checkpoints) in zip(runs, evaluators, strict=True):
             if checkpoints:
                 decoding, evaluation = _evaluate_checkpoints(run, evaluator, checkpoints)
+                settings_of_runs.append(decoding)
             else:
                 evaluation = evaluator.evaluate_files()
             settings = evaluator.settings
@@ -53,6 +56,7 @@ def evaluate(config: DictConfig) -> None:
             paths += [str(checkpoint.path) for checkpoint in checkpoints]
         if config.seeds:
             evaluation = SeedsEvaluation(systems)
+        decoding = _joined(settings_of_runs)
         unused = declarations.SEARCH if decoding.get("sample") else declarations.SAMPLING
         used = {name: value for name, value in decoding.items() if DECLARED[name].method != unused.method}
         if settings.report is not None and os.environ.get("RANK", "0") == "0":
@@ -78,11 +82,30 @@ def _runs_of_seeds(config: DictConfig) -> Iterator[tuple[str, str, Any]]:
         raise InputError(f"{', '.join(unused)} cannot be given with seeds=: evaluate the run or file by itself.")
     for system, setting in (("baseline", "baseline"), ("system", "seeds")):
         paths = names(config[setting])
-        if twice := [path for path in paths if paths.count(path) > 1]:
-            raise InputError(f"{setting}= names {twice[0]} twice: name each run once.")
         for path in paths:
             kind = "hypotheses" if Path(path).is_file() else "checkpoint"
             yield system, path, OmegaConf.merge(config, {"seeds": None, "baseline": None, kind: escape(path)})
+
+
+def _check_different(runs: Sequence[tuple[str, str, Any]], found: "Sequence[Sequence[Checkpoint]]") -> None:
+    """Raise InputError if a system has a run or a file of hypotheses twice, perhaps by two of its names, or two
+    checkpoints of one run.
+    """
+    seen: dict[tuple[str, Path], str] = {}
+    for (system, path, _), checkpoints in zip(runs, found, strict=True):
+        source = checkpoints[0].path.resolve() if checkpoints else Path(path).resolve()
+        source = source.parents[1] if source.parent.name == "checkpoints" else source
+        if first := seen.get((system, source)):
+            setting = "seeds" if system == "system" else "baseline"
+            again = f", again as {path}" if path != first else " twice"
+            raise InputError(f"{setting}= names {first}{again}: name each run once.")
+        seen[system, source] = path
+
+
+def _joined(decodings: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The decoding settings of several runs: for each, its value or, if they differ, a list of the runs' values."""
+    values = {name: [decoding.get(name) for decoding in decodings] for name in (decodings[0] if decodings else ())}
+    return {name: value[0] if all(each == value[0] for each in value) else value for name, value in values.items()}
 
 
 def _as_arguments(decoding: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -155,7 +156,10 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
     for (run, run_checkpoint), best in zip(checkpoints.items(), best_records, strict=True):
         compared = {name: value for name, value in leaves(run_checkpoint.config) if name not in NOT_COMPARED}
         seed = run_checkpoint.config.get("seed")
-        compared["init_from"] = str(compared.get("init_from")).replace(str(seed), "${seed}")
+        # of the numbers in the name of the run that it started from, the last that equals the seed
+        compared["init_from"] = re.sub(
+            rf"(.*)(?<!\d){seed}(?!\d)", r"\1${seed}", str(compared.get("init_from")), count=1, flags=re.DOTALL
+        )
         groups.setdefault(json.dumps(compared), {})[seed] = run.name, best
         classes = [_class_name(run_checkpoint.config.get(group, {})) for group in ("model", "data")]
         values = [f"{best[metric.name]:z.{metric.digits}f}" if metric.name in best else "-" for metric in scores]

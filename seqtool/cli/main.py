@@ -189,7 +189,7 @@ def _sweep(settings: Sequence[str], files: "ConfigFiles") -> int:
         limit_spinning()  # in each job, since Hydra's launchers may start other processes
         _log_to_stderr()
         try:
-            sweep.run(config, lambda: call(config, files, settings) is not False)
+            sweep.run(config, lambda: call(config, files, settings))
         except Exception as error:
             raise _JobError(error) from error
 

@@ -111,6 +111,12 @@ def _windows(settings: ScoreSettings) -> Iterator[tuple[list[str] | None, list[s
 
 def rescore(config: DictConfig) -> None:
     """Write the best text of each list. Only texts or records are written to standard output."""
+    with distributed.group():
+        _rescore(config)
+
+
+def _rescore(config: DictConfig) -> None:
+    """Choose again from the lists, which several processes score together. The first alone tunes and writes."""
     # imported here because `score` does not need sacreBLEU
     from seqtool.evaluation.translations import read_records, read_translations
     from seqtool.metrics.translation import Bleu, bleu_parts, check_lengths, fitting_tokeniser, lengths, tune
@@ -134,6 +140,8 @@ def rescore(config: DictConfig) -> None:
     keep_memory()
     columns = [[text["score"] for text in hypotheses], lengths(texts)[0]]
     columns[1:1] = [_log_probabilities(*model, sources, texts, config) for model in models]
+    if not distributed.is_first():
+        return
     scores = np.array(columns, float).T.reshape(len(lists), size, -1)
     if references:
         tokenize, _ = fitting_tokeniser(chain.from_iterable(references))

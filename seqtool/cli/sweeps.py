@@ -36,8 +36,10 @@ class Sweep:
         self._written_files: set[Path] = set()  # the files that finished jobs have written
         self.runs: dict[Path, int] = {}  # the directory of each run that was started, and the number of its job
 
-    def run(self, config: DictConfig, job: Callable[[], bool]) -> None:
-        """Call `job`, which returns False if a signal stopped it: then the sweep ends, as after Ctrl-C."""
+    def run(self, config: DictConfig, job: Callable[[], Any]) -> None:
+        """Call `job`, which returns the directory of its run if it trains, and False if a signal stopped it: then the
+        sweep ends, as after Ctrl-C.
+        """
         overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task)  # as written, with ${…}
         self._jobs.append(tuple(overrides))
         try:
@@ -55,14 +57,15 @@ class Sweep:
                         f"job, such as {setting}=out-${{beam}}.txt if the jobs differ in beam."
                     )
                 outputs.add(file)
-            earlier_runs, name = set(RUNS.glob("*")), values.get("run")
+            result, name = None, values.get("run")
             try:
-                finished = job()
-            finally:  # record the run, which has the name in the settings or is the only new one
+                result = job()
+            finally:
                 if "train" in config:  # other commands make no run
-                    all_runs = set(RUNS.glob("*"))
-                    runs = sorted(all_runs - earlier_runs if name is None else all_runs & {RUNS / str(name)})
-                    self.runs |= dict.fromkeys(runs, len(self._jobs) - 1)
+                    # of a run that failed, only a name in the settings is known
+                    run = result if isinstance(result, Path) else RUNS / str(name)
+                    if run.exists():
+                        self.runs[run] = len(self._jobs) - 1
             self._written_files |= outputs
         except BrokenPipeError:
             raise
@@ -72,7 +75,7 @@ class Sweep:
             self._failed_jobs.append(len(self._jobs) - 1)
             self._report_error(error)
         else:
-            if not finished:
+            if result is False:
                 raise KeyboardInterrupt
 
     def status(self) -> int:

@@ -90,8 +90,8 @@ class Checks:
         self._memory = Memory()
         self._held_out: dict[str, list[Hashes]] = {}  # by split, of its examples or, if they have images, of these
 
-    def watch(self, split: str) -> Iterator["Texts"]:
-        """Yield the texts of a split's examples, and check them."""
+    def watch(self, split: str) -> Iterator[tuple["Texts", str]]:
+        """Yield the texts of a split's examples, each with the reason to leave it out, or an empty text."""
         steps, is_train, start = self._steps, split == "train", 0
         examples, digests, images = iter(steps.texts(split)), steps.image_digests(split), steps.image_of(split)
         captions = np.bincount(images)[images] if is_train and images is not None else None  # of each one's image
@@ -100,10 +100,14 @@ class Checks:
         clean = steps.settings.clean if is_train else []
         counts, totals = Counter[str](), Counter[str]()  # by kind
         samples: dict[str, str] = {}  # an example of each kind
+        ratios = np.empty(0)  # of the sides' lengths, in this block and the one before
         while block := list(islice(examples, BLOCK)):
             lengths = np.array([list(map(len, side)) for side in zip(*block, strict=True)])
             is_counted = lengths.min(axis=0) >= steps.shortest
-            found = _compare_sides(block, lengths, is_counted) if len(lengths) == 2 else {}
+            found = {}
+            if len(lengths) == 2:
+                ratios = np.append(ratios[-BLOCK:], np.diff(np.log(np.maximum(lengths, 1)), axis=0))
+                found = _compare_sides(block, lengths, ratios, is_counted)
             step = 1 if start < SAMPLE_FIRST or {*SAMPLED} & {*clean} else SAMPLE_EVERY
             problems = [_problems(texts, self._codes) for texts in block[::step]]
             found |= {kind: np.array([kind in line for line in problems]) for kind in SAMPLED}
@@ -120,10 +124,10 @@ class Checks:
                     found[f"held_out {name}"] = is_known = (known_keys[places] == keys) & is_counted
                     is_in_training[name][places[is_known]] = True
             else:
-                self._held_out.setdefault(split, []).append(keys)
+                self._held_out.setdefault(split, []).append(keys[is_counted])
             for key, flags in found.items():
                 counts[key] += int(np.count_nonzero(flags))
-                totals[key] += len(flags)
+                totals[key] += int(np.count_nonzero(is_counted)) if key == "duplicates" else len(flags)
                 if key not in samples and flags.any():
                     i = int(np.argmax(flags)) * (step if key in SAMPLED else 1)
                     more = ""
@@ -133,6 +137,7 @@ class Checks:
                         more = f" (its target is line {start + i + 1 + shift:,})"
                     more += " of train" * key.startswith("held_out")
                     samples[key] = f"{steps.place(split, start + i)}{more}, {_quote(block[i])}"
+            reasons = dict[int, str]()
             if clean:
                 rows = {kind: [flags for key, flags in found.items() if key.startswith(kind)] for kind in clean}
                 reasons = {int(i): kind for kind in reversed(clean) for i in np.flatnonzero(np.any(rows[kind], axis=0))}
@@ -140,16 +145,18 @@ class Checks:
                     file.writelines(f"{start + i + 1} {kind}\n" for i, kind in sorted(reasons.items()))
                     sync(file)
             start += len(block)
-            yield from block
+            yield from ((texts, reasons.get(i, "")) for i, texts in enumerate(block))
         for key, number in counts.items():
             kind, _, name = key.partition(" ")
-            total, unit = totals[key], f"{'sampled ' * (totals[key] < start)}{steps.unit}"
+            total, unit = totals[key], f"{'sampled ' * (kind in SAMPLED and totals[key] < start)}{steps.unit}"
             if name:
                 unit = f"different {steps.unit if images is None else 'images'}"
                 number, total = int(np.count_nonzero(is_in_training[name])), len(is_in_training[name]) - 1
+            only_long = f" with {steps.shortest} characters or more" if steps.shortest > 1 else ""
+            of = f"{unit} of {name or split}{only_long * bool(name or kind == 'duplicates')}"
             if kind not in clean and number > (0 if name else MIN_SHARE * total):
                 clause, advice = KINDS[kind][1:]
-                problem = f"{number:,} of {total:,} {unit} of {name or split} ({number / total:.2%}) {clause}"
+                problem = f"{number:,} of {total:,} {of} ({number / total:.2%}) {clause}"
                 advice += f"; data.clean={kind} leaves them out of training" * (is_train and kind != "captions")
                 finding = {"kind": kind, "split": name or split, "count": number, "total": total, "advice": advice}
                 self.findings.append({**finding, "problem": f"{problem}, such as {samples[key]}"})
@@ -192,11 +199,18 @@ def _hashes(texts: Iterable[str]) -> Hashes:
     return np.frombuffer(b"".join(digests), "<i8")
 
 
-def _compare_sides(block: Sequence["Texts"], lengths: NDArray[np.int64], is_counted: Flags) -> dict[str, Flags]:
-    """Look for problems in the sides of a block of pairs. lengths: 2×N characters. is_counted: pairs with two sides"""
+def _compare_sides(
+    block: Sequence["Texts"], lengths: NDArray[np.int64], ratios: NDArray[np.float64], is_counted: Flags
+) -> dict[str, Flags]:
+    """Look for problems in the sides of a block of N pairs.
+
+    lengths: 2×N characters
+    ratios: the logarithms of the lengths' ratios, with those of pairs before the block; their median is the usual ratio
+    is_counted: pairs with two sides
+    """
     is_same = np.array([source == target for source, target in block])
-    ratios = np.diff(np.log(np.maximum(lengths, 1)), axis=0)[0]
-    is_far = (np.abs(ratios - np.median(ratios)) > np.log(MAX_RATIO)) & (lengths.max(axis=0) >= MIN_CHARACTERS)
+    is_far = np.abs(ratios[-len(block) :] - np.median(ratios)) > np.log(MAX_RATIO)
+    is_far &= lengths.max(axis=0) >= MIN_CHARACTERS
     shifted = _shifts(lengths) != 0
     return {"identical": is_same & is_counted, "lengths": is_far & is_counted & ~shifted, "shifted": shifted}
 
@@ -244,7 +258,8 @@ def _problems(texts: "Texts", codes: Sequence[str]) -> list[str]:
     languages = list(map(language_of, texts, codes))
     if all(map(_fits, languages, codes)) or texts[0] == texts[1]:
         return problems
-    return [*problems, "swapped" if codes[0] != codes[1] and all(map(_fits, languages, codes[::-1])) else "language"]
+    is_swapped = codes[0] != codes[1] and None not in languages and all(map(_fits, languages, codes[::-1]))
+    return [*problems, "swapped" if is_swapped else "language"]
 
 
 def _fits(language: str | None, code: str) -> bool:

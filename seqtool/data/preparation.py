@@ -309,12 +309,16 @@ def _warn_of_word_vocabulary(steps: Steps, unspaced_sides: Sequence[str]) -> Non
         )
 
 
-def _count_train(directory: Path, steps: Steps, texts: Iterator[Texts], words_in: Callable[[str], list[str]]) -> int:
-    """Count the training examples. Except for plain text, also write the counts of words in their targets."""
+def _count_train(
+    directory: Path, steps: Steps, texts: Iterator[tuple[Texts, str]], words_in: Callable[[str], list[str]]
+) -> int:
+    """Count the training examples. Except for plain text, also write the counts of words in the targets of those for
+    which there is no reason to leave them out.
+    """
     number = 0
     counts: Counter[str] = Counter()
-    for number, example in enumerate(texts, start=1):
-        if number <= COUNTED_EXAMPLES and not steps.corpus.verbatim:
+    for number, (example, reason) in enumerate(texts, start=1):
+        if number <= COUNTED_EXAMPLES and not steps.corpus.verbatim and not reason:
             counts.update(words_in(example[-1]))
     if not steps.corpus.verbatim:
         by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -553,6 +557,9 @@ class TextSteps(Steps):
             characters += len(line) + self.corpus.by_line
             yield (line,)
         self._characters[split] = characters
+
+    def place(self, split: str, index: int) -> str:
+        return f"{super().place(split, index)}{self.corpus.origin_of_lines(split)}"
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         return {"characters": self._characters[split], **counts}

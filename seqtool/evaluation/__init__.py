@@ -61,10 +61,8 @@ FLAG_MEANINGS = {
     UNATTENDED: f"a source word received less than {MIN_ATTENTION:g} of attention in total from all target words",
 }
 
-SEEDS_NOTE = (
-    f"95 % intervals by bootstrap over segments; with other seeds, if there are {MIN_SEEDS}, by Student’s t. "
-    "A difference of equally many runs is that of pairs, in the order given."
-)
+SEEDS_NOTE = f"95 % intervals by bootstrap over segments; with other seeds, if there are {MIN_SEEDS}, by Student’s t."
+PAIRS_NOTE = "A difference of equally many runs is that of pairs, in the order given."
 
 log = logging.getLogger(__name__)
 
@@ -385,9 +383,13 @@ class SeedsEvaluation(Evaluation):
             each = ", ".join(f"{value:z.{digits}f}" for value in values)
             rows.append((score(name).label, of, mean.text(digits), with_seeds.text(digits), sd, each))
         lines = [f"{title}: {', '.join(runs)}" for title, runs in self.systems.items()]
-        lines += ["", *table(("score", "of", "mean", "with other seeds", "sd", "runs"), rows), "", SEEDS_NOTE, ""]
+        has_intervals = any(mean.low is not None for _, _, _, mean, *_ in self.rows)
+        note = f"{SEEDS_NOTE if has_intervals else 'No intervals, since bootstrap=0.'} {PAIRS_NOTE}"
+        lines += ["", *table(("score", "of", "mean", "with other seeds", "sd", "runs"), rows), "", note, ""]
         lines += dict.fromkeys(f"{score(name).label}: {signature}" for name, signature, *_ in self.rows if signature)
-        return "\n".join(lines + [too_few(len(self.segments), "segments")] * (len(self.segments) < MIN_SEGMENTS))
+        if has_intervals and len(self.segments) < MIN_SEGMENTS:
+            lines.append(too_few(len(self.segments), "segments"))
+        return "\n".join(lines)
 
 
 def find_flags(

@@ -270,6 +270,47 @@ def test_a_vocabulary_knows_nothing_that_is_left_out(splits: dict[str, Pairs], t
             assert knows == [not clean] * 2
 
 
+def test_words_are_counted_without_what_is_left_out(splits: dict[str, Pairs], tmp_path: Path) -> None:
+    data = config(tmp_path, [*splits["train"][:200], *[("&lt; a", "once b")] * 9], splits["valid"][:5])
+    for clean in ([], ["escaped"]):
+        lines = (prepare_pairs({**data, "clean": clean}).directory / "train.words.txt").read_text().splitlines()
+        assert ("9\tonce" in lines) == (not clean)
+
+
+def test_the_usual_ratio_is_not_that_of_a_short_last_block(
+    splits: dict[str, Pairs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last block has one good pair and one bad one, or the bad one alone."""
+    monkeypatch.setattr(checking, "BLOCK", 100)
+    source, target = splits["train"][202]
+    for count in (200, 201):
+        train = [*splits["train"][:count], (source, f"{target} " * 9)]
+        cache = prepare_pairs(config(tmp_path, train, splits["valid"][:5], clean=["lengths"]))
+        assert (cache.directory / "train.left_out.txt").read_text() == f"{count + 1} lengths\n"
+
+
+@pytest.mark.parametrize(
+    ("pair", "kind"),
+    [
+        (("Der Mann ist auf der Straße", "The man is on the street"), "swapped"),
+        (("Kurz gesagt", "The man is on the street and he has a dog"), "language"),
+        (("Der Mann ist auf der Straße und er hat einen Hund", "Fine"), "language"),
+    ],
+)
+def test_sides_are_swapped_if_both_are_clear(pair: tuple[str, str], kind: str) -> None:
+    assert checking._problems(pair, ["en", "de"]) == [kind]
+
+
+def test_lines_of_joined_files_are_said_to_be(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("".join(f"Line {row} of file {name} &amp; no other file\n" for row in range(30)))
+    files = {"train": [str(tmp_path / name) for name in "ab"], "cache": str(tmp_path / "cache")}
+    cache = prepare_text({**defaults("data/text"), **files, "valid_share": 0.25})
+    problems = {finding["split"]: finding["problem"] for finding in cache.summary["findings"]}
+    assert "such as line 1 of the joined files, “" in problems["train"]
+    assert "such as line 1 of the part for validation, “" in problems["valid"]
+
+
 def test_a_corpus_may_return_a_list(splits: dict[str, Pairs], tmp_path: Path) -> None:
     steps = toy()
     steps.texts = lambda split: splits[split]  # type: ignore[assignment, return-value, method-assign]
@@ -284,7 +325,10 @@ def test_only_long_lines_of_a_running_text_are_compared(tmp_path: Path) -> None:
     (tmp_path / "valid").write_text(f"HAMLET:\n{long}\nOh &amp; no.\n")
     files = {"train": str(tmp_path / "train"), "valid": str(tmp_path / "valid"), "cache": str(tmp_path / "cache")}
     running = prepare_text({**defaults("data/text"), **files})
-    assert findings(running) == {("valid", "escaped"): 1, ("valid", "held_out"): 1}
+    assert findings(running) == {("valid", "escaped"): 1, ("valid", "held_out"): 1, ("train", "duplicates"): 1}
+    problems = [finding["problem"].partition(" (")[0] for finding in running.summary["findings"]]
+    assert "1 of 1 different lines of valid with 40 characters or more" in problems
+    assert "1 of 52 lines of train with 40 characters or more" in problems
     single = prepare_text({**defaults("data/text"), **files, "lines": True})
     assert findings(single)["train", "duplicates"] == 50 and findings(single)["valid", "held_out"] == 2
     cleaned = prepare_text({**defaults("data/text"), **files, "clean": ["held_out"]})

@@ -63,6 +63,12 @@ class PlainText(FileCorpus):
             if part := line[:end] if split == "train" else line[end:]:
                 yield part
 
+    def origin_of_lines(self, split: str) -> str:
+        """What says, after the number of a line, where it is counted; empty if this is the split's only file."""
+        if split == "valid" and self._share is not None:
+            return " of the part for validation"
+        return " of the joined files" if len(self._files[split]) > 1 else ""
+
     @cached_property
     def _training_characters(self) -> int:
         """The number of characters of `train` that are used for training."""
