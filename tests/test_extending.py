@@ -269,6 +269,21 @@ def test_untrusted_names_in_a_checkpoint_do_not_run(
     assert not Path("canary").exists()
 
 
+def test_a_reward_that_a_run_names_does_not_run_without_trust(
+    cosine_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("rewarding.py").write_text("open('canary', 'w').close()")
+    shutil.copytree(cosine_run, "runs/rewarded")
+
+    def change(record: dict[str, Any]) -> None:
+        record["config"]["train"]["reward"] = "bleu+0.5*rewarding.Reward"
+
+    for path in Path("runs/rewarded/checkpoints").glob("step-*"):
+        rewrite(path, change)
+    assert run("train", "run=rewarded", "train.resume=true", "trust=cosine,exact", "train.steps=9") == 2
+    assert "rewarding.Reward" in capsys.readouterr().err and not Path("canary").exists()
+
+
 def test_a_captioner_without_a_file_has_the_settings_of_its_encoder(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

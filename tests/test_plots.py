@@ -235,6 +235,15 @@ def test_negative_scores_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert loss == 0 and gain < -3
 
 
+@pytest.mark.parametrize("norms", [(0.0, 0.04, 0.07), (0.04, 0.0), (0.0, 0.0)])
+def test_norms_of_0_do_not_stretch_the_picture(norms: tuple[float, ...], tmp_path: Path) -> None:
+    """A logarithmic axis has no place for them; samples with equal rewards have no gradient."""
+    records = ({"step": step, "loss": 1.0, "gradient_norm": norm} for step, norm in enumerate(norms))
+    plots.learning_curves({"run": write_metrics(tmp_path / "metrics.jsonl", *records)}, tmp_path / "curves.png")
+    with Image.open(tmp_path / "curves.png") as image:
+        assert max(image.size) < 2000
+
+
 def test_gradient_flow_draws_all_norms_above_0(tmp_path: Path) -> None:
     def make_measurement(h: list[float], c: list[float] | None = None, **other_cells: list[float]) -> dict[str, Any]:
         state = {"h": h} if c is None else {"h": h, "c": c}

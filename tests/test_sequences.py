@@ -1,6 +1,7 @@
 """Tests of training on sequences: its gradient is that of the expected reward, and rewards are the scores of `eval`."""
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -430,6 +431,9 @@ def test_weights_of_rewards() -> None:
     assert reward_weights("chrf+0.5*chrf", "bleu", "translation") == {"chrf": 1.5}
     with pytest.raises(InputError, match=r"train\.reward=0\.5 is no score .*, after its weight: 0\.5\*bleu\."):
         reward_weights("chrf*0.5", "bleu", "translation")
+    for setting in ("bleu+", "0.5*", "+bleu"):
+        with pytest.raises(InputError, match=rf"train\.reward={re.escape(setting)} has a part without a score: "):
+            reward_weights(setting, "bleu", "translation")
     for weight in ("x", "nan", "inf", "0"):
         with pytest.raises(InputError, match=f"the weight of chrf must be a number other than 0, not {weight}"):
             reward_weights(f"{weight}*chrf", "bleu", "translation")

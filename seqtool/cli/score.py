@@ -125,10 +125,15 @@ def _rescore(config: DictConfig) -> None:
     declarations.check_values(settings)
     paths = {name: names(config[name]) for name in ("nbest", "weights", "tune", *MODELS)}
     inputs = ((f"{name}={path}", path) for name in ("nbest", "weights", "tune") for path in paths[name])
-    files.check_outputs({"output": settings.output, "save_weights": settings.save_weights}, inputs)
+    outputs = {"output": settings.output, "save_weights": settings.save_weights}
+    files.check_outputs(outputs, inputs)
+    for path in filter(None, outputs.values()):
+        files.check_output(Path(path))
+    if twice := [f"{kind}={path}" for kind in MODELS for path in paths[kind] if paths[kind].count(path) > 1]:
+        raise InputError(f"rescore has {twice[0]} twice: name each model once.")
     if bool(paths["weights"]) == bool(paths["tune"]):
         raise InputError("rescore needs either weights=FILE or numbers, or tune=FILE, the references of the lists.")
-    models = [(kind, path) for kind in MODELS for path in dict.fromkeys(paths[kind])]
+    models = [(kind, path) for kind in MODELS for path in paths[kind]]
     labels = ["search", *(f"{kind}={path}" for kind, path in models), "length"]
     weights = _read_weights(paths["weights"], labels) if paths["weights"] else np.empty(0)
     lists = read_records(settings.nbest, files.read_lines(Path(settings.nbest)), _checked_list)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import make_corpus
-from seqtool.errors import InputError
+from seqtool.errors import InputError, counted
 from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, Draws, Estimate, estimate, record_of, resampled, too_few
 from seqtool.models.tokens import BOS, EOS, UNK
@@ -107,7 +107,7 @@ class TextEvaluation(Evaluation):
             segments, number, reason = "lines", len(self.lines), ""
         else:
             segments, number = "blocks", len(self.blocks[0])
-            reason = f"The interval is from resampling {number:,} blocks of the text, which has few lines. "
+            reason = f"The interval is from resampling {counted(number, 'block')} of the text, which has few lines. "
         return (reason + (too_few(number, segments) if number < MIN_SEGMENTS else "")).strip()
 
     @property

@@ -274,22 +274,30 @@ def write_whole(path: Path, content: bytes) -> None:
         sync(file)
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """Yield a text file, which replaces `path` when it is complete and takes its mode; an error leaves the old file."""
+def check_output(path: Path) -> None:
+    """Raise InputError unless text can be written to the path."""
     if path.is_dir():
         raise InputError(f"{place(path)} is a directory: name a file to write to.")
-    if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
-        with naming(path), path.open("w", encoding="utf-8", newline="\n") as stream:
-            yield stream
+    if path.exists() and not path.is_file():
         return
     if path.suffix == ".gz":
         raise InputError(f"{path} would be plain text under the name of a compressed file: name it without .gz.")
-    path = path.resolve()  # replaces the target of a link, not the link
+    path = path.resolve()
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no directory {path.parent}.")
     for existing in filter(Path.exists, (path, path.parent)):
         _check_writable(existing, str(path), "file")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Yield a text file, which replaces `path` when it is complete and takes its mode; an error leaves the old file."""
+    check_output(path)
+    if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
+        with naming(path), path.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        return
+    path = path.resolve()  # replaces the target of a link, not the link
     with replacement_path(path) as temporary:
         file = _create(temporary, path)
         with TextIOWrapper(file, encoding="utf-8", newline="\n") as stream:

@@ -38,10 +38,14 @@ from seqtool.settings.classes import check_class_names, import_class, modules, u
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.saving import AVERAGED, Progress, TrainSettings
+from seqtool.training.sequences import reward_names
 
 log = logging.getLogger("seqtool")
 # Settings that may name the user's classes, besides the groups `model` and `data`, and the classes' base classes.
-OTHER_CLASSES = {"optim.name": torch.optim.Optimizer, "train.best_by": Scorer, "validation.scores": Scorer}
+OTHER_CLASSES = {
+    "optim.name": torch.optim.Optimizer,
+    **dict.fromkeys(("train.best_by", "train.reward", "validation.scores"), Scorer),
+}
 GROUPS = tuple(group for group in declarations.TRAIN if group and "." not in group)  # groups at the top level
 SUBGROUPS = tuple(group for group in declarations.TRAIN if "." in group)  # groups inside groups; a run may lack them
 CLASSES = tuple(declarations.declared(declarations.Groups))  # the groups that choose a class
@@ -225,7 +229,7 @@ def trust_option(config: DictConfig, *, resuming: bool) -> str:
 
     resuming: whether the command resumes the run; otherwise it needs only the classes of the model.
     """
-    others = [name for setting in OTHER_CLASSES for name in names(OmegaConf.select(config, setting))]
+    others = [name for setting in OTHER_CLASSES for name in _names_in(config, setting)]
     trusted = user_modules(config.model, config.data, others=others) if resuming else user_modules(config.model)
     return f" trust={','.join(trusted)}" if trusted else ""
 
@@ -263,9 +267,15 @@ def _stored_config(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
         value = OmegaConf.select(stored, setting)
         if not isinstance(value, str | ListConfig | None):
             raise InputError(f"{last.path} is damaged: setting '{setting}' is a name or a list of names, not {value}.")
-        for name in names(value):
+        for name in _names_in(stored, setting):
             import_class(name, base, setting=setting, trusted=trust)
     return stored
+
+
+def _names_in(config: DictConfig, setting: str) -> list[str]:
+    """The names that a setting of `OTHER_CLASSES` has, of classes and others."""
+    value = OmegaConf.select(config, setting)
+    return reward_names(value) if setting == "train.reward" and isinstance(value, str) else names(value)
 
 
 def check_groups(config: DictConfig, subject: str) -> None:

@@ -99,14 +99,22 @@ class Rewards:
         return torch.from_numpy(rewards).float().view(len(samples), -1)
 
 
+def reward_names(setting: str) -> list[str]:
+    """The names of the scores in a weighted sum such as cider_d+0.5*bleu4."""
+    return [part.rpartition("*")[2].strip() for part in setting.split("+")]
+
+
 def reward_weights(setting: str | None, default: str, task: str) -> dict[str, float]:
     """The weights of the scores that `train.reward` names, by name. Raises InputError for what is no score of the task.
 
     setting: a name, a weighted sum such as cider_d+0.5*bleu4, or None for the `default`
     """
     weights: dict[str, float] = {}
-    for part in (setting or default).split("+"):
-        weight, _, name = (side.strip() for side in part.rpartition("*"))
+    setting = setting or default
+    for name, part in zip(reward_names(setting), setting.split("+"), strict=True):
+        weight = part.rpartition("*")[0].strip()
+        if not name:
+            raise InputError(f"train.reward={setting} has a part without a score: write a sum such as bleu+0.5*chrf.")
         if "." in name and not name[0].isdigit():
             metric(name, setting="train.reward")
         elif name not in (names := score_names(task)):
@@ -118,7 +126,8 @@ def reward_weights(setting: str | None, default: str, task: str) -> dict[str, fl
                 raise ValueError
         except ValueError as error:
             raise InputError(
-                f"train.reward: the weight of {name} must be a number other than 0, not {weight}."
+                f"train.reward: the weight of {name} must be a number other than 0, not {weight}. Parts are joined by "
+                "+; scores of which lower is better are subtracted anyway."
             ) from error
     return weights
 

@@ -536,10 +536,15 @@ def gradient_flow(
 
 
 def _scale_logarithmically(axes: "Axes") -> None:
-    """Make the y axis logarithmic. Over less than two decades, its labels are plain numbers."""
+    """Make the y axis logarithmic, unless all values are 0. Over less than two decades, its labels are plain numbers.
+
+    Values of 0 are left out: drawn outside of the axes, which pictures take in, they would make the picture endless.
+    """
     from matplotlib import ticker
 
-    axes.set_yscale("log")
+    if not any((np.asarray(line.get_ydata(), float) > 0).any() for line in axes.lines):
+        return
+    axes.set_yscale("log", nonpositive="mask")
     low, high = axes.get_ylim()
     if high < 100 * low:
         locator = ticker.LogLocator(subs=(1, 2, 5))  # falls back to even steps if fewer than two of these fit
