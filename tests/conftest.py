@@ -29,7 +29,9 @@ from seqtool.models.contract import EncoderDecoder  # noqa: E402
 from seqtool.training.recording import MetricsLog  # noqa: E402
 
 torch.set_num_threads(1)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, by the processes that tests start too
+# Under nohup hang-ups are ignored, and in the background of a script Ctrl-C, by the processes that tests start too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 ORIGINAL_DRAW = MetricsLog.draw
 ROOT = Path(__file__).resolve().parent.parent
 SLOW_FILES = (
