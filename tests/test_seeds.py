@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from seqtool.cli import main as cli
+from seqtool.cli.evaluate import _joined
 from seqtool.metrics.bootstrap import over_seeds, resampled
 from seqtool.metrics.translation import Bleu
 from seqtool.runtime.files import config_directory, write_lines
@@ -157,6 +158,13 @@ def test_runs_that_differ_in_the_seed_are_summed_up(capsys: Capture) -> None:
     capsys.readouterr()
     assert run("eval", f"seeds=runs/s-0,{record['checkpoints'][0]}", *settings) == 2
     assert "seeds= names runs/s-0, again as " in capsys.readouterr().err
+
+
+def test_search_settings_that_differ_between_runs_are_listed() -> None:
+    """A model whose positions are learnt lowers the maximum length."""
+    runs = [{"beam": 5, "max_length": 60}, {"beam": 5, "max_length": 50}]
+    assert _joined(runs) == {"beam": 5, "max_length": [60, 50]}
+    assert _joined(runs[:1]) == runs[0] and _joined([]) == {}
 
 
 def test_a_sweep_shows_no_runs_of_others(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -128,7 +128,7 @@ def _rescore(config: DictConfig) -> None:
     outputs = {"output": settings.output, "save_weights": settings.save_weights}
     files.check_outputs(outputs, inputs)
     for path in filter(None, outputs.values()):
-        files.check_output(Path(path))
+        files.check_writable(Path(path))
     if twice := [f"{kind}={path}" for kind in MODELS for path in paths[kind] if paths[kind].count(path) > 1]:
         raise InputError(f"rescore has {twice[0]} twice: name each model once.")
     if bool(paths["weights"]) == bool(paths["tune"]):

@@ -63,8 +63,8 @@ class Sweep:
             finally:
                 if "train" in config:  # other commands make no run
                     # of a run that failed, only a name in the settings is known
-                    run = result if isinstance(result, Path) else RUNS / str(name)
-                    if run.exists():
+                    run = RUNS / str(name) if result is None and name is not None else result
+                    if isinstance(run, Path) and run.exists():
                         self.runs[run] = len(self._jobs) - 1
             self._written_files |= outputs
         except BrokenPipeError:

@@ -274,7 +274,7 @@ def write_whole(path: Path, content: bytes) -> None:
         sync(file)
 
 
-def check_output(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Raise InputError unless text can be written to the path."""
     if path.is_dir():
         raise InputError(f"{place(path)} is a directory: name a file to write to.")
@@ -286,13 +286,13 @@ def check_output(path: Path) -> None:
     if not path.parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no directory {path.parent}.")
     for existing in filter(Path.exists, (path, path.parent)):
-        _check_writable(existing, str(path), "file")
+        _check_permission(existing, str(path), "file")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
     """Yield a text file, which replaces `path` when it is complete and takes its mode; an error leaves the old file."""
-    check_output(path)
+    check_writable(path)
     if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
         with naming(path), path.open("w", encoding="utf-8", newline="\n") as stream:
             yield stream
@@ -311,10 +311,10 @@ def check_directory(path: Path, setting: str) -> None:
     existing = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
     if not existing.is_dir():
         raise InputError(f"{setting}={path} cannot be used: {existing} is a file, not a directory; name a directory.")
-    _check_writable(existing, f"{setting}={path}", "directory")
+    _check_permission(existing, f"{setting}={path}", "directory")
 
 
-def _check_writable(existing: Path, subject: str, kind: str) -> None:
+def _check_permission(existing: Path, subject: str, kind: str) -> None:
     """Raise InputError if a file or directory may not be written to. `subject` begins the message; `kind` ends it."""
     if not os.access(existing, os.W_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY  # chmod changes nothing there
