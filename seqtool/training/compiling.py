@@ -6,6 +6,7 @@ and the draws.
 """
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,18 +45,17 @@ class Graphs:
     """
 
     def __init__(self, loss: TrainingLoss) -> None:
-        self.seconds_before = _seconds()
         self.model: Any = loss.model
         self.plain = loss.compute
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # it looks for a CUDA that is not needed
         torch._dynamo.reset()  # graphs of earlier runs of this process would count, since the code is the same
         self.compiled = torch.compile(loss.compute, backend=BACKEND, fullgraph=True, dynamic=False)
         self.shapes: set[Any] = set()
-        self.rows, self.batches, self.without = 0, 0, 0
+        self.rows, self.batches, self.without, self.seconds = 0, 0, 0, 0.0
 
     def facts(self) -> dict[str, float]:
-        """The number of graphs, and the seconds that it took to compile them, forward and backward."""
-        return {"graphs": len(self.shapes), "compile_seconds": round(_seconds() - self.seconds_before, 1)}
+        """The number of graphs, and the seconds of the batches that compiled them, forward and backward."""
+        return {"graphs": len(self.shapes), "compile_seconds": round(self.seconds, 1)}
 
     def __str__(self) -> str:
         count, seconds = self.facts().values()
@@ -89,15 +89,17 @@ class Graphs:
             return self.compiled(*arguments, carries=carries)
 
     @contextmanager
-    def explaining_errors(self, stop: Any) -> Iterator[None]:
-        """Explain why a graph cannot be compiled, within the context, which encloses the forward and the backward pass.
+    def compiling(self, stop: Any) -> Iterator[None]:
+        """Time the compilation of a graph and explain why it fails, in a context of the forward and the backward pass.
 
         stop: its attribute `requested` says whether a signal has asked the run to stop. Ctrl-C also ends the compiler,
             so the run is then stopped at once.
         """
-        count = len(self.shapes)
+        count, started = len(self.shapes), time.perf_counter()
         try:
             yield
+            if len(self.shapes) > count:
+                self.seconds += time.perf_counter() - started
         except RuntimeError as error:
             if len(self.shapes) == count or is_out_of_memory(error):
                 raise
@@ -115,9 +117,3 @@ class Graphs:
         step = 1 << max(3, (length - 1).bit_length() - 2)
         padded = -(-length // step) * step
         return F.pad(x, (0, max(0, min(padded, self.model.max_positions or padded) - length)), value=PAD)
-
-
-def _seconds() -> float:
-    """The seconds that this process has compiled."""
-    spent: dict[str, float] = torch._dynamo.utils.calculate_time_spent()  # importing _dynamo takes seconds
-    return spent["total_wall_time"]

@@ -160,7 +160,7 @@ class Trainer:
     @contextmanager
     def _explaining(self, batch: Batch, stop: Stop) -> Iterator[None]:
         """Explain errors in the forward and the backward pass of a batch within the context."""
-        compiling = nullcontext() if self.graphs is None else self.graphs.explaining_errors(stop)
+        compiling = nullcontext() if self.graphs is None else self.graphs.compiling(stop)
         with out_of_memory(partial(self._too_large_message, batch), self.machine.device), compiling:
             yield
 

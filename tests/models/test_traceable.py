@@ -121,7 +121,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
     graphs, target = Graphs(TrainingLoss(make_model("transformer"), 0.0)), make_target(random_sentences(2, seed=1))
     message = r"cannot compile Transformer here \(No working C\+\+ compiler found\): set compile=false, or install"
-    with pytest.raises(InputError, match=message), graphs.explaining_errors(Stop()):
+    with pytest.raises(InputError, match=message), graphs.compiling(Stop()):
         graphs(make_source(random_sentences(2, seed=2)), target[:, :-1], target[:, 1:], None, carries=False)
 
 
@@ -146,7 +146,7 @@ def test_errors_of_compiling_are_explained(
     """Whether they arise in the forward or in the backward pass."""
     graphs = Graphs.__new__(Graphs)
     graphs.shapes, graphs.model = set(), torch.nn.Linear(1, 1)
-    with pytest.raises(error, match=message), graphs.explaining_errors(Stop(requested)):
+    with pytest.raises(error, match=message), graphs.compiling(Stop(requested)):
         if is_new:
             graphs.shapes.add((3, 4))
         raise RuntimeError("no compiler")
