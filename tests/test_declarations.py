@@ -27,7 +27,7 @@ from seqtool.settings.declarations import COMMANDS, NewFile, command_settings, d
 from seqtool.training.optimisation import SCHEDULES
 
 CONFIGS = config_directory()
-ENCODER = ("crop", "mirror_unless", "freeze")
+ENCODER = ("crop", "crop_size", "mirror_unless", "freeze")
 NEWER = ("data.strict", "data.clean", *(f"model.encoder.{name}" for name in ENCODER))  # older runs lack them
 CLASS_GROUPS = ("model", "optim", "schedule", "data")  # their settings are parameters of classes
 

@@ -61,6 +61,8 @@ class EncoderSettings(declarations.Encoder):
             problems.append("model.encoder.freeze means nothing with fine_tune_from=null, which freezes all of it.")
         if not self.augment and (self.crop < 1 or self.mirror_unless is not None):
             problems.append("model.encoder.crop and mirror_unless mean nothing without model.encoder.augment=true.")
+        if self.crop_size is not None and self.crop == 1:
+            problems.append("model.encoder.crop_size means nothing with crop=1, which does not crop: set crop=0.8.")
         if problems:
             raise InputError(" ".join(problems))
 
@@ -99,14 +101,16 @@ class Backbone(nn.Module):
         self.network.eval()
         # one black image is passed through to find the feature map's shape and the layers that the map needs
         with torch.no_grad():
+            size = settings.size
             try:
-                black = torch.zeros(1, 3, settings.size, settings.size)
-                shape = as_map(cut_off(self.network, self.read, black)).shape
+                shape = as_map(cut_off(self.network, self.read, torch.zeros(1, 3, size, size))).shape
+                if settings.crop_size is not None:
+                    size = settings.crop_size
+                    self.read(self.network, torch.zeros(1, 3, size, size))
             except (RuntimeError, ValueError, AssertionError) as error:
                 if is_out_of_memory(error):
                     raise
-                name, size = settings.backbone, settings.size
-                reason = (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
+                name, reason = settings.backbone, (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
                 raise InputError(f"{name} cannot read images of {size}×{size} pixels: {reason}.") from error
         if len(shape) != 4:
             raise InputError(
@@ -223,7 +227,8 @@ class ImageCaptioner(EncoderDecoder[StateT]):
     ) -> None:
         super().__init__(parts)
         self.backbone = make_backbone(encoder, pretrained=pretrained)
-        self.augment, self.crop = encoder.augment and encoder.fine_tune_from is not None, encoder.crop
+        self.augment = encoder.augment and encoder.fine_tune_from is not None
+        self.crop, self.crop_size = encoder.crop, encoder.crop_size or encoder.size
         self.target_embedding = nn.Embedding(vocabulary, embedding)
 
     def augmented(self, source: Images) -> Images:
@@ -232,7 +237,7 @@ class ImageCaptioner(EncoderDecoder[StateT]):
             return source
         x = source.values if source.may_mirror is None else mirror(source.values, source.may_mirror)
         x = x.to(self.target_embedding.weight.dtype)
-        return Augmented(augment(x, crop=self.crop) if self.augment else x, source.rows)
+        return Augmented(augment(x, crop=self.crop, size=self.crop_size) if self.augment else x, source.rows)
 
     def annotations(self, source: Images) -> Tensor:
         """Return the annotation vectors a_i, B×S×D, of each caption's image, in the model's precision."""
@@ -264,19 +269,21 @@ def mirror(x: Tensor, may_mirror: Tensor) -> Tensor:
     return torch.where(is_mirrored[:, None, None, None], x.flip(3), x)
 
 
-def augment(x: Tensor, *, crop: float = 1) -> Tensor:
+def augment(x: Tensor, *, crop: float = 1, size: int | None = None) -> Tensor:
     """Move pictures, B×3×H×W with values 0–255, repeating their borders, and change their brightness and contrast, all
     at random.
 
     crop: if it is below 1, pictures are cropped instead of moved: to a random share of their sides, from `crop` to 1,
-        at a random place, and resized
+        at a random place, and resized to `size`×`size`, by default H×H. Smaller ones train faster, and show objects
+        no larger than whole pictures do (Touvron et al. 2019)
     """
     B, _, H, W = x.shape  # noqa: N806
+    size = size or H
     if crop < 1:
         share = crop + (1 - crop) * torch.rand(B, 1, device=x.device, dtype=x.dtype)
         place = (1 - share) * (2 * torch.rand(B, 2, device=x.device, dtype=x.dtype) - 1)  # of the middle, in [-1, 1]
         transform = torch.cat([torch.diag_embed(share.expand(B, 2)), place[:, :, None]], 2)
-        grid = nn.functional.affine_grid(transform, list(x.shape), align_corners=False)
+        grid = nn.functional.affine_grid(transform, [B, 3, size, size], align_corners=False)
         x = nn.functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
     else:
         indices = []

@@ -287,6 +287,7 @@ class Encoder:
     lr: Annotated[float, ABOVE_0]
     augment: bool
     crop: Annotated[float, between(0.1, 1)] = 1.0  # older runs lack this and the next ones
+    crop_size: Annotated[int | None, between(8, 1024, unit="pixels")] = None
     mirror_unless: Annotated[Any, SEVERAL] = None
     freeze: Annotated[Any, SEVERAL] = None
 

@@ -24,6 +24,7 @@ from seqtool.runtime import network
 SMALL = EncoderSettings(**ENCODER)
 VGG = replace(SMALL, backbone="torchvision/vgg19", layer="features.35", size=224)
 RESNET = replace(SMALL, backbone="torchvision/resnet18", size=64)
+CROPS = {"fine_tune_from": 0, "augment": True, "crop": 0.8, "crop_size": 8}
 LITE = replace(SMALL, backbone="timm/tf_efficientnet_lite0", layer="3", size=224)
 
 
@@ -195,6 +196,16 @@ def test_crops_keep_shares_of_the_sides_from_the_least_to_all_and_lie_anywhere()
     assert offsets.min() < -15 and offsets.max() > 15 and abs(offsets.mean()) < 2
     whole = augment(torch.full((3, 3, 8, 8), 100.0), crop=0.5)
     assert torch.allclose(whole, whole[:, :1, :1, :1].expand_as(whole)), "nothing comes from outside a picture"
+
+
+def test_crops_may_have_fewer_pixels_than_pictures() -> None:
+    x, y = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="xy")
+    small = augment(60 + torch.stack([x, y, y]).expand(50, 3, 64, 64), crop=0.5, size=32)
+    assert small.shape == (50, 3, 32, 32)
+    across = small[:, 0, :, 8:24].diff(dim=2).mean((1, 2))
+    assert 0.85**2 - 1e-3 < across.min() < 1.1 and 1.7 < across.max() < 2 * 1.15**2 + 1e-3, "64 pixels become 32"
+    with pytest.raises(InputError, match=r"crop_size means nothing with crop=1, which does not crop: set crop=0\.8"):
+        replace(SMALL, fine_tune_from=0, augment=True, crop_size=16).check()
 
 
 def test_crops_and_mirroring_need_augmentation() -> None:
@@ -392,8 +403,9 @@ def test_unknown_names_and_too_small_sizes_are_refused() -> None:
         with pytest.raises(InputError) as error:
             make(replace(RESNET, **settings))
         assert str(error.value) == message
-    with pytest.raises(InputError, match=r"^torchvision/vgg19 cannot read images of 8×8 pixels: .*too small\.?"):
-        make(replace(VGG, size=8, layer=None))
+    for too_small in (replace(VGG, size=8, layer=None), replace(VGG, size=32, layer=None, **CROPS)):
+        with pytest.raises(InputError, match=r"^torchvision/vgg19 cannot read images of 8×8 pixels: .*too small\.?"):
+            make(too_small)
 
 
 def test_a_vector_is_a_map_of_one_location() -> None:
