@@ -90,9 +90,11 @@ def test_a_captioner_learns_to_name_colours_and_sides(directory: Path, capsys: C
 
 @pytest.mark.parametrize("hard", [["model.soft_share=0.5"], ["model.samples=2", "model.baseline=leave_one_out"]])
 def test_resuming_equals_not_stopping(directory: Path, monkeypatch: pytest.MonkeyPatch, hard: list[str]) -> None:
-    """Weights are equal bit for bit, with hard attention, a baseline and a backbone that is trained from step 5 on."""
-    name = f"hard-{len(hard)}"
-    common = [*DATA, TRAIN, *HARD, *hard, "model.encoder.fine_tune_from=4", "train.epochs=null"]
+    """Weights are equal bit for bit, with hard attention, a baseline, and a backbone that is trained from step 5 on, on
+    crops with fewer pixels than the pictures.
+    """
+    name, crops = f"hard-{len(hard)}", ["model.encoder.crop=0.6", "model.encoder.crop_size=48"]
+    common = [*DATA, TRAIN, *HARD, *hard, *crops, "model.encoder.fine_tune_from=4", "train.epochs=null"]
     assert run("train", *common, f"run={name}", "train.steps=12") == 0
     assert run("train", *common, f"run={name}-twice", "train.steps=7") == 0
     assert run("train", f"run={name}-twice", "train.resume=true", "train.steps=12") == 0

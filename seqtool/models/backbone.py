@@ -274,8 +274,9 @@ def augment(x: Tensor, *, crop: float = 1, size: int | None = None) -> Tensor:
     at random.
 
     crop: if it is below 1, pictures are cropped instead of moved: to a random share of their sides, from `crop` to 1,
-        at a random place, and resized to `size`×`size`, by default H×H. Smaller ones train faster, and show objects
-        no larger than whole pictures do (Touvron et al. 2019)
+        at a random place, and resized
+    size: the pixels per side of crops, by default H: the result is B×3×size×size. Training on fewer pixels than are
+        used later saves time (Touvron et al. 2019, "Fixing the train-test resolution discrepancy")
     """
     B, _, H, W = x.shape  # noqa: N806
     size = size or H

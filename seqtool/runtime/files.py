@@ -278,7 +278,7 @@ def check_writable(path: Path) -> None:
     """Raise InputError unless text can be written to the path."""
     if path.is_dir():
         raise InputError(f"{place(path)} is a directory: name a file to write to.")
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
         return
     if path.suffix == ".gz":
         raise InputError(f"{path} would be plain text under the name of a compressed file: name it without .gz.")
@@ -293,7 +293,7 @@ def check_writable(path: Path) -> None:
 def replacing(path: Path) -> Iterator[TextIO]:
     """Yield a text file, which replaces `path` when it is complete and takes its mode; an error leaves the old file."""
     check_writable(path)
-    if path.exists() and not path.is_file():  # /dev/null, /dev/stdout, a pipe
+    if path.exists() and not path.is_file():
         with naming(path), path.open("w", encoding="utf-8", newline="\n") as stream:
             yield stream
         return

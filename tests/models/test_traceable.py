@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from seqtool.cli import main as cli
 from seqtool.data.batches import Batch, make_source, make_target
 from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory
+from seqtool.training import compiling
 from seqtool.training.compiling import Graphs
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.trainer import Stop
@@ -123,6 +125,17 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     message = r"cannot compile Transformer here \(No working C\+\+ compiler found\): set compile=false, or install"
     with pytest.raises(InputError, match=message), graphs.compiling(Stop()):
         graphs(make_source(random_sentences(2, seed=2)), target[:, :-1], target[:, 1:], None, carries=False)
+
+
+def test_only_batches_that_compile_a_graph_count_as_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that never goes back, unlike the wall clock."""
+    graphs, seconds = Graphs(TrainingLoss(make_model("transformer"), 0.0)), iter([1.0, 3.5, 10.0])
+    monkeypatch.setattr(compiling, "time", SimpleNamespace(perf_counter=seconds.__next__))
+    with graphs.compiling(Stop()):
+        graphs.shapes.add((3, 4))
+    with graphs.compiling(Stop()):
+        pass
+    assert graphs.facts() == {"graphs": 1, "compile_seconds": 2.5}
 
 
 @pytest.mark.parametrize(("length", "padded"), [(1, 8), (8, 8), (9, 16), (33, 48), (49, 64), (65, 96), (99, 100)])
