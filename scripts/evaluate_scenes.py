@@ -21,6 +21,7 @@ import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ from seqtool.data.corpora.scenes import read_captions
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.predict.captioner import Caption, Captioner
+from seqtool.settings import declarations
 
 DEFAULTS = {"checkpoint": "", "data": "data/scenes", "split": "test", "output": ""}
+DECLARED = declarations.command_settings("eval")
 SCENE_KINDS = ("one object", "one kind", "two kinds", "three kinds")
 
 Cell = tuple[int, int]  # row and column
@@ -62,6 +65,11 @@ def main(arguments: Sequence[str]) -> None:
     ]
     print(table(record))
     if output:
+        decoding = {name: value for name, value in asdict(captioner.settings).items() if value is not None}
+        record["checkpoints"] = [str(each.path) for each in captioner.checkpoints]
+        record["decoding"] = {
+            name: value for name, value in decoding.items() if name in DECLARED and DECLARED[name].scored
+        }
         record = {"command": shlex.join(["python", *sys.argv]), "hardware": hardware(), **record}
         Path(output).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

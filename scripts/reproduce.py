@@ -25,8 +25,9 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +41,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import config_directory, finite_json, read_record, write_whole
 from seqtool.runtime.tables import table
 from seqtool.settings import declarations, leaves, plain
+from seqtool.training.checkpoint import find
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = ROOT / "results" / "rows.yaml"
@@ -118,6 +120,11 @@ class Row:
     needs: str = ""
     remark: str = ""
 
+    @cached_property
+    def facts(self) -> Facts:
+        """The settings of training by the row's command."""
+        return command_facts(shlex.split(self.train))
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -126,6 +133,7 @@ class Measured:
     scores: value, and with it low and high if there is an interval, by the score's name
     evaluation, training: what the scores depend on
     seed, minutes, losses: of training; the losses are the first that were logged
+    finished: the run if it was finished before, so that it was not trained now
     """
 
     scores: Mapping[str, Mapping[str, float]]
@@ -134,6 +142,7 @@ class Measured:
     seed: int | None = None
     minutes: float = math.nan
     losses: Losses = field(default_factory=list)
+    finished: Path | None = None
 
 
 def main() -> None:
@@ -149,6 +158,8 @@ def main() -> None:
     rows = read_rows(options.rows)
     if options.name is not None and options.name not in rows:
         raise InputError(f"There is no row '{options.name}': choose from {', '.join(rows)}.")
+    if options.name is None and (options.check or options.record or options.tried):
+        raise InputError("--check, --record and --tried need the name of a row.")
     if options.list or options.name is None:
         print("\n".join(listing(rows.values() if options.name is None else [rows[options.name]])))
         return
@@ -194,7 +205,9 @@ def listing(rows: Iterable[Row]) -> Iterator[str]:
 
 
 def repeat(row: Row, settings: Sequence[str]) -> Iterator[Measured]:
-    """Train with each seed of the row, or the one that is set, and evaluate. Finished runs are not trained again."""
+    """Train with each seed of the row, or the one that is set, and evaluate. Runs that were finished before are not
+    trained again. Raises InputError if one has other settings.
+    """
     overrides = dict(setting.split("=", 1) for setting in settings)
     if not overrides.get("seed", "1").isdecimal():
         raise InputError(f"seed={overrides['seed']} must be one whole number.")
@@ -202,9 +215,20 @@ def repeat(row: Row, settings: Sequence[str]) -> Iterator[Measured]:
         run(["bash", "-euc", row.prepare, row.name, overrides.get("data.directory", "")])
     for seed in [int(overrides["seed"])] if "seed" in overrides else row.seeds:
         name = f"{row.name}-seed-{seed}"
-        start = ["seqtool", "train", f"run={name}", "train.resume=auto"]
-        run([*start, *shlex.split(row.train), *settings, f"seed={seed}"])
-        yield evaluate(row, Path("runs", name), [], Path("runs", name, "scores.json"))
+        start, path = ["seqtool", "train", f"run={name}", "train.resume=auto"], Path("runs", name)
+        words, before = [*shlex.split(row.train), *settings, f"seed={seed}"], newest(path)
+        run([*start, *words])
+        finished = path if before is not None and before == newest(path) else None
+        if finished:
+            facts = setting_facts(read_record(before / "checkpoint.json")["config"])
+            if others := list(changed(facts, command_facts(words))):
+                raise InputError(f"{path} was finished before, with {'; '.join(others)}: remove it, or see --check.")
+        yield replace(evaluate(row, path, [], path / "scores.json"), finished=finished)
+
+
+def newest(path: Path) -> Path | None:
+    """The newest checkpoint of a run, without averages; None if there is none."""
+    return max((path / "checkpoints").glob("step-*"), default=None)
 
 
 def evaluate(row: Row, path: Path, settings: Sequence[str], output: Path) -> Measured:
@@ -246,16 +270,18 @@ def run(words: Sequence[str], *, capture: bool = False) -> str | None:
 def measure(evaluation: Mapping[str, Any], path: Path | None, split: str | None = None) -> Measured:
     """Read an evaluation, and the checkpoint that it names or that its run has, as far as it is here."""
     checkpoint = Path(evaluation["checkpoints"][0]) if "checkpoints" in evaluation else path
-    if checkpoint is not None and (checkpoint / "checkpoints").is_dir():
-        checkpoint = max((checkpoint / "checkpoints").glob("step-*"))
+    if checkpoint is not None:
+        checkpoint = newest(checkpoint) or checkpoint
     values, facts = scores(evaluation), evaluation_facts(evaluation, split)
     if checkpoint is None or not (checkpoint / "checkpoint.json").exists():
         return Measured(values, facts)
     record, manifest = (read_record(checkpoint / name) for name in ("checkpoint.json", "manifest.json"))
-    last = read_record(max(checkpoint.parent.glob("step-*"), default=checkpoint) / "checkpoint.json")
-    minutes = last["progress"]["seconds"] / 60
-    losses = first_losses(checkpoint.parents[1] / "metrics.jsonl")
-    return Measured(values, facts, training_facts(record, manifest), record["config"]["seed"], minutes, losses)
+    training, seed = training_facts(record, manifest), record["config"]["seed"]
+    path = checkpoint.parent.parent
+    if (last := newest(path)) is None or checkpoint.parent.name != "checkpoints":  # a model that was exported
+        return Measured(values, facts, training, seed)
+    minutes = read_record(last / "checkpoint.json")["progress"]["seconds"] / 60
+    return Measured(values, facts, training, seed, minutes, first_losses(path / "metrics.jsonl"))
 
 
 def scores(evaluation: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -282,21 +308,21 @@ def training_facts(record: Mapping[str, Any], manifest: Mapping[str, Any]) -> Fa
 
 
 def setting_facts(config: Mapping[str, Any]) -> Facts:
-    """The settings of training, except those that name files or change no numbers."""
+    """The settings of training, except those that name files, whose digests are compared, or change no numbers."""
     declared = declarations.command_settings("train")
     sources = declarations.declared(declarations.Sources)
+    files = {name for name, setting in declared.items() if setting.reads or setting.writes}
+    files |= {f"data.{name}" for name in sources}
     return {
         f"setting {name}": value
         for name, value in leaves(config)
-        if name not in NOT_COMPARED
-        and name.removeprefix("data.") not in sources  # the files' digests are compared
-        and not (name in declared and (declared[name].reads or declared[name].writes))
+        if name not in NOT_COMPARED and (name not in files or isinstance(value, int))  # a size of the built-in data
     }
 
 
-def command_facts(row: Row) -> Facts:
-    """The settings of a row's command: what is known of the training of a row that has no record."""
-    _, settings, paths = arguments.split(shlex.split(row.train), "train")
+def command_facts(words: Sequence[str]) -> Facts:
+    """The settings of training by a command: what is known of the training of a row that has no record."""
+    _, settings, paths = arguments.split(words, "train")
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
         files = arguments.ConfigFiles("train", [config_directory()])
         return setting_facts(plain(compose("train", arguments.hydra_overrides(settings, paths, files))))
@@ -310,7 +336,7 @@ def evaluation_facts(evaluation: Mapping[str, Any], split: str | None) -> Facts:
     if "window" in evaluation:
         text = f"{text}, windows of {evaluation['window']}"
     facts: Facts = {"checkpoint": checkpoint, "split": split, "text": text}
-    counts = {name: evaluation.get(name) for name in ("scenes", "tokens")}
+    counts = {name: evaluation.get(name) for name in ("scenes", "images", "tokens")}
     facts |= {"sentences": system.get("sentences"), **counts}
     lengths = {each["label"]: each["sentences"] for each in system.get("by_length", [])}
     facts["sentences by length (another split?)"] = ", ".join(f"{n} of {label}" for label, n in lengths.items()) or None
@@ -348,23 +374,28 @@ def stored(row: Row, folder: Path, *, may_be_missing: bool = False) -> dict[str,
     record = read_record(file) if row.record and not is_missing else {}
     if "training" in record:
         return record
-    return {"training": command_facts(row), "evaluation": evaluation_facts(record, None), "seeds": {}}
+    return {"training": row.facts, "evaluation": evaluation_facts(record, None), "seeds": {}}
 
 
 def store(row: Row, measured: Sequence[Measured], folder: Path) -> None:
     """Write the row's record, rows/NAME.json, and print what rows.yaml should say of it."""
     if not all(each.training for each in measured):
         raise InputError("--record needs the run whose checkpoint was evaluated, which is not here.")
-    expected = {name: value for name, value in command_facts(row).items() if name != "setting seed"}
+    expected = {name: value for name, value in row.facts.items() if name != "setting seed"}
     if others := list(dict.fromkeys(line for each in measured for line in changed(each.training, expected))):
         raise InputError(f"--record needs the row's own settings, but the run has {'; '.join(others)}.")
     if [each.seed for each in measured] != list(row.seeds):
         raise InputError(f"--record needs a run of each of the row's seeds, {', '.join(map(str, row.seeds))}.")
     seeds = {
-        str(each.seed): {"scores": {name: each.scores[name] for name in row.scores}, "losses": each.losses}
+        str(each.seed): {
+            "checkpoint": each.evaluation.get("checkpoint"),
+            "scores": {name: each.scores[name] for name in row.scores},
+            "losses": each.losses,
+        }
         for each in measured
     }
-    record = {"training": measured[0].training, "evaluation": measured[0].evaluation, "seeds": seeds}
+    evaluation = {name: value for name, value in measured[0].evaluation.items() if name != "checkpoint"}
+    record = {"training": measured[0].training, "evaluation": evaluation, "seeds": seeds}
     file = folder / "rows" / f"{row.name}.json"
     file.parent.mkdir(exist_ok=True)
     write_whole(file, f"{finite_json(record)}\n".encode())
@@ -395,6 +426,10 @@ def report(row: Row, measured: Sequence[Measured], record: Mapping[str, Any]) ->
         lines += [f"  {line}" for line in differences]
     else:
         lines.append("Nothing differs from what is stored.")
+    if finished := [str(each.finished) for each in measured if each.finished]:
+        lines.append(
+            f"Not trained again, since finished before: {', '.join(finished)}. Remove them for a new measurement."
+        )
     if not all(each.training for each in measured):
         lines.append("Training is not compared: the checkpoint that was evaluated is not here.")
     if False in verdicts:
@@ -409,7 +444,7 @@ def differing(row: Row, now: Measured, record: Mapping[str, Any]) -> Iterator[st
     then, seeds, seed = record["training"], record["seeds"], str(now.seed)
     if now.training:
         # a record from before a setting existed has its value in the row's command
-        then = then | {x: value for x, value in command_facts(row).items() if x in now.training and x not in then}
+        then = then | {x: value for x, value in row.facts.items() if x in now.training and x not in then}
         is_stored = seed in (seeds or map(str, row.seeds))
         yield from changed(now.training, then | ({"setting seed": now.seed} if is_stored else {}))
     losses = seeds.get(seed, next(iter(seeds.values()), {})).get("losses", [])
@@ -420,6 +455,8 @@ def differing(row: Row, now: Measured, record: Mapping[str, Any]) -> Iterator[st
             yield f"training loss: {loss:.6g} instead of {stored_loss:.6g} at update {update:g}, the first that differs"
             break
     then = record["evaluation"]
+    if (best := seeds.get(seed, {}).get("checkpoint")) is not None:
+        then = {"checkpoint": best, **then}
     if not any(name.startswith("search, ") for name in now.evaluation) and "search, precision" in then:
         yield f"search: none, instead of beam {then.get('search, beam')}: a file of outputs, perhaps of teacher forcing"
         then = {name: value for name, value in then.items() if not name.startswith("search, ")}
@@ -440,11 +477,11 @@ def log_trial(row: Row, path: Path, note: str, log: Path) -> str:
     """Append how a run did on the validation set, the settings that are not the row's and the run that it started from,
     and return the line.
     """
-    newest = max((path / "checkpoints").glob("step-*"), default=None)
-    if newest is None:
+    if (last := newest(path)) is None:
         raise InputError(f"{path} is not a run with checkpoints: --tried takes a run, and a note in quotes.")
-    record, base = read_record(newest / "checkpoint.json"), command_facts(row)
+    record, base = read_record(last / "checkpoint.json"), row.facts
     progress, facts = record["progress"], setting_facts(record["config"])
+    best = find(path, purpose="record").progress["best"]  # perhaps of an average
     trial = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "row": row.name,
@@ -454,7 +491,7 @@ def log_trial(row: Row, path: Path, note: str, log: Path) -> str:
         **({"init_from": record["config"]["init_from"]} if record["config"]["init_from"] else {}),
         "updates": progress["step"],
         "minutes": round(progress["seconds"] / 60, 2),
-        "valid": {name: value for name, value in progress["best"].items() if name != "checkpoint"},
+        "valid": {name: value for name, value in best.items() if name != "checkpoint"},
         "note": note,
     }
     line = finite_json(trial)

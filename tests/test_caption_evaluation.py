@@ -39,7 +39,7 @@ ANNOTATIONS = {
 
 
 SCORE_NAMES = ["bleu1", "bleu2", "bleu3", "bleu4", "bleu4_no_bp", "rouge_l", "cider_d", "cider"]
-RECORD_KEYS = [*SCORE_NAMES, "brevity_penalty", "length_ratio", "signature", "intervals"]
+RECORD_KEYS = [*SCORE_NAMES, "brevity_penalty", "length_ratio", "images", "signature", "intervals"]
 
 
 def evaluator(*files: Path, **settings: Any) -> CaptionEvaluator:

@@ -203,6 +203,16 @@ def test_metrics_equal_those_of_one_process(directories: dict[int, Path], run: s
 
 
 @pytest.mark.parametrize("processes", [2, 3])
+def test_mean_rewards_equal_those_of_one_process(directories: dict[int, Path], processes: int) -> None:
+    """Although the processes have different numbers of samples."""
+    expected, actual = (
+        [record["reward"] for record in records(directories[n], "sequence") if "reward" in record]
+        for n in (1, processes)
+    )
+    assert expected and actual == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize(
     "file",
     [

@@ -138,7 +138,8 @@ def test_the_loss_of_hard_attention_equals_its_formula(baseline: str) -> None:
     result = loss(batch)
     assert float(result.total) == pytest.approx(float(-R[0] + (first_draw + second_draw) / 2), rel=1e-5)
     assert float(result.nll) == pytest.approx(float(-R[0] - (R[1] + R[2]) / 2), rel=1e-5)
-    assert result.reward is not None and float(result.reward) == pytest.approx(float(R[1:].mean()), rel=1e-5)
+    assert result.reward is not None and float(result.reward) == pytest.approx(float(R[1:].sum()), rel=1e-5)
+    assert result.rewarded == 2
 
 
 def test_the_baseline_starts_at_the_first_reward_and_moves() -> None:
@@ -156,7 +157,7 @@ def test_the_first_batch_takes_its_mean_reward_as_baseline() -> None:
     loss, batch = make_loss(2, 2, labels, Penalties(reward=1.0), **rows, **sampled)
     first = loss(batch)
     assert bool(loss.baseline.isnan()), "computing a loss must not move the baseline"
-    loss.baseline.copy_(first.reward)
+    loss.baseline.copy_(first.reward / first.rewarded)
     assert torch.equal(loss(batch).total, first.total)
 
 
@@ -166,7 +167,7 @@ def test_a_batch_without_draws_has_no_reward() -> None:
     penalties = Penalties(reward=1.0, entropy=1.0, doubly_stochastic=0.0)
     loss, batch = make_loss(2, 2, torch.tensor([[5, 2], [4, 2]]), penalties, **rows, **sampled)
     result = loss(batch)
-    assert result.reward is not None and bool(result.reward.isnan()) and torch.equal(result.total, result.nll)
+    assert result.sums()[1:].tolist() == [0.0, 0.0] and torch.equal(result.total, result.nll)
 
 
 @pytest.mark.parametrize("name", ["show_attend_tell-soft", "show_attend_tell-hard", "show_tell-every_step"])
@@ -220,12 +221,11 @@ def test_the_baseline_and_more_samples_lower_the_variance() -> None:
     torch.manual_seed(13)
     single, several = (Enumerable.make(samples=samples) for samples in (1, 8))
     with torch.no_grad():
-        reward = TrainingLoss(Enumerable.make(samples=1000).model, 0.0)(several.batch).reward
-    assert reward is not None
+        _, reward, rewarded = TrainingLoss(Enumerable.make(samples=1000).model, 0.0)(several.batch).sums()
     variance = {
         "M = 1, no baseline": single.estimates(250, baseline=0.0),
-        "M = 1, baseline": single.estimates(250, baseline=float(reward)),
-        "M = 8, baseline": several.estimates(250, baseline=float(reward)),
+        "M = 1, baseline": single.estimates(250, baseline=float(reward / rewarded)),
+        "M = 8, baseline": several.estimates(250, baseline=float(reward / rewarded)),
         "M = 8, leave one out": Enumerable.make(samples=8, baseline="leave_one_out").estimates(250, baseline=None),
         "M = 8, leave one out, credit for the future": Enumerable.make(
             samples=8, baseline="leave_one_out", credit="future"

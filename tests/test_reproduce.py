@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -101,10 +102,17 @@ class Bench:
         """A copy of the row's run, the records of whose checkpoints are edited."""
         shutil.copytree("runs/mine-seed-1", f"runs/{name}")
         for file in Path("runs", name).glob("checkpoints/*/checkpoint.json"):
-            record = json.loads(file.read_text(encoding="utf-8"))
-            edit(record)
-            file.write_text(json.dumps(record), encoding="utf-8")
+            self.rewrite(file, edit)
         return self.scores_of(name)
+
+    def rewrite(self, file: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+        """Edit the record of a checkpoint, and its manifest so that the checkpoint counts as undamaged."""
+        record = json.loads(file.read_text(encoding="utf-8"))
+        edit(record)
+        file.write_text(json.dumps(record), encoding="utf-8")
+        manifest = json.loads(file.with_name("manifest.json").read_text(encoding="utf-8"))
+        manifest[file.name] = {"bytes": file.stat().st_size, "sha256": sha256(file.read_bytes()).hexdigest()}
+        file.with_name("manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
     def with_record(self, folder: str, edit: Callable[[dict[str, Any]], None]) -> Path:
         """A copy of the rows in a folder, with a copy of the record, which is edited."""
@@ -149,8 +157,39 @@ def test_an_undisturbed_run_is_within_and_nothing_differs(bench: Bench) -> None:
     status, lines = bench.reproduce("mine")
     assert status == 0
     assert [" within " in line for line in lines[1:3]] == [True, True]
-    assert lines[3:] == ["Nothing differs from what is stored."]
-    assert bench.reproduce("mine", "--check", "runs/mine-seed-1/scores.json")[1] == lines
+    assert lines[3:] == [
+        "Nothing differs from what is stored.",
+        "Not trained again, since finished before: runs/mine-seed-1. Remove them for a new measurement.",
+    ]
+    assert bench.reproduce("mine", "--check", "runs/mine-seed-1/scores.json")[1] == lines[:4]
+    before = Path("runs/mine-seed-1/scores.json").read_bytes()
+    message = (
+        "runs/mine-seed-1 was finished before, with setting optim.lr: 0.02 instead of 0.01: remove it, or see --check"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        bench.reproduce("mine", "optim.lr=0.01")
+    assert Path("runs/mine-seed-1/scores.json").read_bytes() == before
+
+
+def test_an_exported_model_is_checked_without_its_training_times(bench: Bench) -> None:
+    run_here(["seqtool", "export", "checkpoint=runs/mine-seed-1", "output=exported"])
+    assert bench.differences("exported") == ['checkpoint: "exported" instead of "step-0000004"']
+
+
+def test_the_checkpoint_is_compared_with_that_of_the_same_seed(bench: Bench) -> None:
+    def edit(record: dict[str, Any]) -> None:
+        record["seeds"]["2"] = {**record["seeds"]["1"], "checkpoint": "average-3"}
+
+    rows = bench.with_record("seeds", edit)
+    assert bench.reproduce("mine", "--check", "runs/mine-seed-1/scores.json", rows=rows)[1][3:] == [
+        "Nothing differs from what is stored."
+    ]
+    second = bench.edited("second", lambda record: record["config"].update(seed=2))
+    _, lines = bench.reproduce("mine", "--check", second, rows=rows)
+    assert lines[3:5] == [
+        "What differs; the first is the likeliest cause (see also results/different_numbers.md):",
+        '  checkpoint: "step-0000004" instead of "average-3"',
+    ]
 
 
 def test_a_score_beyond_its_interval_fails(bench: Bench, tmp_path: Path) -> None:
@@ -296,14 +335,29 @@ def test_a_record_is_of_the_rows_seeds_and_settings(bench: Bench) -> None:
 def test_a_trial_is_logged_with_the_settings_that_are_not_the_rows(bench: Bench) -> None:
     def edit(record: Any) -> None:
         record["config"]["optim"].update(lr=0.5)
+        record["config"]["data"]["valid"] = 500
         record["config"]["init_from"] = "runs/before"
 
     bench.edited("trial", edit)
     bench.reproduce("mine", "--tried", "runs/trial", "a large rate")
-    (trial,) = map(json.loads, (bench.rows.with_name("tried.jsonl")).read_text(encoding="utf-8").splitlines())
-    assert trial["settings"] == {"optim.lr": 0.5} and trial["updates"] == 4 and trial["note"] == "a large rate"
+    trial = json.loads((bench.rows.with_name("tried.jsonl")).read_text(encoding="utf-8").splitlines()[-1])
+    assert (
+        trial["settings"] == {"optim.lr": 0.5, "data.valid": 500}
+        and trial["updates"] == 4
+        and trial["note"] == "a large rate"
+    )
     assert trial["init_from"] == "runs/before"
     assert trial["valid"].keys() >= {"loss", "bleu"}
+
+
+def test_a_trial_has_the_scores_of_an_average_that_is_better(bench: Bench) -> None:
+    bench.edited("averaged", lambda record: None)
+    checkpoints = Path("runs/averaged/checkpoints")
+    shutil.copytree(checkpoints / "step-0000004", checkpoints / "average-2")
+    better = {"checkpoint": "average-2", "bleu": 77.0}
+    bench.rewrite(checkpoints / "average-2/checkpoint.json", lambda record: record["progress"]["best"].update(better))
+    _, lines = bench.reproduce("mine", "--tried", "runs/averaged", "an average")
+    assert json.loads(lines[-1])["valid"]["bleu"] == 77.0
 
 
 @pytest.mark.parametrize(
@@ -321,6 +375,7 @@ def test_a_trial_is_logged_with_the_settings_that_are_not_the_rows(bench: Bench)
         (["mine", "seed=1,2"], "seed=1,2 must be one whole number."),
         (["mine", "--check", "bare.json", "--record"], "--record needs the run whose checkpoint was evaluated"),
         (["mine", "--tried", "runs", "note"], "runs is not a run with checkpoints"),
+        (["--check", "runs/mine-seed-1"], "--check, --record and --tried need the name of a row."),
     ],
 )
 def test_mistakes_are_explained(bench: Bench, words: list[str], message: str) -> None:
@@ -391,7 +446,7 @@ def test_the_settings_of_the_rows_exist() -> None:
         of_model = tuple(sorted(f"setting {name}" for name in words.keys() - SETTINGS))
         if of_model and (experiment, *of_model) not in composed:
             composed.add((experiment, *of_model))
-            assert reproduce.command_facts(row).keys() >= set(of_model), row.name
+            assert row.facts.keys() >= set(of_model), row.name
 
 
 def test_rows_agree_with_their_records_and_are_listed_with_cost_and_expectation() -> None:

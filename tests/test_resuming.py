@@ -15,6 +15,7 @@ from fuzz import repair
 from PIL import Image
 from processes import Command
 from safetensors.torch import load_file
+from small_models import make_model
 
 from seqtool.cli import main as cli
 from seqtool.runtime.files import config_directory
@@ -22,7 +23,7 @@ from seqtool.training import checkpoint, trainer
 from seqtool.training.checkpoint import BASELINE
 from seqtool.training.compiling import Graphs
 from seqtool.training.losses import TrainingLoss
-from seqtool.training.saving import Progress
+from seqtool.training.saving import Progress, TrainingState
 from seqtool.training.trainer import Trainer
 
 COMMON = [
@@ -317,3 +318,17 @@ def test_the_log_names_what_ended_a_run_and_its_other_limits(
     output = capsys.readouterr().out
     assert ENDINGS[settings] in output
     assert ("Ended by train.minutes=1e-06 at step 0, in epoch 1, before" in output) == ("before" in ENDINGS[settings])
+
+
+def test_random_numbers_of_an_apple_gpu_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a Mac has its generator, so another stands in for it."""
+    generator = {"state": torch.tensor([1], dtype=torch.uint8)}
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: generator["state"])
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda state: generator.update(state=state))
+    loss = TrainingLoss(make_model("bahdanau-gru"), 0.0)
+    optimiser, scaler = torch.optim.SGD(loss.parameters(), lr=0.1), torch.amp.GradScaler("cpu", enabled=False)
+    state = TrainingState(loss, optimiser, scaler, None, torch.device("mps"))
+    tensors, scalars = state.state_dicts()
+    generator["state"] = torch.tensor([2], dtype=torch.uint8)
+    state.restore(tensors, scalars)
+    assert generator["state"].tolist() == [1]

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,31 @@ def test_runs_that_differ_in_the_seed_are_summed_up(capsys: Capture) -> None:
     assert "seeds= names runs/s-0, again as " in capsys.readouterr().err
 
 
+def test_a_mean_over_seeds_says_how_many_runs_it_is_of(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """The validations of a run that diverged have no scores."""
+    assert run("train", "-m", *DATA, *SIZES, "train.steps=3", "seed=1,2,3", "run=one") == 0
+    find = checkpoint.find
+
+    def find_diverged(path: Path, **options: Any) -> Any:
+        found = find(path, **options)
+        return replace(found, progress={**found.progress, "best": {}}) if path.name == "one-2" else found
+
+    monkeypatch.setattr(checkpoint, "find", find_diverged)
+    capsys.readouterr()
+    assert run("inspect", "runs") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| one-0, one-1, one-2 ")]
+    assert line.count("(2 of 3 runs)") == 2
+
+
+def test_an_older_run_is_not_shown_as_a_sweeps(capsys: Capture) -> None:
+    assert run("train", *DATA, *SIZES, "train.steps=1", "seed=1", "run=older-1") == 0
+    capsys.readouterr()
+    assert run("train", "-m", *DATA, *SIZES, "train.steps=2", "seed=1,2", "run=older-${seed}") == 2
+    shown = capsys.readouterr()
+    assert "Run 'older-1' already exists" in shown.err
+    assert "older-2" in shown.out and "older-1" not in shown.out.partition("| run")[2]
+
+
 def test_search_settings_that_differ_between_runs_are_listed() -> None:
     """A model whose positions are learnt lowers the maximum length."""
     runs = [{"beam": 5, "max_length": 60}, {"beam": 5, "max_length": 50}]
@@ -208,6 +234,7 @@ def test_all_runs_are_checked_before_the_first_is_evaluated(capsys: Capture) -> 
     ("settings", "message"),
     [
         ("seeds=a0,a1 references=r output=o hypotheses=a2", "hypotheses=, output= cannot be given with seeds=: "),
+        ("seeds=a0,a1 references=r format=jsonl", "format=jsonl is for the lines or images of one system, not for see"),
         ("hypotheses=a0 references=r baseline=b0,b1", "baseline=b0,b1 names several files or runs, which needs seeds="),
         ("seeds=a0,a1,a0 references=r", "seeds= names a0 twice: name each run once."),
         ("seeds=a0,a1 baseline=b0,./b0 references=r", "baseline= names b0, again as ./b0: name each run once."),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small_models import (
     ENCODER,
     LUONG,
@@ -23,7 +24,9 @@ from small_models import (
 )
 from torch import Tensor
 
+from seqtool.cli import main as cli
 from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.data.images.image_store import prepare_captions
 from seqtool.data.preparation import prepare_pairs
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
@@ -35,12 +38,14 @@ from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.models.transformer import Transformer
 from seqtool.runtime.configs import defaults
+from seqtool.runtime.files import config_directory
+from seqtool.tasks.captioning import Captioning
 from seqtool.tasks.translation import Translation
 from seqtool.training import sequences
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.saving import TrainSettings
 from seqtool.training.scheduled_sampling import Teacher, random_numbers
-from seqtool.training.sequences import Rewards, SequenceLoss, reward_weights
+from seqtool.training.sequences import Rewards, SequenceLoss, check, reward_weights
 
 
 class Count(Scorer):
@@ -366,6 +371,53 @@ def test_unknown_words_are_not_rewarded(tmp_path: Path) -> None:
     assert with_unknown < 0.7 < without + 0.5
 
 
+def write_photos(directory: Path) -> str:
+    """Write three photos with a caption each, and return the file of captions."""
+    for number in range(3):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(directory / f"{number}.png")
+    (directory / "captions.txt").write_text("".join(f"{number}.png\ta red cat sits\n" for number in range(3)))
+    return str(directory / "captions.txt")
+
+
+def test_refused_rewards_leave_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So that the corrected command can have the same name."""
+    monkeypatch.chdir(tmp_path)
+    file = write_photos(tmp_path)
+    train = [
+        "data=photos",
+        "data.directory=.",
+        f"data.train={file}",
+        f"data.valid={file}",
+        "data.vocabulary.minimum_count=1",
+        "run=hard",
+    ]
+    model = ["model=show_attend_tell", "model.attention=hard", "model.encoder.backbone=small", "model.encoder.size=16"]
+    rewards = ["train.objective=sequence", "train.cross_entropy=0.2", "device=cpu", "threads=1"]
+    assert cli.run(["train", *train, *model, "model.encoder.weights=null", *rewards], config_directory()) == 2
+    assert "needs model.baseline=leave_one_out" in capsys.readouterr().err
+    assert not Path("runs/hard").exists()
+
+
+def test_unknown_words_of_captions_are_not_rewarded(tmp_path: Path) -> None:
+    """The tokenisers drop ⁇, so that it would cost nothing."""
+    file = write_photos(tmp_path)
+    corpus = {"_target_": "seqtool.data.corpora.photos.Photos", "directory": str(tmp_path)}
+    files = {"train": file, "valid": file, "test": None, "valid_share": 0, "test_share": 0}
+    usual = {**defaults("caption_preparation"), "cache": str(tmp_path / "cache"), "processes": 1}
+    usual["vocabulary"]["minimum_count"] = 1
+    encoder = EncoderSettings(
+        backbone="small", layer=None, weights=None, size=16, fit="squash", fine_tune_from=None, lr=0.1, augment=False
+    )
+    cache = prepare_captions({**usual, **corpus, **files}, encoder, device=torch.device("cpu"))
+    ids = cache.target_vocabulary.encode("a red cat sits")
+    rewards = Captioning().rewards(cache, settings(reward="bleu1"), "ptb")
+    hypotheses = [Hypothesis(tokens, 0.0, 0.0, None, True) for tokens in (ids, [*ids[:1], UNK, *ids[1:]])]
+    without, with_unknown = rewards(np.arange(1), [hypotheses])[0].tolist()
+    assert without == 1 and with_unknown == pytest.approx(5 / 6)
+
+
 def test_captions_of_an_image_are_one_source() -> None:
     """Their samples are compared with all of them, and count once for each."""
     captioner = make_captioner("show_attend_tell-soft").double().train()
@@ -451,15 +503,16 @@ def test_the_loss_of_the_log_is_that_of_a_token_of_the_samples() -> None:
 
 def test_the_reference_of_hard_attention_has_no_locations() -> None:
     with pytest.raises(InputError, match=r"train\.risk_reference=true is not for hard attention"):
-        SequenceLoss(captioner(), settings(baseline="risk", risk_reference=True), COUNTS, seed=1)
+        check(captioner(), settings(baseline="risk", risk_reference=True))
 
 
 def test_hard_attention_has_no_moving_average_beside_rewards() -> None:
     model = captioner()
     model.penalties = replace(model.penalties, baseline="moving_average")
     with pytest.raises(InputError, match=r"needs model\.baseline=leave_one_out"):
-        SequenceLoss(model, settings(cross_entropy=0.2), COUNTS, seed=1)
-    assert SequenceLoss(model, settings(), COUNTS, seed=1).hard
+        check(model, settings(cross_entropy=0.2))
+    check(model, settings())
+    check(translator(), settings(cross_entropy=0.2))
 
 
 def test_the_reward_of_the_log_is_that_of_samples() -> None:

@@ -80,6 +80,8 @@ def _runs_of_seeds(config: DictConfig) -> Iterator[tuple[str, str, Any]]:
     """Yield the system, the path and the configuration of each run or file of hypotheses of baseline= and seeds=."""
     if unused := [f"{name}=" for name in ONE_SYSTEM if _is_changed(config, name)]:
         raise InputError(f"{', '.join(unused)} cannot be given with seeds=: evaluate the run or file by itself.")
+    if config.format == "jsonl":
+        raise InputError("format=jsonl is for the lines or images of one system, not for seeds=: give format=json.")
     for system, setting in (("baseline", "baseline"), ("system", "seeds")):
         paths = names(config[setting])
         for path in paths:

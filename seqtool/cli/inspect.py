@@ -174,7 +174,8 @@ def _table(runs: Sequence[Path], *, settings: Mapping[Path, str] | None = None) 
         rows.append([printable(", ".join(run_name for run_name, _ in seeds))])
         for name, digits in ((metric.name, metric.digits) for metric in scores):
             bests: list[float] = [best[name] for _, best in seeds if name in best]
-            rows[-1].append(f"{fmean(bests):z.{digits}f} ± {stdev(bests):.{digits}f}" if bests[1:] else "-")
+            of = f" ({len(bests)} of {len(seeds)} runs)" * (len(bests) < len(seeds))
+            rows[-1].append(f"{fmean(bests):z.{digits}f} ± {stdev(bests):.{digits}f}{of}" if bests[1:] else "-")
     return "\n".join([*lines, "", *table(["mean ± sd over seeds", *labels], rows)] if rows else lines)
 
 

@@ -58,12 +58,13 @@ class Sweep:
                     )
                 outputs.add(file)
             result, name = None, values.get("run")
+            is_older = (RUNS / str(name)).exists() and not (values.get("train") or {}).get("resume")
             try:
                 result = job()
             finally:
                 if "train" in config:  # other commands make no run
-                    # of a run that failed, only a name in the settings is known
-                    run = RUNS / str(name) if result is None and name is not None else result
+                    # of a run that failed, only a name in the settings is known, which may be that of an older run
+                    run = RUNS / str(name) if result is None and name is not None and not is_older else result
                     if isinstance(run, Path) and run.exists():
                         self.runs[run] = len(self._jobs) - 1
             self._written_files |= outputs

@@ -22,12 +22,11 @@ from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
-from seqtool.training import checkpoint, gradient_flow, moved_data, resuming
+from seqtool.training import checkpoint, gradient_flow, moved_data, resuming, sequences
 from seqtool.training.compiling import check_compiling
 from seqtool.training.optimisation import check_optimisation, check_warmup, make_optimisation
 from seqtool.training.recording import MetricsLog, summary
 from seqtool.training.saving import Checkpoints, Progress, TrainSettings
-from seqtool.training.sequences import reward_weights
 from seqtool.training.trainer import Stop, Trainer, epoch_of, expected_steps, noting_signals
 from seqtool.training.validation import ValidationSettings
 
@@ -94,7 +93,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     fresh = last is None and job.run.init_from is None
     job.task.check(config, pretrained=fresh)  # before the data are prepared, as far as possible
     if job.train.reward:
-        reward_weights(job.train.reward, "", job.task.name)
+        sequences.reward_weights(job.train.reward, "", job.task.name)
     if last is None:
         resuming.check_first_weights(config)
         check_warmup(config.schedule, job.train.steps or 0)
@@ -113,6 +112,8 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     model = _model(job, cache, handle, parts, fresh=fresh)
     if job.train.gradient_flow:
         gradient_flow.check(model)
+    if job.train.objective == "sequence":
+        sequences.check(model, job.train)
     with out_of_memory(lambda: MODEL_TOO_LARGE, machine.device):
         model.to(machine.device)
     examples = job.task.examples(cache, job.train)

@@ -29,6 +29,7 @@ import json
 import mmap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # the version of the directory's format, which enters the directory's name
 REFUSED = "refused.txt"
 WORDS = "train.words.txt"
+LEFT_OUT = "left_out.txt"
 MAX_UNKNOWN = 0.01  # larger fractions of unknown tokens in a split are reported
 OFFSET = np.dtype("<i8")
 READS_UNTIL_RELEASE = 2**4  # each read may load a megabyte of pages
@@ -162,8 +164,12 @@ class Split:
         return [image["file"] for image in self._images()]
 
     def references(self) -> list[list[str]]:
-        """All original captions of each image."""
-        return [image["captions"] for image in self._images()]
+        """The original captions of each image, without those that `data.clean` leaves out of training."""
+        captions: list[list[str]] = [image["captions"] for image in self._images()]
+        if (file := self._file(LEFT_OUT)).exists():
+            left_out, numbers = {int(line.split()[0]) for line in _lines(file)}, count(1)
+            captions = [[caption for caption in each if next(numbers) not in left_out] for each in captions]
+        return captions
 
     def texts(self, side: str) -> list[str]:
         """The original sentences of a side, `source` or `target`. The cache has none for the training split."""
@@ -291,6 +297,8 @@ class Cache:
             sizes = f"{languages[0]} {vocabulary['source']:,} and {languages[1]} {vocabulary['target']:,}"
         joint = ", joint" if vocabulary.get("joint") else ""
         cells = [[("split", name), *_cells(split, languages)] for name, split in self.summary["splits"].items()]
+        if not any("lines" not in split or split["dropped"] for split in self.summary["splits"].values()):
+            cells = [row[:-1] for row in cells]  # of plain text, only `data.clean` leaves lines out
         header = [column for column, _ in cells[0]]
         rows = [[cell for _, cell in row] for row in cells]
         lines = [f"{title}; vocabulary: {sizes} entries ({vocabulary['kind']}){joint}", *columns([header, *rows])]
@@ -329,12 +337,12 @@ def _cells(split: Mapping[str, Any], languages: Sequence[str]) -> list[tuple[str
     units = [name for name in ("pairs", "images", "captions", "characters", "lines") if name in split]
     counts = [(name, f"{split[name]:,}") for name in units]
     unknown = ("unknown", f"{unknown_tokens / max(tokens, 1):.2%}")
+    dropped = ", ".join(f"{number:,} {reason}" for reason, number in split["dropped"].items()) or "none"
     if "lines" in split:
-        return [*counts, ("tokens", f"{tokens:,}"), unknown]
+        return [*counts, ("tokens", f"{tokens:,}"), unknown, ("dropped", dropped)]
     means = [f"{side['tokens'] / max(split[units[-1]], 1):.1f}" for side in sides]
     lengths = [(f"tokens/{name}", mean) for name, mean in zip(languages or ["caption"], means, strict=True)]
     refused = [("refused", f"{split['refused']:,}")] if "refused" in split else []
-    dropped = ", ".join(f"{count:,} {reason}" for reason, count in split["dropped"].items()) or "none"
     return [*counts, *lengths, unknown, *refused, ("dropped", dropped)]
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from seqtool.data.preparation import Steps, Texts
 
 KINDS: dict[str, list[str]] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
-LEFT_OUT = "left_out.txt"
 BLOCK, SAMPLE_FIRST, SAMPLE_EVERY = 1_000, 5_000, 50  # examples; the sample is the first 5,000 and then each fiftieth
 MIN_SHARE = 0.01  # of the examples
 # Bloom filters for different examples: the logarithms of their bits (32 and 128 MB), the number of examples that the
@@ -94,7 +93,10 @@ class Checks:
         """Yield the texts of a split's examples, each with the reason to leave it out, or an empty text."""
         steps, is_train, start = self._steps, split == "train", 0
         examples, digests, images = iter(steps.texts(split)), steps.image_digests(split), steps.image_of(split)
-        captions = np.bincount(images)[images] if is_train and images is not None else None  # of each one's image
+        is_unusual = None  # whether the image of each caption has another number of captions than most images
+        if is_train and images is not None:
+            captions = np.bincount(images)
+            is_unusual = (captions != np.argmax(np.bincount(captions)))[images]
         known = {name: np.unique(np.concatenate([*keys, LAST_HASH])) for name, keys in self._held_out.items()}
         is_in_training = {name: np.zeros(len(keys), bool) for name, keys in known.items()}
         clean = steps.settings.clean if is_train else []
@@ -112,8 +114,8 @@ class Checks:
             problems = [_problems(texts, self._codes) for texts in block[::step]]
             found |= {kind: np.array([kind in line for line in problems]) for kind in SAMPLED}
             hashes = keys = _hashes(map("\n".join, block))
-            if captions is not None:
-                found["captions"] = captions[start : start + len(block)] != np.argmax(np.bincount(captions))
+            if is_unusual is not None:
+                found["captions"] = is_unusual[start : start + len(block)]
             if digests:
                 keys = _hashes(digests[start : start + len(block)])
                 hashes = hashes ^ keys

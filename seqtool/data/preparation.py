@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from seqtool.data import checking
-from seqtool.data.cache import FORMAT, MAX_UNKNOWN, OFFSET, WORDS, Cache, token_type
+from seqtool.data.cache import FORMAT, LEFT_OUT, MAX_UNKNOWN, OFFSET, WORDS, Cache, token_type
 from seqtool.data.corpora.corpus import Corpus, TextCorpus
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.directories import Digests, Unfinished, directory_path, make_once, versions
@@ -172,6 +172,10 @@ class Steps(ABC):
         """The summary's entries about the corpus. Also writes the files that belong to all splits, and logs advice."""
         return dict(self.inputs)
 
+    def counted(self, split: str, examples: Iterator[tuple[Texts, str]]) -> Iterator[tuple[Texts, str]]:
+        """Pass on all examples, each with the reason to leave it out, and count what `split_summary` needs."""
+        return examples
+
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         """The entry of a split in the summary, made from the counts of its examples and tokens."""
         return dict(counts)
@@ -268,7 +272,7 @@ def _fill(directory: Path, steps: Steps) -> dict[str, Any]:
     _warn_of_word_vocabulary(steps, unspaced_sides)
     counts: dict[str, int] | None = unfinished.progress.get("counts")
     if counts is None:
-        checks = checking.Checks(steps, directory / f"train.{checking.LEFT_OUT}")
+        checks = checking.Checks(steps, directory / f"train.{LEFT_OUT}")
         counts = {"train": 0}  # the first split, which is compared with the others
         counts |= {split: sum(1 for _ in checks.watch(split)) for split in steps.corpus.splits() if split != "train"}
         split_into_words = characters if "target" in unspaced_sides else words
@@ -335,7 +339,7 @@ def _vocabularies(directory: Path, steps: Steps, count: int) -> dict[str, Vocabu
         return load_all(Path(settings.reuse), sides)
 
     def kept(indices: Container[int] = range(count)) -> Iterator[Texts]:
-        marked = checking.mark(steps.texts("train"), directory / f"train.{checking.LEFT_OUT}")
+        marked = checking.mark(steps.texts("train"), directory / f"train.{LEFT_OUT}")
         return (texts for i, (texts, reason) in enumerate(marked) if i in indices and not reason)
 
     if count and next(kept(), None) is None:
@@ -373,7 +377,8 @@ def _write_split(
     sides, is_train = steps.corpus.sides, split == "train"
     progress: Mapping[str, Any] = (is_train and unfinished.progress.get(split)) or {"read": 0, "dropped": {}}
     read = progress["read"]
-    examples = islice(checking.mark(steps.texts(split), directory / f"{split}.{checking.LEFT_OUT}"), read, None)
+    marked = checking.mark(steps.texts(split), directory / f"{split}.{LEFT_OUT}")
+    examples = islice(steps.counted(split, marked), read, None)
     if read:
         log.info("Resuming after %s %s of an interrupted preparation.", f"{read:,}", steps.training)
         update(read)
@@ -552,14 +557,17 @@ class TextSteps(Steps):
         self._characters: dict[str, int] = {}
 
     def texts(self, split: str) -> Iterator[Texts]:
-        characters = 0
-        for line in self.corpus.lines(split):
-            characters += len(line) + self.corpus.by_line
-            yield (line,)
-        self._characters[split] = characters
+        return ((line,) for line in self.corpus.lines(split))
 
     def place(self, split: str, index: int) -> str:
         return f"{super().place(split, index)}{self.corpus.origin_of_lines(split)}"
+
+    def counted(self, split: str, examples: Iterator[tuple[Texts, str]]) -> Iterator[tuple[Texts, str]]:
+        characters = 0
+        for (line,), reason in examples:
+            characters += 0 if reason else len(line) + self.corpus.by_line
+            yield (line,), reason
+        self._characters[split] = characters
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         return {"characters": self._characters[split], **counts}

@@ -105,7 +105,7 @@ class CaptionEvaluation(SystemsEvaluation):
     def record(self) -> dict[str, Any]:
         signature, signatures = self.signatures()
         record: dict[str, Any] = {score(name).label: value for name, value in self.system.values.items()}
-        record |= {**self.meteor_and_spice[0], **self.lengths, "signature": signature}
+        record |= {**self.meteor_and_spice[0], **self.lengths, "images": len(self.segments), "signature": signature}
         if signatures:
             record["signatures"] = signatures
         if self.likelihood is not None:

@@ -101,17 +101,19 @@ class Backbone(nn.Module):
         self.network.eval()
         # one black image is passed through to find the feature map's shape and the layers that the map needs
         with torch.no_grad():
-            size = settings.size
+            size, setting = settings.size, "size"
             try:
                 shape = as_map(cut_off(self.network, self.read, torch.zeros(1, 3, size, size))).shape
                 if settings.crop_size is not None:
-                    size = settings.crop_size
+                    size, setting = settings.crop_size, "crop_size"
                     self.read(self.network, torch.zeros(1, 3, size, size))
             except (RuntimeError, ValueError, AssertionError) as error:
                 if is_out_of_memory(error):
                     raise
                 name, reason = settings.backbone, (str(error).splitlines() or ["no reason given"])[0].rstrip(".")
-                raise InputError(f"{name} cannot read images of {size}×{size} pixels: {reason}.") from error
+                raise InputError(
+                    f"{name} cannot read images of {size}×{size} pixels (model.encoder.{setting}): {reason}."
+                ) from error
         if len(shape) != 4:
             raise InputError(
                 f"model.encoder.layer={settings.layer or 'null'} of {settings.backbone} has an output of shape "
@@ -284,8 +286,9 @@ def augment(x: Tensor, *, crop: float = 1, size: int | None = None) -> Tensor:
         share = crop + (1 - crop) * torch.rand(B, 1, device=x.device, dtype=x.dtype)
         place = (1 - share) * (2 * torch.rand(B, 2, device=x.device, dtype=x.dtype) - 1)  # of the middle, in [-1, 1]
         transform = torch.cat([torch.diag_embed(share.expand(B, 2)), place[:, :, None]], 2)
-        grid = nn.functional.affine_grid(transform, [B, 3, size, size], align_corners=False)
-        x = nn.functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
+        with torch.autocast(x.device.type, enabled=False):  # bf16 would move pixels by half of one
+            grid = nn.functional.affine_grid(transform, [B, 3, size, size], align_corners=False)
+            x = nn.functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
     else:
         indices = []
         for side in (H, W):

@@ -77,7 +77,7 @@ def _cut_torchvision(name: str, layer: str | None, download: bool) -> Cut:
 
     def read(network: nn.Module, x: Tensor) -> Tensor:
         if is_transformer and x.shape[-1] != model.image_size:
-            raise ValueError(f"set model.encoder.size={model.image_size}")
+            raise ValueError(f"it reads only {model.image_size}×{model.image_size} pixels")
         output = network(x)["map"]
         map_: Tensor = output[0] if isinstance(output, tuple) else output  # multi-head attention returns a tuple
         if is_vector:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from seqtool.data.cache import ByImage, Cache
 from seqtool.data.corpora.corpus import ImageCorpus
+from seqtool.data.text.vocabulary import UNKNOWN
 from seqtool.errors import InputError
 from seqtool.metrics.captions import NAMES, DocumentFrequencies, fitting_tokeniser, tokenize_captions
 from seqtool.metrics.scores import System, scorers
@@ -127,14 +128,15 @@ class Captioning(Task):
         split, decode = cache.split("train"), cache.target_vocabulary.decode
         references = [tokenize_captions(captions, tokenize) for captions in split.references()]
         end = f" {END}" if settings.reward_end else ""
-        documents = [[caption + end for caption in captions] for captions in references]
+        documents = [[caption + end for caption in captions] for captions in references if captions]
         frequencies = DocumentFrequencies.count(documents, tokenize="none", name="train").without_single()
         weights = reward_weights(settings.reward, "cider_d", self.name)
         options: Any = {"tokenize": "none", "rouge": "rouge_l" in weights, "document_frequencies": frequencies}
         scorers_of = partial(scorers, weights, **options)
 
         def texts(sequences: Sequence[Sequence[int]]) -> list[str]:
-            return tokenize_captions([decode(ids) for ids in sequences], tokenize)
+            # the tokenisers drop the mark for what is unknown, but keep this letter, which no caption has
+            return tokenize_captions([decode(ids).replace(UNKNOWN, "ꙮ") for ids in sequences], tokenize)
 
         return Rewards(weights, references.__getitem__, texts, scorers_of, settings.reward_end, split.image_of)
 

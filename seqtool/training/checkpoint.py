@@ -24,7 +24,8 @@ The tensors in training.safetensors:
     optimiser.INDEX.NAME       the optimiser's state of the parameter with this index
     loss.baseline              hard attention's moving average of the reward; NaN before the first reward
     carried.NUMBER             the tensors of the state that the next batch of streams starts from, a row per stream
-    random.cpu, random.cuda    the states of torch's generators; for further processes, the name ends in .1, .2, …
+    random.DEVICE              the states of torch's generators, of cpu and of cuda or mps; for further processes, the
+                               name ends in .1, .2, …
 
 A checkpoint is written to a temporary directory, synced and renamed. At a step that was not validated, its name is
 step-0001234-stopped if a signal stopped the run, or step-0001234-saved if train.save_minutes had passed; the next
@@ -77,7 +78,7 @@ WEIGHTS, TRAINING = "model.safetensors", "training.safetensors"
 RECORD, MANIFEST = "checkpoint.json", "manifest.json"
 VOCABULARY = ".vocabulary"
 OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."
-CPU_RANDOM, CUDA_RANDOM = "random.cpu", "random.cuda"
+CPU_RANDOM, CUDA_RANDOM, MPS_RANDOM = "random.cpu", "random.cuda", "random.mps"
 BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}  # image and batch normalisation
 AVERAGE = "average-"
 NAME = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # never a path to another directory

@@ -30,21 +30,23 @@ class Loss(NamedTuple):
 
     total: the sum to minimise.
     nll: −log p(target), averaged over an image's samples.
-    reward: Σ_t log p(y_t), averaged over the rows that sampled their attention, which updates the baseline of hard
-        attention. NaN if no row did; None without hard attention.
+    reward: Σ_t log p(y_t), summed over the rows that sampled their attention, whose mean updates the baseline of hard
+        attention; with sequences, the sum of their rewards.
+    rewarded: the number of these rows, or sequences.
     state: the state from which the streams' next batch starts, without gradient; None if examples are independent.
     """
 
     total: Scalar
     nll: Scalar
     reward: Scalar | None = None
+    rewarded: int = 0
     state: Any = None
 
     def sums(self) -> Float[Tensor, "3"]:
         """−log p, the reward and the number of rewards; reward and number are 0 unless the reward is finite."""
-        reward = torch.full_like(self.nll, math.nan) if self.reward is None else self.reward
-        finite = reward.isfinite()
-        return torch.stack([self.nll, reward.where(finite, torch.zeros_like(reward)), finite.to(reward.dtype)])
+        reward = torch.zeros_like(self.nll) if self.reward is None else self.reward.to(self.nll.dtype)
+        rewards = torch.stack([reward, torch.full_like(reward, self.rewarded)])
+        return torch.cat([self.nll[None], rewards.where(reward.isfinite(), torch.zeros_like(rewards))])
 
 
 class TrainingLoss(nn.Module):
@@ -131,7 +133,7 @@ class TrainingLoss(nn.Module):
         loss = loss + hard_attention_terms(self.model.penalties, sampled, nll, real, self.baseline)
         if penalty:
             loss = loss + penalty * doubly_stochastic(output.attention[hard], labels[hard]).sum()
-        return Loss(soft_loss.total + loss / M, soft_loss.nll + nll.sum() / M, -nll.sum(1).mean())
+        return Loss(soft_loss.total + loss / M, soft_loss.nll + nll.sum() / M, -nll.sum(), len(nll))
 
 
 def doubly_stochastic(alpha: Float[Tensor, "N T S"], labels: Int[Tensor, "N T"]) -> Float[Tensor, "N"]:

@@ -21,7 +21,16 @@ from seqtool.runtime import distributed
 from seqtool.runtime.configs import defaults
 from seqtool.settings import declarations
 from seqtool.training import checkpoint
-from seqtool.training.checkpoint import BASELINE, CARRIED, CPU_RANDOM, CUDA_RANDOM, OPTIMISER, Checkpoint, step_name
+from seqtool.training.checkpoint import (
+    BASELINE,
+    CARRIED,
+    CPU_RANDOM,
+    CUDA_RANDOM,
+    MPS_RANDOM,
+    OPTIMISER,
+    Checkpoint,
+    step_name,
+)
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.scheduled_sampling import Teacher
 from seqtool.training.validation import Scores, is_better
@@ -204,6 +213,8 @@ class TrainingState:
         random = {CPU_RANDOM: torch.get_rng_state()}
         if self.device.type == "cuda":
             random[CUDA_RANDOM] = torch.cuda.get_rng_state(self.device)
+        if self.device.type == "mps":
+            random[MPS_RANDOM] = torch.mps.get_rng_state()
         for process, states in enumerate(distributed.gather(random)):
             tensors |= {_process_key(name, process): state for name, state in states.items()}
         return tensors, {"optimiser": scalars, "scaler": self.scaler.state_dict()}
@@ -233,6 +244,8 @@ class TrainingState:
             torch.set_rng_state(random)
         if (random := tensors.get(_process_key(CUDA_RANDOM, process))) is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(random, self.device)
+        if (random := tensors.get(_process_key(MPS_RANDOM, process))) is not None and self.device.type == "mps":
+            torch.mps.set_rng_state(random)
 
 
 def _process_key(name: str, process: int) -> str:

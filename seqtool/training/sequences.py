@@ -55,8 +55,8 @@ class Rewards:
     lower is better are subtracted.
 
     weights: the weights of the scores, by name
-    references: the tokenised references of the source with this index
-    texts: makes tokenised texts of sequences of ids
+    references: the references of the source with this index, of captions tokenised
+    texts: makes the texts of sequences of ids, as references are
     scorers: makes the scorers of sequences with these references
     end: whether the end of a sequence counts as a word
     source_of: the index of each training example's source; None if example i has the source i
@@ -137,6 +137,19 @@ def limit_of(longest: int) -> int:
     return 2 * longest + 5
 
 
+def check(model: EncoderDecoder[Any], settings: TrainSettings) -> None:
+    """Raise InputError for settings that sequence training of this model has no use for."""
+    if not getattr(model, "hard", False):
+        return
+    if settings.risk_reference:
+        raise InputError("train.risk_reference=true is not for hard attention: nobody knows where it looked.")
+    if settings.cross_entropy and model.penalties.baseline == "moving_average":
+        raise InputError(
+            "train.cross_entropy with hard attention needs model.baseline=leave_one_out (with model.samples=2 or more) "
+            "or none: while sequences are rewarded, no moving average is kept."
+        )
+
+
 class SequenceLoss(TrainingLoss):
     """The loss of what the model writes for a batch's sources and, in part, cross-entropy. Outside training it is the
     cross-entropy alone.
@@ -146,13 +159,6 @@ class SequenceLoss(TrainingLoss):
         super().__init__(model, settings.label_smoothing, settings.teacher_of(seed))
         self.settings, self.rewards, self.seed = settings, rewards, seed
         self.hard: bool = getattr(model, "hard", False)
-        if self.hard and settings.risk_reference:
-            raise InputError("train.risk_reference=true is not for hard attention: nobody knows where it looked.")
-        if self.hard and settings.cross_entropy and model.penalties.baseline == "moving_average":
-            raise InputError(
-                "train.cross_entropy with hard attention needs model.baseline=leave_one_out (with model.samples=2 or "
-                "more) or none: while sequences are rewarded, no moving average is kept."
-            )
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:
         if not self.training:
@@ -168,7 +174,7 @@ class SequenceLoss(TrainingLoss):
             for i, ids in dict(zip(row.tolist(), batch.target.tolist(), strict=True)).items():
                 samples[i].append(Hypothesis(ids[1 : ids.index(EOS)], 0.0, 0.0, None, ended=True))
         rewards = self.rewards(sources, samples)
-        mean_reward = rewards[:, : settings.samples].mean().to(device)  # without the reference's
+        drawn = rewards[:, : settings.samples].to(device)  # without the reference's
         if settings.baseline == "greedy":
             others = self.rewards(sources, self._write(source, sources, limits, greedy=True))
         else:
@@ -177,7 +183,7 @@ class SequenceLoss(TrainingLoss):
         total, nll = self._loss_of(source, samples, *(tensor.to(device) for tensor in numbers))
         if share := settings.cross_entropy:
             total = (1 - share) * total + share * super().forward(batch).total
-        return Loss(total, nll * (batch.labels != PAD).sum(), mean_reward)
+        return Loss(total, nll * (batch.labels != PAD).sum(), drawn.sum(), drawn.numel())
 
     @torch.no_grad()
     def observe(self, reward: Tensor) -> None:

@@ -212,9 +212,20 @@ def test_a_held_out_image_in_training_is_found_under_another_name(config: Config
     assert problems["captions"].startswith("2 of 37 captions of train ") and "g.png" in problems["captions"]
     cleaned = prepare(with_settings(config, vocabulary_minimum_count=1, clean=["held_out", "duplicates"]))
     assert cleaned.summary["splits"]["train"]["dropped"] == {"held_out": 5}
+    assert cleaned.summary["splits"]["train"]["images"] == len(cleaned.split("train").files) - 1
+    assert [] in cleaned.split("train").references(), "a held-out picture has no captions to train on"
     with pytest.raises(InputError, match=r"refuses these data: 2 of 37 captions of train .* belong to images"):
         prepare(with_settings(config, vocabulary_minimum_count=1, strict=True, cache=str(tmp_path / "other")))
     assert not list((tmp_path / "other").glob("album*"))
+
+
+def test_the_usual_number_of_captions_is_that_of_most_images(config: Config, tmp_path: Path) -> None:
+    """Not that of most captions: three images have one, and one has five."""
+    train = {**{f"{letter}.png": [f"A {letter}."] for letter in "abc"}, "d.png": list(CAPTIONS)}
+    write_album(tmp_path / "pictures", train=train, valid={"v.png": ["Odd."]})
+    cache = prepare(with_settings(config, vocabulary_minimum_count=1))
+    (problem,) = [finding["problem"] for finding in cache.summary["findings"]]
+    assert problem.startswith("5 of 8 captions of train ") and "d.png" in problem
 
 
 def test_bad_images_are_reported_and_harm_nothing_else(config: Config, tmp_path: Path) -> None:

@@ -332,7 +332,10 @@ def test_only_long_lines_of_a_running_text_are_compared(tmp_path: Path) -> None:
     single = prepare_text({**defaults("data/text"), **files, "lines": True})
     assert findings(single)["train", "duplicates"] == 50 and findings(single)["valid", "held_out"] == 2
     cleaned = prepare_text({**defaults("data/text"), **files, "clean": ["held_out"]})
-    assert cleaned.summary["splits"]["train"]["dropped"] == {"held_out": 2}
+    train = cleaned.summary["splits"]["train"]
+    assert train["dropped"] == {"held_out": 2}
+    assert train["characters"] == running.summary["splits"]["train"]["characters"] - 2 * (len(long) + 1)
+    assert cleaned.describe().splitlines()[2].split()[-2:] == ["2", "held_out"]
 
 
 def test_many_examples_are_remembered_in_a_fixed_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from itertools import pairwise, permutations
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -619,6 +619,8 @@ def test_the_script_measures_a_split(
     captions[first_file] = FakeCaption("a red", None)
     captioner = object.__new__(evaluate_scenes.Captioner)
     captioner.describe = lambda files: [[captions[file]] for file in files]
+    captioner.settings = make_dataclass("Settings", ["beam", "n_best", "max_length"])(3, 1, None)
+    captioner.checkpoints = [SimpleNamespace(path=Path("run/best"))]
     settings: dict[str, Any] = {}
     monkeypatch.setattr("seqtool.load", lambda path, **options: settings.update(options, path=path) or captioner)
     output = tmp_path / "found.json"
@@ -629,6 +631,7 @@ def test_the_script_measures_a_split(
     assert measures["true"] == measures["recall"] == pytest.approx(5 / 6)
     assert [(caption["file"], caption["caption"]) for caption in measures["untrue"]] == [("test/00000.png", "a red")]
     assert {"command", "hardware"} <= measures.keys()
+    assert measures["checkpoints"] == ["run/best"] and measures["decoding"] == {"beam": 3}
     assert "83.3%" in capsys.readouterr().out
 
 

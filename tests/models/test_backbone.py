@@ -100,8 +100,13 @@ def test_a_vision_transformer_gives_its_patches_as_a_map_or_its_class_token(monk
         assert torch.allclose(logits[:, 0], vit.heads(class_token(image)[:, 0]), atol=1e-5)
     for layer in ("encoder.layers.encoder_layer_0", "encoder.layers.encoder_layer_0.self_attention"):
         assert make(replace(vit_settings, layer=layer)).locations == (4, 4)
-    with pytest.raises(InputError, match=r"^torchvision/vit_b_16 cannot read images of 64×64 pixels: set model.enc"):
+    only = "it reads only 32×32 pixels"
+    with pytest.raises(
+        InputError, match=rf"/vit_b_16 cannot read images of 64×64 pixels \(model\.encoder\.size\): {only}"
+    ):
         make(replace(vit_settings, size=64))
+    with pytest.raises(InputError, match=rf"images of 8×8 pixels \(model\.encoder\.crop_size\): {only}"):
+        make(replace(vit_settings, **CROPS))
 
 
 @pytest.mark.parametrize(("layer", "locations", "dimension"), [("3", 14, 112), ("4", 7, 320), (None, 7, 1280)])
@@ -196,6 +201,17 @@ def test_crops_keep_shares_of_the_sides_from_the_least_to_all_and_lie_anywhere()
     assert offsets.min() < -15 and offsets.max() > 15 and abs(offsets.mean()) < 2
     whole = augment(torch.full((3, 3, 8, 8), 100.0), crop=0.5)
     assert torch.allclose(whole, whole[:, :1, :1, :1].expand_as(whole)), "nothing comes from outside a picture"
+
+
+def test_crops_of_bf16_training_have_the_pixels_of_fp32() -> None:
+    """In bf16 the places of pixels would be rounded to multiples of almost half a pixel."""
+    x, y = torch.meshgrid(torch.arange(224.0), torch.arange(224.0), indexing="xy")
+    crops = []
+    for enabled in (False, True):
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            crops.append(augment(torch.stack([x, y, y])[None], crop=0.5, size=160))
+    assert torch.equal(*crops)
 
 
 def test_crops_may_have_fewer_pixels_than_pictures() -> None:
@@ -403,9 +419,11 @@ def test_unknown_names_and_too_small_sizes_are_refused() -> None:
         with pytest.raises(InputError) as error:
             make(replace(RESNET, **settings))
         assert str(error.value) == message
-    for too_small in (replace(VGG, size=8, layer=None), replace(VGG, size=32, layer=None, **CROPS)):
-        with pytest.raises(InputError, match=r"^torchvision/vgg19 cannot read images of 8×8 pixels: .*too small\.?"):
-            make(too_small)
+    too_small = {"size": replace(VGG, size=8, layer=None), "crop_size": replace(VGG, size=32, layer=None, **CROPS)}
+    for setting, settings in too_small.items():
+        reason = rf"\(model\.encoder\.{setting}\): .*too small"
+        with pytest.raises(InputError, match=rf"^torchvision/vgg19 cannot read images of 8×8 pixels {reason}"):
+            make(settings)
 
 
 def test_a_vector_is_a_map_of_one_location() -> None:

@@ -374,7 +374,7 @@ def test_captioners_learn_to_describe_three_images(name: str) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimiser.step()
         if result.reward is not None:
-            loss.observe(result.reward)
+            loss.observe(result.reward / result.rewarded)
     model.eval()
     memory, state = model.encode(examples.source)
     results = beam_search(

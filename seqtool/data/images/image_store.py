@@ -177,6 +177,7 @@ class CaptionSteps(Steps):
         self._reasons = {files[i]: reason for i, reason in store.refused.items()}
         self._used: dict[str, list[Captioned]] = {}
         self._refused: dict[str, list[Captioned]] = {}
+        self._kept: dict[str, int] = {}  # the number of images of a split that have a caption which is not left out
         self._digests = digests = dict(zip(files, store.digests, strict=True))
         content = hashlib.sha256()  # a hash of the images and their names, since the cache has both
         for split, images in splits.items():
@@ -221,8 +222,16 @@ class CaptionSteps(Steps):
         write_lines(directory / REFUSED, (f"{split}\t{one_line(why)}" for split, why in refused))
         return {}
 
+    def counted(self, split: str, examples: Iterator[tuple[Texts, str]]) -> Iterator[tuple[Texts, str]]:
+        kept = set[int]()
+        for image, (texts, reason) in zip(self.image_of(split).tolist(), examples, strict=True):
+            if not reason:
+                kept.add(image)
+            yield texts, reason
+        self._kept[split] = len(kept)
+
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
-        return {"images": len(self._used[split]), **counts, "refused": len(self._refused[split])}
+        return {"images": self._kept[split], **counts, "refused": len(self._refused[split])}
 
 
 # Making a store
