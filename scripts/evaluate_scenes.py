@@ -38,7 +38,7 @@ from seqtool.predict.captioner import Caption, Captioner
 from seqtool.settings import declarations
 
 DEFAULTS = {"checkpoint": "", "data": "data/scenes", "split": "test", "output": ""}
-DECLARED = declarations.command_settings("eval")
+SCORED = {name for name, setting in declarations.command_settings("eval").items() if setting.scored}
 SCENE_KINDS = ("one object", "one kind", "two kinds", "three kinds")
 
 Cell = tuple[int, int]  # row and column
@@ -65,11 +65,9 @@ def main(arguments: Sequence[str]) -> None:
     ]
     print(table(record))
     if output:
-        decoding = {name: value for name, value in asdict(captioner.settings).items() if value is not None}
+        settings_used = {name: value for name, value in asdict(captioner.settings).items() if name in SCORED}
         record["checkpoints"] = [str(each.path) for each in captioner.checkpoints]
-        record["decoding"] = {
-            name: value for name, value in decoding.items() if name in DECLARED and DECLARED[name].scored
-        }
+        record["decoding"] = {name: value for name, value in settings_used.items() if value is not None}
         record = {"command": shlex.join(["python", *sys.argv]), "hardware": hardware(), **record}
         Path(output).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -286,7 +286,7 @@ def augment(x: Tensor, *, crop: float = 1, size: int | None = None) -> Tensor:
         share = crop + (1 - crop) * torch.rand(B, 1, device=x.device, dtype=x.dtype)
         place = (1 - share) * (2 * torch.rand(B, 2, device=x.device, dtype=x.dtype) - 1)  # of the middle, in [-1, 1]
         transform = torch.cat([torch.diag_embed(share.expand(B, 2)), place[:, :, None]], 2)
-        with torch.autocast(x.device.type, enabled=False):  # bf16 would move pixels by half of one
+        with torch.autocast(x.device.type, enabled=False):  # in bf16, pixels would be up to half a pixel out of place
             grid = nn.functional.affine_grid(transform, [B, 3, size, size], align_corners=False)
             x = nn.functional.grid_sample(x, grid, padding_mode="border", align_corners=False)
     else:
