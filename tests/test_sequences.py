@@ -30,7 +30,8 @@ from seqtool.data.images.image_store import prepare_captions
 from seqtool.data.preparation import prepare_pairs
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
-from seqtool.metrics.scores import Scorer
+from seqtool.metrics import scores
+from seqtool.metrics.scores import Scorer, parse_sum
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.luong import Luong
@@ -45,7 +46,7 @@ from seqtool.training import sequences
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.saving import TrainSettings
 from seqtool.training.scheduled_sampling import Teacher, random_numbers
-from seqtool.training.sequences import Rewards, SequenceLoss, check, reward_weights
+from seqtool.training.sequences import Rewards, SequenceLoss, check
 
 
 class Count(Scorer):
@@ -68,7 +69,7 @@ class Count(Scorer):
 
 @pytest.fixture(autouse=True)
 def count_is_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequences, "higher_is_better", lambda name: True)
+    monkeypatch.setattr(scores, "higher_is_better", lambda name: True)
 
 
 def texts(ids: Sequence[Sequence[int]]) -> list[str]:
@@ -476,19 +477,22 @@ def test_decoders_read_their_own_words(name: str) -> None:
 
 
 def test_weights_of_rewards() -> None:
-    assert reward_weights(None, "bleu", "translation") == {"bleu": 1.0}
-    assert reward_weights("cider_d + 0.5*bleu4", "cider_d", "captioning") == {"cider_d": 1.0, "bleu4": 0.5}
+    def weights(text: str, task: str = "translation") -> dict[str, float]:
+        return parse_sum(text, task, setting="train.reward")
+
+    assert weights("bleu") == {"bleu": 1.0}
+    assert weights("cider_d + 0.5*bleu4", "captioning") == {"cider_d": 1.0, "bleu4": 0.5}
     with pytest.raises(InputError, match=r"train\.reward=bleu is no score of captioning; choose from bleu1"):
-        reward_weights("bleu", "cider_d", "captioning")
-    assert reward_weights("chrf+0.5*chrf", "bleu", "translation") == {"chrf": 1.5}
+        weights("bleu", "captioning")
+    assert weights("chrf+0.5*chrf") == {"chrf": 1.5}
     with pytest.raises(InputError, match=r"train\.reward=0\.5 is no score .*, after its weight: 0\.5\*bleu\."):
-        reward_weights("chrf*0.5", "bleu", "translation")
+        weights("chrf*0.5")
     for setting in ("bleu+", "0.5*", "+bleu"):
         with pytest.raises(InputError, match=rf"train\.reward={re.escape(setting)} has a part without a score: "):
-            reward_weights(setting, "bleu", "translation")
+            weights(setting)
     for weight in ("x", "nan", "inf", "0"):
         with pytest.raises(InputError, match=f"the weight of chrf must be a number other than 0, not {weight}"):
-            reward_weights(f"{weight}*chrf", "bleu", "translation")
+            weights(f"{weight}*chrf")
 
 
 def test_the_loss_of_the_log_is_that_of_a_token_of_the_samples() -> None:

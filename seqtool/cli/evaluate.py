@@ -17,7 +17,7 @@ from seqtool.errors import InputError
 from seqtool.evaluation import Evaluation, EvaluationData, EvaluationSettings, Evaluator, SeedsEvaluation
 from seqtool.metrics.scores import TRANSLATION
 from seqtool.runtime.configs import defaults
-from seqtool.runtime.files import finite_json
+from seqtool.runtime.files import check_outputs, finite_json
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, names, plain, typed
 from seqtool.settings.classes import modules
@@ -59,6 +59,7 @@ def evaluate(config: DictConfig) -> None:
         decoding = _joined(settings_of_runs)
         unused = declarations.SEARCH if decoding.get("sample") else declarations.SAMPLING
         used = {name: value for name, value in decoding.items() if DECLARED[name].method != unused.method}
+        used |= {"seed": decoding["seed"]} if decoding.get("mbr") else {}
         if settings.report is not None and os.environ.get("RANK", "0") == "0":
             origin = {"checkpoints": ", ".join(paths), "decoding": _as_arguments(used)} if paths else {}
             page = evaluation.report({**origin, **settings.origin()})
@@ -215,6 +216,8 @@ def _evaluate_checkpoints(
     # The predictor gets only the settings that the user set: captioners have other defaults than configs/eval.yaml.
     override_keys = {override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task}
     user_values = {name: config[name] for name in decoding_names if name in override_keys or _is_changed(config, name)}
+    if frequencies := user_values.get("mbr_frequencies"):
+        check_outputs(evaluator.settings.outputs(), [(f"mbr_frequencies={frequencies}", frequencies)])
     predictor = task.load(checkpoints, **user_values)
     make_default(predictor.device)
     settings = {name: value for name, value in asdict(predictor.settings).items() if name in decoding_names}

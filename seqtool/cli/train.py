@@ -14,6 +14,7 @@ from seqtool.cli.changed_run import add_new_run_advice
 from seqtool.data.cache import REFUSED, Cache
 from seqtool.data.directories import versions
 from seqtool.errors import counted, out_of_memory
+from seqtool.metrics.scores import parse_sum
 from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.runtime import distributed
@@ -93,7 +94,7 @@ def _train(job: Job, handle: resuming.RunHandle) -> Path | Literal[False]:
     fresh = last is None and job.run.init_from is None
     job.task.check(config, pretrained=fresh)  # before the data are prepared, as far as possible
     if job.train.reward:
-        sequences.reward_weights(job.train.reward, "", job.task.name)
+        parse_sum(job.train.reward, job.task.name, setting="train.reward")
     if last is None:
         resuming.check_first_weights(config)
         check_warmup(config.schedule, job.train.steps or 0)

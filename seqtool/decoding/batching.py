@@ -29,6 +29,8 @@ from seqtool.settings import declarations
 X = TypeVar("X")
 
 SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")  # not `seed`, which also draws the locations of hard attention
+MBR_SETTINGS = ("mbr_samples", "mbr_frequencies")
+DEFAULT_MBR_SAMPLES = 60
 MIN_TEMPERATURE = 1e-4  # unless 0 (greedy): dividing logits by less could overflow
 
 
@@ -43,8 +45,12 @@ class DecodeSettings(declarations.Decode):
         if not problems:  # only values within their ranges are compared
             if not self.sample and self.n_best > self.beam:
                 problems.append(f"n_best ({self.n_best}) cannot be more than beam ({self.beam})")
+            if self.mbr is not None and (self.sample or self.beam == 1):
+                problems.append("mbr= chooses from a beam: leave out sample=true, and set beam to 2 or more")
             if self.min_length > self.max_length:
                 problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
+        if self.mbr is not None and self.mbr_samples is None:
+            self.mbr_samples = DEFAULT_MBR_SAMPLES
         length_penalty(self.length_penalty, self.length_alpha)  # raises InputError for an unknown name
         if problems:
             raise InputError("; ".join(problems) + ".")
@@ -81,13 +87,17 @@ def out_of_range(schema: type, settings: Mapping[str, Any]) -> list[str]:
 
 
 def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
-    """Raise InputError for settings without effect: settings of sampling without `sample`, the coverage penalty without
-    attention, and the maximum length of sources in tasks other than translation.
+    """Raise InputError for settings without effect: settings of sampling without `sample`, settings of minimum Bayes
+    risk without `mbr`, the coverage penalty without attention, and the maximum length of sources in tasks other than
+    translation.
     """
     changed_names = [name for name in SAMPLING_SETTINGS if getattr(settings, name) != defaults("decoding")[name]]
     if changed_names and not settings.sample:
         joined = ", ".join(f"{name}=" for name in changed_names)
         raise InputError(f"{joined} can only be given with sample=true, which draws words instead of searching.")
+    for name in MBR_SETTINGS:
+        if settings.mbr is None and getattr(settings, name) is not None:
+            raise InputError(f"{name}= can only be given with mbr=, the score that chooses from the beam.")
     if settings.max_source_length is not None and task != "translation":
         raise InputError("max_source_length=… is for translations: a picture has no tokens.")
     if settings.coverage_penalty and not attends:

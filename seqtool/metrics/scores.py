@@ -6,8 +6,9 @@
 - `Comparison` compares a system with its baseline.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -169,6 +170,62 @@ def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options
     built_in = dict.fromkeys(str(SCORES[name].scorer) for name in names if name in SCORES)
     user_defined = [metric(name)(references, name=name) for name in names if name not in SCORES]
     return [*(resolve_name(scorer)(references, **options) for scorer in built_in), *user_defined]
+
+
+def names_in_sum(text: str) -> list[str]:
+    """The names of the scores in a weighted sum such as cider_d+0.5*bleu4."""
+    return [part.rpartition("*")[2].strip() for part in text.split("+")]
+
+
+def parse_sum(text: str, task: str, *, setting: str) -> dict[str, float]:
+    """The weights of the scores in a weighted sum such as cider_d+0.5*bleu4, by name. Raises InputError, in which
+    `setting` has this value, for what is no score of the task.
+    """
+    weights: dict[str, float] = {}
+    for name, part in zip(names_in_sum(text), text.split("+"), strict=True):
+        weight = part.rpartition("*")[0].strip()
+        if not name:
+            raise InputError(f"{setting}={text} has a part without a score: write a sum such as bleu+0.5*chrf.")
+        if "." in name and not name[0].isdigit():
+            metric(name, setting=setting)
+        elif name not in (names := score_names(task)):
+            choices = f"{', '.join(names)}, or one of your own, after its weight: 0.5*{names[0]}"
+            raise InputError(f"{setting}={name} is no score of {task}; choose from {choices}.")
+        try:
+            weights[name] = weights.get(name, 0.0) + float(weight or 1)
+            if not math.isfinite(weights[name]) or weights[name] == 0:
+                raise ValueError
+        except ValueError as error:
+            raise InputError(
+                f"{setting}: the weight of {name} must be a number other than 0, not {weight}. Parts are joined by "
+                "+; scores of which lower is better are subtracted anyway."
+            ) from error
+    return weights
+
+
+def weighted_sums(
+    weights: Mapping[str, float], scorers: Iterable[Scorer], hypotheses: Sequence[str], *, noun: str
+) -> NDArray[np.float64]:
+    """The weighted sum of the scores that `eval` gives each hypothesis alone.
+
+    Scores of translations count from 0 to 1, those of captions and the user's own as they are, and scores of which
+    lower is better are subtracted. Raises InputError, which calls the sum `noun`, for a score that is not finite.
+    """
+    sums, factors = np.zeros(len(hypotheses)), {}
+    for name, weight in weights.items():
+        scale = 0.01 if name in SCORES and SCORES[name].task == TRANSLATION else 1.0
+        factors[name] = weight * scale * (1 if higher_is_better(name) else -1)
+    for scorer in scorers:
+        for i, values in enumerate(scorer.each(scorer.statistics(hypotheses))):
+            found = {name: values[name] for name in factors if name in values}
+            if not all(map(math.isfinite, found.values())):
+                named = ", ".join(f"{name} {value}" for name, value in found.items())
+                raise InputError(
+                    f"A {noun} must be a finite number, but “{hypotheses[i]}” has {named}: "
+                    "the score must give a number for it."
+                )
+            sums[i] += sum(value * factors[name] for name, value in found.items())
+    return sums
 
 
 class System:

@@ -20,7 +20,7 @@ from seqtool.errors import InputError, counted, place
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
 from seqtool.runtime import distributed
-from seqtool.runtime.files import NOT_ENDED, check_directory, keeping, replacing, without_suffix
+from seqtool.runtime.files import NOT_ENDED, check_directory, check_outputs, keeping, replacing, without_suffix
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed
 from seqtool.view import plots
@@ -41,7 +41,10 @@ class OutputSettings(declarations.Output):
     def of(cls, config: DictConfig, predictor: type[Predictor]) -> Self:
         """Make the output settings from a command's configuration: all settings that the predictor does not take."""
         predictor_settings = {"checkpoint", "trust", *predictor.default_settings()}
-        return typed(cls, {str(name): value for name, value in config.items() if name not in predictor_settings})
+        settings = typed(cls, {str(name): value for name, value in config.items() if name not in predictor_settings})
+        if frequencies := config.get("mbr_frequencies"):
+            check_outputs({"output": settings.output}, [(f"mbr_frequencies={frequencies}", frequencies)])
+        return settings
 
     def __post_init__(self) -> None:
         declarations.check_values(self)

@@ -14,7 +14,7 @@ from seqtool.data.corpora.corpus import ImageCorpus
 from seqtool.data.text.vocabulary import UNKNOWN
 from seqtool.errors import InputError
 from seqtool.metrics.captions import NAMES, DocumentFrequencies, fitting_tokeniser, tokenize_captions
-from seqtool.metrics.scores import System, scorers
+from seqtool.metrics.scores import System, parse_sum, scorers
 from seqtool.settings import declarations, typed
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
@@ -123,14 +123,14 @@ class Captioning(Task):
         """Rewards by CIDEr-D, or other scores, against all captions of an image. Document frequencies are those of the
         training captions.
         """
-        from seqtool.training.sequences import END, Rewards, reward_weights  # imports torch
+        from seqtool.training.sequences import END, Rewards  # imports torch
 
         split, decode = cache.split("train"), cache.target_vocabulary.decode
         references = [tokenize_captions(captions, tokenize) for captions in split.references()]
         end = f" {END}" if settings.reward_end else ""
         documents = [[caption + end for caption in captions] for captions in references if captions]
         frequencies = DocumentFrequencies.count(documents, tokenize="none", name="train").without_single()
-        weights = reward_weights(settings.reward, "cider_d", self.name)
+        weights = parse_sum(settings.reward or "cider_d", self.name, setting="train.reward")
         options: Any = {"tokenize": "none", "rouge": "rouge_l" in weights, "document_frequencies": frequencies}
         scorers_of = partial(scorers, weights, **options)
 

@@ -11,7 +11,7 @@ from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.preparation import prepare_pairs
 from seqtool.data.text.vocabulary import UNKNOWN
 from seqtool.errors import InputError
-from seqtool.metrics.scores import System, scorers
+from seqtool.metrics.scores import System, parse_sum, scorers
 from seqtool.metrics.translation import fitting_tokeniser, make_bleu
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
@@ -63,10 +63,10 @@ class Translation(Task):
         """Rewards by BLEU, or other scores, of the reference as the vocabulary writes it. What the vocabulary does not
         know equals nothing, as in `eval`.
         """
-        from seqtool.training.sequences import Rewards, reward_weights  # imports torch
+        from seqtool.training.sequences import Rewards  # imports torch
 
         split, decode = cache.split("train"), cache.target_vocabulary.decode
-        weights = reward_weights(settings.reward, "bleu", self.name)
+        weights = parse_sum(settings.reward or "bleu", self.name, setting="train.reward")
         scorers_of = partial(scorers, weights, tokenize=tokenize, lowercase=False)
 
         def texts(sequences: Sequence[Iterable[int]]) -> list[str]:

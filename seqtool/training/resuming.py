@@ -26,7 +26,7 @@ from seqtool.data.corpora.corpus import Corpus
 from seqtool.data.text.embeddings import read_vectors
 from seqtool.data.text.vocabulary import load_all
 from seqtool.errors import InputError, full_disk
-from seqtool.metrics.scores import Scorer
+from seqtool.metrics.scores import Scorer, names_in_sum
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.initialisation import initialise
 from seqtool.runtime import distributed
@@ -38,7 +38,6 @@ from seqtool.settings.classes import check_class_names, import_class, modules, u
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.saving import AVERAGED, Progress, TrainSettings
-from seqtool.training.sequences import reward_names
 
 log = logging.getLogger("seqtool")
 # Settings that may name the user's classes, besides the groups `model` and `data`, and the classes' base classes.
@@ -275,7 +274,7 @@ def _stored_config(last: Checkpoint, trust: Sequence[str]) -> DictConfig:
 def _names_in(config: DictConfig, setting: str) -> list[str]:
     """The names that a setting of `OTHER_CLASSES` has, of classes and others."""
     value = OmegaConf.select(config, setting)
-    return reward_names(value) if setting == "train.reward" and isinstance(value, str) else names(value)
+    return names_in_sum(value) if setting == "train.reward" and isinstance(value, str) else names(value)
 
 
 def check_groups(config: DictConfig, subject: str) -> None:

@@ -16,7 +16,6 @@ Samples are drawn without dropout, but log p(y_k | x) is computed with it, so on
 average to that of the expected reward. A picture is cropped, moved or mirrored at random once for both.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +31,7 @@ from seqtool.decoding import tree
 from seqtool.decoding.common import Hypothesis
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
-from seqtool.metrics.scores import SCORES, TRANSLATION, Scorer, higher_is_better, metric, score_names
+from seqtool.metrics.scores import Scorer, weighted_sums
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import EXPECTED, draw_or_expect
 from seqtool.models.inputs import Images
@@ -49,10 +48,7 @@ Samples = list[list[Hypothesis]]  # K of each source
 
 @dataclass(frozen=True)
 class Rewards:
-    """The rewards of sequences: a weighted sum of the scores that `eval` gives a segment alone.
-
-    Scores of translations count from 0 to 1, those of captions and the user's own as they are, and scores of which
-    lower is better are subtracted.
+    """The rewards of sequences: a weighted sum of scores (`scores.weighted_sums`).
 
     weights: the weights of the scores, by name
     references: the references of the source with this index, of captions tokenised
@@ -82,54 +78,9 @@ class Rewards:
         texts = self.texts([sequence.tokens for sequence in sequences])
         hypotheses = [text + end * sequence.ended for text, sequence in zip(texts, sequences, strict=True)]
         references = [[text + end for text in self.references(source)] for source in sources.tolist()]
-        rewards, factors = np.zeros(len(sequences)), {}
-        for name, weight in self.weights.items():
-            scale = 0.01 if name in SCORES and SCORES[name].task == TRANSLATION else 1.0
-            factors[name] = weight * scale * (1 if higher_is_better(name) else -1)
-        for scorer in self.scorers([texts for texts, row in zip(references, samples, strict=True) for _ in row]):
-            for i, scores in enumerate(scorer.each(scorer.statistics(hypotheses))):
-                found = {name: scores[name] for name in factors if name in scores}
-                if not all(map(math.isfinite, found.values())):
-                    values = ", ".join(f"{name} {value}" for name, value in found.items())
-                    raise InputError(
-                        f"A reward must be a finite number, but “{hypotheses[i]}” has {values}: "
-                        "the score must give a number for it."
-                    )
-                rewards[i] += sum(value * factors[name] for name, value in found.items())
+        repeated = [texts for texts, row in zip(references, samples, strict=True) for _ in row]
+        rewards = weighted_sums(self.weights, self.scorers(repeated), hypotheses, noun="reward")
         return torch.from_numpy(rewards).float().view(len(samples), -1)
-
-
-def reward_names(setting: str) -> list[str]:
-    """The names of the scores in a weighted sum such as cider_d+0.5*bleu4."""
-    return [part.rpartition("*")[2].strip() for part in setting.split("+")]
-
-
-def reward_weights(setting: str | None, default: str, task: str) -> dict[str, float]:
-    """The weights of the scores that `train.reward` names, by name. Raises InputError for what is no score of the task.
-
-    setting: a name, a weighted sum such as cider_d+0.5*bleu4, or None for the `default`
-    """
-    weights: dict[str, float] = {}
-    setting = setting or default
-    for name, part in zip(reward_names(setting), setting.split("+"), strict=True):
-        weight = part.rpartition("*")[0].strip()
-        if not name:
-            raise InputError(f"train.reward={setting} has a part without a score: write a sum such as bleu+0.5*chrf.")
-        if "." in name and not name[0].isdigit():
-            metric(name, setting="train.reward")
-        elif name not in (names := score_names(task)):
-            choices = f"{', '.join(names)}, or one of your own, after its weight: 0.5*{names[0]}"
-            raise InputError(f"train.reward={name} is no score of {task}; choose from {choices}.")
-        try:
-            weights[name] = weights.get(name, 0.0) + float(weight or 1)
-            if not math.isfinite(weights[name]) or weights[name] == 0:
-                raise ValueError
-        except ValueError as error:
-            raise InputError(
-                f"train.reward: the weight of {name} must be a number other than 0, not {weight}. Parts are joined by "
-                "+; scores of which lower is better are subtracted anyway."
-            ) from error
-    return weights
 
 
 def limit_of(longest: int) -> int:

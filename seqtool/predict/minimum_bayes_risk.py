@@ -1,0 +1,85 @@
+"""Minimum Bayes risk: of the texts that a search found, choose the one with the best expected score, not the likeliest
+(Kumar & Byrne 2004).
+
+Nobody knows the reference, but the model says how likely each text is to be it. Its samples y_1 … y_K stand for the
+reference (Eikema & Aziz 2022, "Sampling-based approximations to minimum Bayes risk decoding"):
+
+    y* = argmax_y 1/K Σ_k u(y, y_k),    y_k ~ p(y | x)
+
+where u(y, r) is the score of y with r as the only reference.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from seqtool.data.text.vocabulary import UNKNOWN
+from seqtool.decoding.batching import DecodeSettings
+from seqtool.decoding.common import Hypothesis
+from seqtool.errors import InputError
+from seqtool.metrics import captions, translation
+from seqtool.metrics.captions import DocumentFrequencies, tokenize_captions
+from seqtool.metrics.scores import CAPTIONING, parse_sum, scorers, weighted_sums
+
+CIDER = {"cider_d", "plain_cider"}  # the scores that weight n-grams by document frequencies
+NO_WORD = "ꙮ"  # stands in a hypothesis for what is unknown: no sample has it, and tokenisers keep it
+EQUAL = DocumentFrequencies(2, {}, "none", "equal")  # give all n-grams the same weight
+
+
+@dataclass(frozen=True)
+class MinimumBayesRisk:
+    """Ranks hypotheses by their mean score against samples.
+
+    weights: the weights of the scores, by name (`scores.weighted_sums`)
+    task: the task whose scores they are
+    decode: makes the text of ids
+    frequencies: the document frequencies for CIDEr; None gives all n-grams the same weight
+    """
+
+    weights: Mapping[str, float]
+    task: str
+    decode: Callable[[Sequence[int]], str]
+    frequencies: DocumentFrequencies | None = None
+
+    @classmethod
+    def of(cls, settings: DecodeSettings, task: str, decode: Callable[[Sequence[int]], str]) -> Self:
+        """What `settings.mbr` asks for. Raises InputError for what is no score of the task, and for bad frequencies."""
+        path, weights = settings.mbr_frequencies, parse_sum(str(settings.mbr), task, setting="mbr")
+        if path is not None and not CIDER & weights.keys():
+            raise InputError(
+                "mbr_frequencies=… is for mbr=cider_d or plain_cider: no other score asks how rare a word is."
+            )
+        return cls(weights, task, decode, None if path is None else DocumentFrequencies.load(Path(path)))
+
+    def rank(self, hypotheses: Sequence[Hypothesis], samples: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """Return the hypotheses with their expected scores, best first; those that were cut off come last."""
+        texts = [self.decode(hypothesis.tokens).replace(UNKNOWN, NO_WORD) for hypothesis in hypotheses]
+        counts = Counter(self.decode(sample.tokens) for sample in samples)
+        sums = self._scores(texts, list(counts)) @ np.array(list(counts.values()))
+        ranked = [
+            hypothesis._replace(score=float(total) / len(samples))
+            for hypothesis, total in zip(hypotheses, sums, strict=True)
+        ]
+        return sorted(
+            ranked, key=lambda hypothesis: (not hypothesis.ended, -hypothesis.score)
+        )  # equals keep their order
+
+    def _scores(self, texts: Sequence[str], references: Sequence[str]) -> np.ndarray:
+        """The score of each text with each reference alone, texts × references."""
+        if self.task == CAPTIONING:
+            frequencies = self.frequencies
+            tokenize = frequencies.tokenize if frequencies else captions.fitting_tokeniser([*texts, *references])[0]
+            texts, references = tokenize_captions(texts, tokenize), tokenize_captions(references, tokenize)
+            frequencies = replace(frequencies, tokenize="none") if frequencies else EQUAL
+            options = {"tokenize": "none", "rouge": "rouge_l" in self.weights, "document_frequencies": frequencies}
+        else:
+            tokenize = translation.fitting_tokeniser([*texts, *references])[0]
+            options = {"tokenize": tokenize, "lowercase": False}
+        hypotheses = [text for text in texts for _ in references]
+        made = scorers(self.weights, [[reference] for reference in references] * len(texts), **options)
+        sums = weighted_sums(self.weights, made, hypotheses, noun="score of mbr=")
+        return sums.reshape(len(texts), len(references))
