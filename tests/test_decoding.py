@@ -287,6 +287,32 @@ def test_sampling_follows_the_model() -> None:
         assert abs((first_tokens == token).float().mean() - p[token]) <= 4 * standard_error
 
 
+@pytest.mark.parametrize("name", ["bahdanau-gru", "luong", "sutskever-lstm", "transformer"])
+def test_samples_that_have_ended_take_no_more_time(name: str) -> None:
+    """Rows are left out as samples end, which changes no sample: with attention kept, all rows stay."""
+    model = make_model(name)
+    steps, original = list[int](), model.step
+
+    def step_that_ends_soon(memory: Any, state: Any, token: Any) -> Any:
+        steps.append(len(token))
+        output = original(memory, state, token)
+        output.logits[:, EOS] += 3
+        return output
+
+    model.step = step_that_ends_soon
+    settings = {"maximum": [12, 9, 12] * 2, "minimum": 2, "keep_attention": False}
+    sentences = [*SENTENCES, *SENTENCES][:6]
+    whole = draw(model, sentences, samples=30, **settings | {"keep_attention": True})
+    assert {*steps} == {180}
+    steps.clear()
+    left_out = draw(model, sentences, samples=30, **settings)
+    assert steps[0] == 180 and steps[-1] < 90 and steps == sorted(steps, reverse=True)
+    for before, after in zip(whole, left_out, strict=True):
+        assert [(h.tokens, h.ended) for h in before] == [(h.tokens, h.ended) for h in after]
+        expected = [h.log_probability for h in before]
+        assert [h.log_probability for h in after] == pytest.approx(expected, abs=1e-4)
+
+
 @pytest.mark.parametrize("settings", [{"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}])
 def test_sampling_at_its_limits_is_greedy(settings: dict[str, Any]) -> None:
     model = make_model("luong")

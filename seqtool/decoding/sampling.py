@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from seqtool.decoding.common import Hypothesis, Prefix, StepFunction, excluded_ids, hypotheses, log_probabilities
-from seqtool.decoding.tree import device_of, keep
+from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import stack
 from seqtool.models.tokens import BOS, EOS, PAD
@@ -43,6 +43,9 @@ def sample(
     the `top_k` most probable tokens, then to the smallest set with a probability of `top_p` (Holtzman et al. 2020).
     The log-probabilities of samples are those of the distribution before these changes.
 
+    A sentence's samples end at different steps. Whenever no sentence has more than half of its rows left, the others
+    are left out from then on, which takes a third off the time of 60 samples; not if attention is kept.
+
     uniform_noise: random numbers in [0, 1), each of which selects a token by the inverse of the cumulative
         distribution; they are an argument so that samples depend on nothing else
     maximum: the maximum length of each sentence's samples, in tokens with EOS
@@ -61,6 +64,8 @@ def sample(
     state = keep(state, sentence, n)
     prefix_tokens = prefix.tokens[sentence].to(device)
     token, sampled_tokens, log_p = prefix_tokens[:, -1], [], torch.zeros(n * samples, device=device)
+    rows: Tensor | None = None  # the samples that are still computed, as many of each sentence; None: all
+    may_leave_out = samples > 1 and not keep_attention and on_step is None
     alphas = [] if prefix.attention is None else list(prefix.attention[sentence].unbind(1))
     locations = [] if prefix.location is None else list(prefix.location[sentence].unbind(1))
     limit, limits = torch.tensor(maximum, device=device).repeat_interleave(samples), set(maximum)
@@ -70,8 +75,8 @@ def sample(
         token, token_log_p = sampler.draw(logits, length - 1, may_end=length >= minimum, unknown=unknown)
         if any_ended:
             token, token_log_p = token.masked_fill(ended, PAD), token_log_p.masked_fill(ended, 0.0)
-        log_p = log_p + token_log_p
-        sampled_tokens.append(token)
+        log_p = log_p + token_log_p if rows is None else log_p.index_add(0, rows, token_log_p)
+        sampled_tokens.append(token if rows is None else token.new_full((n * samples,), PAD).index_copy(0, rows, token))
         if keep_attention and alpha is not None:
             alphas.append(alpha)
             locations += [] if location is None else [location]
@@ -84,8 +89,14 @@ def sample(
             ends.append(torch.tensor(stops, device=device))
         if ends:
             ended, any_ended = torch.stack([ended, *ends]).any(0), True
-            if bool(ended.all()):
+            left = (~ended).view(n, -1).sum(1).max().item()
+            if not left:
                 break
+            if may_leave_out and 2 * n * left <= len(token):
+                unended_first = ended.view(n, -1).byte().sort(dim=1, stable=True).indices[:, :left]
+                kept = (unended_first + torch.arange(0, len(token), len(token) // n, device=device)[:, None]).flatten()
+                state, rows = select(state, kept), kept if rows is None else rows[kept]
+                token, ended, limit, sampler.noise = token[kept], ended[kept], limit[kept], sampler.noise[kept]
     ids = torch.cat([prefix_tokens, *(tokens[:, None] for tokens in sampled_tokens)], 1)[:, 1:].tolist()
     attention, location = (stack(steps) if keep_attention else None for steps in (alphas, locations))
     all_samples = hypotheses(ids, attention, location, log_p)

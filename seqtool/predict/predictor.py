@@ -467,7 +467,10 @@ class Predictor(ABC):
             n_best_lists = self._with_prefixes(sources, prefixes, n_best_lists)
         if risk is None:
             return n_best_lists
-        drawn = replace(settings, mbr=None, sample=True, n_best=settings.mbr_samples)
+        sources_per_batch = min(settings.sources_per_batch, declarations.HYPOTHESES_PER_BATCH // settings.mbr_samples)
+        drawn = replace(
+            settings, mbr=None, sample=True, n_best=settings.mbr_samples, batch_size=max(1, sources_per_batch)
+        )
         options |= {"keep_attention": False, "trace": None, "progress": progress}
         samples = decode(self.model, sources, drawn, **options)
         pairs = list(zip(n_best_lists, samples, strict=True))

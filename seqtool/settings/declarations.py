@@ -349,7 +349,7 @@ class Decode:
     length_alpha: Annotated[float, between(0, 100), SEARCH]
     coverage_penalty: Annotated[float, between(0, 1_000_000), SEARCH]
     mbr: Annotated[str | None, TEXT, SEARCH]
-    mbr_samples: Annotated[int | None, between(1, 10_000), SEARCH]
+    mbr_samples: Annotated[int | None, between(1, 1000), SEARCH]
     mbr_frequencies: Annotated[File | None, SEARCH]
     sample: Annotated[bool, SAMPLING]
     temperature: Annotated[float, between(0, 10_000), SAMPLING]

@@ -1,5 +1,6 @@
 """Tests of what `prepare` checks: each problem is found where it was planted, and nowhere else."""
 
+import gzip
 import logging
 import os
 import random
@@ -158,6 +159,30 @@ def test_swapped_scripts_are_found(alphabet: str, languages: tuple[str, str], tm
     swapped = [(target, source) for source, target in pairs]
     count = findings(prepare_pairs(config(tmp_path, swapped, pairs[:3], languages)))["train", "swapped"]
     assert count > 280  # few lines have under ten letters
+
+
+@pytest.mark.parametrize(
+    ("names", "languages", "expected"),
+    [
+        (("train.en", "train.ru"), ("source", "target"), 280),
+        (("pairs.ru-en.en.gz", "pairs.ru-en.ru.gz"), ("source", "target"), 280),
+        (("train.en", "train.txt"), ("source", "ru-RU"), 280),
+        (("train.en", "train.txt"), ("source", "target"), 0),
+        (("train.en", "train.ru"), ("source", "Ural"), 0),  # what is named is not read off the file
+    ],
+)
+def test_languages_are_read_off_the_names_of_files(
+    names: tuple[str, str], languages: tuple[str, str], expected: int, tmp_path: Path
+) -> None:
+    swapped = [(target, source) for source, target in lines_of("абвгдежзи", " ", 300)]
+    settings = config(tmp_path, swapped, swapped[:3], languages)
+    for name, texts in zip(names, zip(*swapped, strict=True), strict=True):
+        content = "".join(f"{text}\n" for text in texts).encode()
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    settings["train"] = [str(tmp_path / name) for name in names]
+    assert findings(prepare_pairs(settings)).get(("train", "swapped"), 0) >= expected
+    if not expected:
+        assert ("train", "swapped") not in findings(prepare_pairs(settings))
 
 
 def test_several_kinds_are_left_out_after_an_interruption(
