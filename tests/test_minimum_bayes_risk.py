@@ -16,7 +16,7 @@ from seqtool.decoding.batching import DecodeSettings
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
 from seqtool.metrics.captions import CaptionScorer, DocumentFrequencies
-from seqtool.metrics.translation import Bleu
+from seqtool.metrics.translation import Bleu, make_chrf, make_ter
 from seqtool.predict.captioner import Captioner
 from seqtool.predict.minimum_bayes_risk import MinimumBayesRisk
 from seqtool.predict.translator import Translator
@@ -42,7 +42,9 @@ def run(*arguments: str) -> int:
 def risk(mbr: str, task: str, **settings: Any) -> MinimumBayesRisk:
     names = DecodeSettings.__dataclass_fields__
     values = {name: value for name, value in defaults("decoding").items() if name in names}
-    return MinimumBayesRisk.of(DecodeSettings(**values | settings | {"mbr": mbr}), task, lambda ids: TEXTS[ids[0]])
+    return MinimumBayesRisk.of(
+        DecodeSettings(**values | settings | {"mbr": mbr}), task, lambda ids: TEXTS[ids[0]], None
+    )
 
 
 def hypotheses(*numbers: int, cut: Sequence[int] = ()) -> list[Hypothesis]:
@@ -57,16 +59,25 @@ def pictures(count: int) -> list[np.ndarray]:
     return list(np.random.default_rng(3).integers(0, 256, (count, 64, 64, 3), dtype=np.uint8))
 
 
-@pytest.mark.parametrize("mbr", ["bleu", "chrf", "bleu+0.5*ter"])
+WEIGHTED: dict[str, list[tuple[float, Any]]] = {
+    "bleu": [(0.01, Bleu)],
+    "chrf": [(0.01, make_chrf)],
+    "bleu+0.5*ter": [(0.01, Bleu), (-0.005, make_ter)],
+}
+
+
+@pytest.mark.parametrize("mbr", WEIGHTED)
 def test_the_expected_score_is_the_mean_of_single_references(mbr: str) -> None:
     samples = [0, 1, 1, 3, 2, 1]
-    ranked = risk(mbr, "translation").rank(hypotheses(0, 1, 3), hypotheses(*samples))
+    ranked = risk(mbr, "translation").rank(hypotheses(3, 0, 1), hypotheses(*samples))
     assert [hypothesis.score for hypothesis in ranked] == sorted((h.score for h in ranked), reverse=True)
-    if mbr == "bleu":
-        for hypothesis in ranked:
-            scorer = Bleu([[TEXTS[sample]] for sample in samples], tokenize="13a", lowercase=False)
+    for hypothesis in ranked:
+        expected = 0.0
+        for weight, make in WEIGHTED[mbr]:
+            scorer = make([[TEXTS[sample]] for sample in samples], tokenize="13a", lowercase=False)
             rows = scorer.each(scorer.statistics([TEXTS[hypothesis.tokens[0]]] * len(samples)))
-            assert hypothesis.score == pytest.approx(np.mean([row["bleu"] for row in rows]) / 100)
+            expected += weight * float(np.mean([value for row in rows for value in row.values()]))
+        assert hypothesis.score == pytest.approx(expected)
 
 
 def test_rare_words_count_more_with_document_frequencies() -> None:
@@ -133,7 +144,11 @@ def test_a_forced_beginning_keeps_its_numbers() -> None:
     assert all(text.startswith("El gato") for text in wholes)
     for translation in chosen:
         before, after = wholes[translation.text], translation.whole
-        assert before is not None and after is not None and after == pytest.approx(before, abs=1e-5)
+        assert before is not None and after is not None
+        assert after[:2] == pytest.approx(before[:2], abs=1e-5)
+        assert after.score_with_prefix == translation.score  # which is that of the whole text
+    ended = [translation.score for translation in chosen if translation.ended]
+    assert ended == sorted(ended, reverse=True)
 
 
 def test_captions_and_ensembles() -> None:
@@ -143,6 +158,8 @@ def test_captions_and_ensembles() -> None:
     for before, after in zip(search.describe(images), captioner.describe(images), strict=True):
         assert {caption.text for caption in before} == {caption.text for caption in after}
         assert after[0].attention is not None
+        ended = [caption.score for caption in after if caption.ended]
+        assert ended == sorted(ended, reverse=True) and all(0 <= score <= 10 for score in ended)
     alone = Captioner.load("builtin/soft", **MACHINE, beam=4, mbr="cider_d", mbr_samples=8, max_length=15, batch_size=1)
     assert alone.caption(images) == [n_best[0].text for n_best in captioner.describe(images)]
     both = Captioner.load(["builtin/soft", "builtin/hard"], **MACHINE, mbr="bleu4", mbr_samples=4, max_length=9)
@@ -185,8 +202,14 @@ def test_files_of_frequencies(capsys: Capture) -> None:
     with pytest.raises(InputError, match=r"absent\.json"):
         Captioner.load("builtin/soft", **MACHINE, mbr="cider_d", mbr_frequencies="absent.json")
     Path("frequencies.json").write_text("[]\n")
-    with pytest.raises(InputError, match=r"frequencies\.json holds no document frequencies"):
+    for content in ("[]", '{"images": 3, "tokenize": "x", "document_frequencies": {}}'):
+        Path("frequencies.json").write_text(content)
+        with pytest.raises(InputError, match=r"frequencies\.json holds no document frequencies"):
+            Captioner.load("builtin/soft", **MACHINE, mbr="cider_d", mbr_frequencies="frequencies.json")
+    DocumentFrequencies.count([["a dog"]], tokenize="ptb", name="one").save(Path("frequencies.json"))
+    with pytest.raises(InputError, match=r"frequencies\.json: all n-grams of a single image have the weight 0"):
         Captioner.load("builtin/soft", **MACHINE, mbr="cider_d", mbr_frequencies="frequencies.json")
+    Path("frequencies.json").write_text("[]\n")
     arguments = [
         "checkpoint=builtin/soft",
         "mbr=cider_d",
@@ -221,3 +244,7 @@ def test_a_score_of_ones_own(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -
     assert run(*arguments, "mbr=own_shortness.Shortness") == 0
     texts = [translation["text"] for translation in json.loads(capsys.readouterr().out)["translations"]]
     assert texts == sorted(texts, key=len)
+    Path("in.es").write_text("Tengo un gato grande.\n")
+    arguments = ["eval", "checkpoint=builtin/words", "sources=in.en", "references=in.es", "bootstrap=0"]
+    assert run(*arguments, "mbr=own_shortness.Shortness") == 0
+    assert " mbr=own_shortness.Shortness " in capsys.readouterr().out

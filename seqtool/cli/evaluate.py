@@ -113,7 +113,8 @@ def _joined(decodings: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _as_arguments(decoding: Mapping[str, Any]) -> str:
     """Write decoding settings as on a command line."""
-    return " ".join(f"{name}={str(value).lower()}" for name, value in decoding.items())
+    texts = {name: value if isinstance(value, str) else str(value).lower() for name, value in decoding.items()}
+    return " ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def _task_and_checkpoints(config: DictConfig) -> "tuple[str, list[Checkpoint]]":

@@ -260,7 +260,7 @@ def _processes(settings: dict[str, Any]) -> int:
     """
     from seqtool.runtime import forks
     from seqtool.settings import names
-    from seqtool.settings.declarations import HYPOTHESES_PER_BATCH
+    from seqtool.settings.declarations import DEFAULT_MBR_SAMPLES, HYPOTHESES_PER_BATCH
     from seqtool.training.runs import located
 
     match settings:
@@ -272,11 +272,15 @@ def _processes(settings: dict[str, Any]) -> int:
             "sample": bool() as sample,
             "beam": int() as beam,
             "n_best": int() as n_best,
+            "mbr": str() | None as mbr,
+            "mbr_samples": int() | None as mbr_samples,
             "batch_size": int() | None as batch_size,
             "attribution": None,
             "prefix": None,
         }:
             hypotheses = max(1, n_best if sample else beam)
+            if mbr is not None:
+                hypotheses = max(hypotheses, mbr_samples or DEFAULT_MBR_SAMPLES)
             batch = max(1, HYPOTHESES_PER_BATCH // hypotheses if batch_size is None else batch_size)
             checkpoints = [located(Path(name)) for name in names(checkpoint)]
             return forks.worthwhile(file, checkpoints, device, threads, hypotheses=hypotheses, batch=batch)

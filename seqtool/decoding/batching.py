@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,15 +30,12 @@ X = TypeVar("X")
 
 SAMPLING_SETTINGS = ("temperature", "top_k", "top_p")  # not `seed`, which also draws the locations of hard attention
 MBR_SETTINGS = ("mbr_samples", "mbr_frequencies")
-DEFAULT_MBR_SAMPLES = 60
 MIN_TEMPERATURE = 1e-4  # unless 0 (greedy): dividing logits by less could overflow
 
 
 @dataclass
 class DecodeSettings(declarations.Decode):
     """The settings of decoding; configs/decoding.yaml describes each and holds the defaults."""
-
-    memory: ClassVar[str] = "batch_size, beam, n_best or max_length"  # the settings to lower if memory runs out
 
     def __post_init__(self) -> None:
         problems = out_of_range(type(self), vars(self))
@@ -50,7 +47,7 @@ class DecodeSettings(declarations.Decode):
             if self.min_length > self.max_length:
                 problems.append(f"min_length ({self.min_length}) cannot be more than max_length ({self.max_length})")
         if self.mbr is not None and self.mbr_samples is None:
-            self.mbr_samples = DEFAULT_MBR_SAMPLES
+            self.mbr_samples = declarations.DEFAULT_MBR_SAMPLES
         length_penalty(self.length_penalty, self.length_alpha)  # raises InputError for an unknown name
         if problems:
             raise InputError("; ".join(problems) + ".")
@@ -58,15 +55,21 @@ class DecodeSettings(declarations.Decode):
     @property
     def sources_per_batch(self) -> int:
         """The number of sources in a batch: `batch_size`, or as many as have `HYPOTHESES_PER_BATCH` hypotheses."""
-        hypotheses_per_source = self.n_best if self.sample else self.beam
+        hypotheses_per_source = self.n_best if self.sample else max(self.beam, self.mbr_samples or 0)
         return self.batch_size or max(1, declarations.HYPOTHESES_PER_BATCH // hypotheses_per_source)
 
+    @property
+    def memory(self) -> str:
+        """The settings to lower if memory runs out."""
+        return f"{'' if self.mbr is None else 'mbr_samples, '}batch_size, beam, n_best or max_length"
+
     def uniform_noise(self, source_number: int) -> NDArray[np.float64]:
-        """The random numbers in [0, 1) for the samples of one source, n_best × max_length.
+        """The random numbers in [0, 1) for the samples of one source, n_best or mbr_samples × max_length.
 
         They depend only on the seed and on the source's number, never on the other sources of its batch.
         """
-        return np.random.default_rng([self.seed, source_number]).random((self.n_best, self.max_length))
+        samples = self.n_best if self.sample else int(self.mbr_samples or 0)
+        return np.random.default_rng([self.seed, source_number]).random((samples, self.max_length))
 
 
 def source_length(settings: Any) -> int:
@@ -161,6 +164,7 @@ def decode(
     keep_attention: bool,
     progress: Callable[[int], None] | None = None,
     trace: Lattice | None = None,
+    rank: Callable[[list[Hypothesis], list[Hypothesis]], list[Hypothesis]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses for each source, in the order of the rows. Several processes share the batches.
 
@@ -169,46 +173,61 @@ def decode(
     keep_attention: whether hypotheses keep their attention
     progress: called after each batch with the number of sources that this process has just finished
     trace: records the search for a single source
+    rank: puts the hypotheses of a beam in another order, given `mbr_samples` samples of their source
     """
     prefix_length = len(prefixes[0]) if prefixes else 0
 
+    def begin(rows: Sequence[int], *, keep_attention: bool) -> tuple[Any, dict[str, Any]]:
+        """The batch of these rows, and arguments that beam search and sampling have in common."""
+        source, memory, state = sources.encode(model, rows, device)
+        prefix = None
+        if prefixes:
+            tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
+            state, prefix = read_prefix(model, memory, state, tokens)
+        return source, {
+            "step": model.step if keep_attention or settings.coverage_penalty else model.step_without_attention,
+            "memory": memory,
+            "state": state,
+            "maximum": [max(1, max_tokens(sources, i, settings, prefix_length) - prefix_length) for i in rows],
+            "minimum": max(1, settings.min_length - prefix_length),
+            "keep_attention": keep_attention,
+            "prefix": prefix,
+        }
+
+    def draw(rows: Sequence[int], *, keep_attention: bool) -> list[list[Hypothesis]]:
+        noise = [settings.uniform_noise(i if source_numbers is None else source_numbers[i]) for i in rows]
+        _, arguments = begin(rows, keep_attention=keep_attention)
+        return sample(
+            uniform_noise=torch.from_numpy(np.stack(noise)).float(),
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            **arguments,
+        )
+
+    def search(rows: Sequence[int]) -> list[list[Hypothesis]]:
+        source, arguments = begin(rows, keep_attention=keep_attention)
+        return beam_search(
+            beam=settings.beam,
+            n_best=settings.n_best if rank is None else settings.beam,
+            penalty=length_penalty(settings.length_penalty, settings.length_alpha),
+            coverage=settings.coverage_penalty,
+            mask=source.mask if isinstance(source, Source) else None,
+            trace=trace,
+            **arguments,
+        )
+
     def decode_batch(rows: Sequence[int]) -> list[list[Hypothesis]]:
         with computing(device, settings.precision, lower=settings.memory):
-            source, memory, state = sources.encode(model, rows, device)
-            prefix = None
-            if prefixes:
-                tokens = torch.tensor([list(prefixes[i]) for i in rows], dtype=torch.int64, device=device)
-                state, prefix = read_prefix(model, memory, state, tokens)
-            arguments: dict[str, Any] = {
-                "step": model.step if keep_attention or settings.coverage_penalty else model.step_without_attention,
-                "memory": memory,
-                "state": state,
-                "maximum": [max(1, max_tokens(sources, i, settings, prefix_length) - prefix_length) for i in rows],
-                "minimum": max(1, settings.min_length - prefix_length),
-                "keep_attention": keep_attention,
-                "prefix": prefix,
-            }
             if settings.sample:
-                noise = [settings.uniform_noise(i if source_numbers is None else source_numbers[i]) for i in rows]
-                samples = sample(
-                    uniform_noise=torch.from_numpy(np.stack(noise)).float(),
-                    temperature=settings.temperature,
-                    top_k=settings.top_k,
-                    top_p=settings.top_p,
-                    **arguments,
-                )
                 # Samples that ended come first; both groups are sorted by log-probability.
+                samples = draw(rows, keep_attention=keep_attention)
                 n_best = [sorted(group, key=lambda h: (not h.ended, -h.log_probability)) for group in samples]
+            elif rank is None:
+                n_best = search(rows)
             else:
-                n_best = beam_search(
-                    beam=settings.beam,
-                    n_best=settings.n_best,
-                    penalty=length_penalty(settings.length_penalty, settings.length_alpha),
-                    coverage=settings.coverage_penalty,
-                    mask=source.mask if isinstance(source, Source) else None,
-                    trace=trace,
-                    **arguments,
-                )
+                lists = zip(search(rows), draw(rows, keep_attention=False), strict=True)
+                n_best = [rank(*each)[: settings.n_best] for each in lists]
         if progress is not None:
             progress(len(rows))
         return n_best

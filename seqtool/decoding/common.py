@@ -54,7 +54,7 @@ class Hypothesis(NamedTuple):
 
     tokens: its ids, including a prefix, without BOS and EOS
     log_probability: the sum over its tokens in nats, EOS included, without a prefix
-    score: the number by which it was ranked, without a prefix
+    score: the number by which it was ranked, without a prefix; the expected score with it if `mbr` ranked
     attention: a row for each token and, if it ended, one for EOS; None if attention was not kept
     ended: true if it ended with EOS, false if it reached the maximum length
     log_p: the log-probability of each token, EOS included, after forced decoding (`force`)

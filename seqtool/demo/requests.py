@@ -32,7 +32,7 @@ MAX_SAMPLED_TOKENS = 50_000  # tokens of all continuations
 MAX_SECONDS = 60.0  # the time that its computation may take
 MAX_LIKELIEST = 50  # the number of likeliest tokens at each position
 MAX_SETTINGS = {"beam": 50, "n_best": 50, "n": 20, "max_length": 500, "min_length": 500, "max_source_length": 500}
-FIXED_SETTINGS = ("precision", "batch_size")  # settings that a request cannot change
+FIXED_SETTINGS = ("precision", "batch_size", "mbr", "mbr_samples", "mbr_frequencies")  # a request cannot change them
 
 OFFERED_SCENE_COUNT = 12  # the number of scenes to choose from
 MAX_OBJECTS = 12  # the number of objects in a scene

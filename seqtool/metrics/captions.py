@@ -340,7 +340,10 @@ class DocumentFrequencies:
             images = int(record["images"])
             if not 0 < images <= MAX_IMAGES or not all(0 < count <= images for count in counts.values()):
                 raise ValueError("the number of images, or an n-gram's number of images, is out of range")
-            return cls(images, counts, str(record["tokenize"]), without_suffix(path.name))
+            tokenize = str(record["tokenize"])
+            if tokenize not in TOKENIZERS:
+                raise ValueError(f"tokenize is {tokenize}")
+            return cls(images, counts, tokenize, without_suffix(path.name))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(
                 f"{path} holds no document frequencies: expected a JSON object with images, tokenize and "

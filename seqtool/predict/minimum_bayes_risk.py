@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from seqtool.data.text.vocabulary import UNKNOWN
 from seqtool.decoding.batching import DecodeSettings
 from seqtool.decoding.common import Hypothesis
 from seqtool.errors import InputError
-from seqtool.metrics import captions, translation
 from seqtool.metrics.captions import DocumentFrequencies, tokenize_captions
 from seqtool.metrics.scores import CAPTIONING, parse_sum, scorers, weighted_sums
 
@@ -37,23 +37,33 @@ class MinimumBayesRisk:
     weights: the weights of the scores, by name (`scores.weighted_sums`)
     task: the task whose scores they are
     decode: makes the text of ids
+    tokenize: how texts are tokenised, as in `eval`
     frequencies: the document frequencies for CIDEr; None gives all n-grams the same weight
     """
 
     weights: Mapping[str, float]
     task: str
     decode: Callable[[Sequence[int]], str]
+    tokenize: str
     frequencies: DocumentFrequencies | None = None
 
     @classmethod
-    def of(cls, settings: DecodeSettings, task: str, decode: Callable[[Sequence[int]], str]) -> Self:
-        """What `settings.mbr` asks for. Raises InputError for what is no score of the task, and for bad frequencies."""
+    def of(
+        cls, settings: DecodeSettings, task: str, decode: Callable[[Sequence[int]], str], tokenize: str | None
+    ) -> Self:
+        """What `settings.mbr` asks for. Raises InputError for what is no score of the task, and for bad frequencies.
+
+        tokenize: how validation tokenised; None is the usual way. Document frequencies have their own.
+        """
         path, weights = settings.mbr_frequencies, parse_sum(str(settings.mbr), task, setting="mbr")
-        if path is not None and not CIDER & weights.keys():
-            raise InputError(
-                "mbr_frequencies=… is for mbr=cider_d or plain_cider: no other score asks how rare a word is."
-            )
-        return cls(weights, task, decode, None if path is None else DocumentFrequencies.load(Path(path)))
+        if path is None:
+            return cls(weights, task, decode, tokenize or ("ptb" if task == CAPTIONING else "13a"))
+        if not CIDER & weights.keys():
+            raise InputError("mbr_frequencies=… is for mbr=cider_d or plain_cider, which give rare words more weight.")
+        frequencies = DocumentFrequencies.load(Path(path))
+        if frequencies.images < 2:
+            raise InputError(f"mbr_frequencies={path}: all n-grams of a single image have the weight 0. Count more.")
+        return cls(weights, task, decode, frequencies.tokenize, frequencies)
 
     def rank(self, hypotheses: Sequence[Hypothesis], samples: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the hypotheses with their expected scores, best first; those that were cut off come last."""
@@ -64,21 +74,15 @@ class MinimumBayesRisk:
             hypothesis._replace(score=float(total) / len(samples))
             for hypothesis, total in zip(hypotheses, sums, strict=True)
         ]
-        return sorted(
-            ranked, key=lambda hypothesis: (not hypothesis.ended, -hypothesis.score)
-        )  # equals keep their order
+        return sorted(ranked, key=lambda hypothesis: (not hypothesis.ended, -hypothesis.score))  # keeps equals in order
 
-    def _scores(self, texts: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    def _scores(self, texts: Sequence[str], references: Sequence[str]) -> NDArray[np.float64]:
         """The score of each text with each reference alone, texts × references."""
+        options: dict[str, Any] = {"tokenize": self.tokenize, "lowercase": False}
         if self.task == CAPTIONING:
-            frequencies = self.frequencies
-            tokenize = frequencies.tokenize if frequencies else captions.fitting_tokeniser([*texts, *references])[0]
-            texts, references = tokenize_captions(texts, tokenize), tokenize_captions(references, tokenize)
-            frequencies = replace(frequencies, tokenize="none") if frequencies else EQUAL
+            texts, references = (tokenize_captions(captions, self.tokenize) for captions in (texts, references))
+            frequencies = replace(self.frequencies, tokenize="none") if self.frequencies else EQUAL
             options = {"tokenize": "none", "rouge": "rouge_l" in self.weights, "document_frequencies": frequencies}
-        else:
-            tokenize = translation.fitting_tokeniser([*texts, *references])[0]
-            options = {"tokenize": tokenize, "lowercase": False}
         hypotheses = [text for text in texts for _ in references]
         made = scorers(self.weights, [[reference] for reference in references] * len(texts), **options)
         sums = weighted_sums(self.weights, made, hypotheses, noun="score of mbr=")

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from os import PathLike, fspath
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -33,16 +33,13 @@ from seqtool.models.parts import PLAIN, Parts, build_model
 from seqtool.models.tokens import END, EOS, UNK
 from seqtool.predict.attribution import STEPS, Attribution, Contrast
 from seqtool.predict.trace import Example, Trace
-from seqtool.runtime import devices, distributed
+from seqtool.runtime import devices
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.precision import check_precision
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import import_class, modules
 from seqtool.training.checkpoint import Checkpoint, find, run_name
-
-if TYPE_CHECKING:
-    from seqtool.predict.minimum_bayes_risk import MinimumBayesRisk
 
 Text = str | Sequence[str] | None  # a text or its pieces, to be read by a model; None is the best prediction
 
@@ -114,7 +111,7 @@ class Prediction:
     """One hypothesis for one source, or a text that was scored.
 
     text: the decoded text; for a scored text, the text as it was given
-    score: the number by which it was ranked, without the prefix
+    score: the number by which it was ranked, without the prefix; the expected score with it if `mbr` ranked
     log_probability: the log-probability in nats, EOS included, without the prefix
     pieces: the vocabulary's entries that make up the text
     attention: pieces × source positions; None for a model without attention
@@ -307,16 +304,17 @@ class Predictor(ABC):
         self._next_seed_number = 0  # the number of the next sentence or prompt, which seeds its samples
         if isinstance(self.settings, DecodeSettings):
             check_used(self.settings, attends=self.attends, task=self.task)
-            _ = self._risk  # refuses invalid settings before any work
+            _ = self._rank  # refuses invalid settings before any work
 
     @cached_property
-    def _risk(self) -> "MinimumBayesRisk | None":
-        """What chooses from a beam by minimum Bayes risk; None if the scores of the search choose."""
+    def _rank(self) -> Callable[[list[Hypothesis], list[Hypothesis]], list[Hypothesis]] | None:
+        """The function that ranks a beam by minimum Bayes risk; None if the scores of the search do."""
         if self.settings.mbr is None:
             return None
         from seqtool.predict.minimum_bayes_risk import MinimumBayesRisk  # imports sacreBLEU
 
-        return MinimumBayesRisk.of(self.settings, self.task, self.target_vocabulary.decode)
+        tokenize = self.config.get("validation", {}).get("tokenize")
+        return MinimumBayesRisk.of(self.settings, self.task, self.target_vocabulary.decode, tokenize).rank
 
     def __repr__(self) -> str:
         models = " + ".join(map(class_name, self.checkpoints))
@@ -449,32 +447,15 @@ class Predictor(ABC):
             rows = [row for row, prefix in enumerate(prefixes) if len(prefix.ids) == length]
             batch, prefix_ids = sources(rows), [prefixes[row].ids for row in rows]
             numbers = [source_numbers[row] for row in rows]
-            options["source_numbers"] = numbers
+            options |= {"source_numbers": numbers, "prefixes": prefix_ids if length else None}
             with self.on_device():
-                n_best_lists = self._decode(batch, prefix_ids, **options)
+                n_best_lists = decode(self.model, batch, self.settings, device=self.device, rank=self._rank, **options)
                 if likeliest:
                     n_best_lists = self._with_predictions(batch, n_best_lists, likeliest)
+                if length:
+                    n_best_lists = self._with_prefixes(batch, prefix_ids, n_best_lists)
             result |= zip(rows, n_best_lists, strict=True)
         return [result[row] for row in range(len(source_numbers))]
-
-    def _decode(self, sources: Sources, prefixes: Sequence[Sequence[int]], **options: Any) -> list[list[Hypothesis]]:
-        """The n best hypotheses of each source, by their scores or by minimum Bayes risk. Prefixes are equally long."""
-        risk, settings, progress = self._risk, self.settings, options.pop("progress", None)
-        options |= {"prefixes": prefixes if any(prefixes) else None, "device": self.device}
-        candidates = replace(settings, n_best=settings.beam) if risk else settings
-        n_best_lists = decode(self.model, sources, candidates, progress=None if risk else progress, **options)
-        if options["prefixes"]:
-            n_best_lists = self._with_prefixes(sources, prefixes, n_best_lists)
-        if risk is None:
-            return n_best_lists
-        sources_per_batch = min(settings.sources_per_batch, declarations.HYPOTHESES_PER_BATCH // settings.mbr_samples)
-        drawn = replace(
-            settings, mbr=None, sample=True, n_best=settings.mbr_samples, batch_size=max(1, sources_per_batch)
-        )
-        options |= {"keep_attention": False, "trace": None, "progress": progress}
-        samples = decode(self.model, sources, drawn, **options)
-        pairs = list(zip(n_best_lists, samples, strict=True))
-        return [ranked[: settings.n_best] for ranked in distributed.parallel_map(lambda pair: risk.rank(*pair), pairs)]
 
     def _with_predictions(
         self, sources: Sources, n_best_lists: Sequence[Sequence[Hypothesis]], likeliest: int
@@ -510,7 +491,9 @@ class Predictor(ABC):
                 length = len(hypothesis.tokens) + hypothesis.ended
                 log_p = prefix_log_p + hypothesis.log_probability
                 score = log_p
-                if not settings.sample:
+                if settings.mbr is not None:
+                    score = hypothesis.score  # that of the whole text already
+                elif not settings.sample:
                     coverage = hypothesis.score - hypothesis.log_probability / penalty(length - prefix_length)
                     score = log_p / penalty(length) + coverage
                 whole_hypotheses.append(hypothesis._replace(whole=Whole(prefix_length, log_p, score)))

@@ -337,6 +337,7 @@ class InferenceMachine(Machine):
 # The number of hypotheses decoded at once by default. Greedy decoding of 320 takes 14,900 steps/s, of 64 only 10,200
 # (performance.md).
 HYPOTHESES_PER_BATCH = 320
+DEFAULT_MBR_SAMPLES = 60  # for minimum Bayes risk
 
 
 @dataclass

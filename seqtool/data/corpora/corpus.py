@@ -80,7 +80,7 @@ class FileCorpus(Corpus):
 
 
 class TextCorpus(Corpus):
-    """A corpus of sentence pairs. Its languages are only used as names."""
+    """A corpus of sentence pairs. Its languages are names; `data.checking` uses those that are codes."""
 
     task = "translation"
     contents = "sentence pairs"
