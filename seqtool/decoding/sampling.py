@@ -75,7 +75,7 @@ def sample(
         token, token_log_p = sampler.draw(logits, length - 1, may_end=length >= minimum, unknown=unknown)
         if any_ended:
             token, token_log_p = token.masked_fill(ended, PAD), token_log_p.masked_fill(ended, 0.0)
-        log_p = log_p + token_log_p if rows is None else log_p.index_add(0, rows, token_log_p)
+        log_p = log_p + token_log_p if rows is None else log_p.index_add(0, rows, token_log_p.to(log_p.dtype))
         sampled_tokens.append(token if rows is None else token.new_full((n * samples,), PAD).index_copy(0, rows, token))
         if keep_attention and alpha is not None:
             alphas.append(alpha)
