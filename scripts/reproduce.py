@@ -20,6 +20,7 @@ results/rows.yaml explains its fields; results/README.md says what has been meas
 import argparse
 import json
 import math
+import os
 import shlex
 import statistics
 import subprocess
@@ -261,7 +262,9 @@ def run(words: Sequence[str], *, capture: bool = False) -> str | None:
     if words[0] == "python":
         words = ["python", str(ROOT / words[1]), *words[2:]]
     command = [*programs.get(words[0], words[:1]), *words[1:]]
-    ended = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE if capture else None)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # scripts may use `seqtool`
+    environment, output = {**os.environ, "PATH": path}, subprocess.PIPE if capture else None
+    ended = subprocess.run(command, check=False, text=True, stdout=output, env=environment)
     if ended.returncode:
         raise InputError(f"The command failed with status {ended.returncode}: {shlex.join(words)}")
     return ended.stdout

@@ -343,6 +343,10 @@ def test_eval_scores_a_checkpoint(directory: Path, capsys: Capture) -> None:
     assert scores["bleu1"] > 0.9 and scores["bleu4"] > 0.8
     image_ids = [result["image_id"] for result in json.loads(Path("written.json").read_text())]
     assert 5 < len(image_ids) == len(set(image_ids)) < 20  # a tenth of the photos, chosen by their names
+    for choice, has_seed in (("argmax", False), ("sample", True)):  # which draws
+        assert run("eval", "checkpoint=runs/soft", "device=cpu", "bootstrap=0", f"hard_attention={choice}") == 0
+        heading = capsys.readouterr().out.splitlines()[1]
+        assert heading.startswith("Decoding: ") and ("seed=1" in heading) == has_seed
     assert run("eval", "checkpoint=runs/soft", "split=test", "sources=a.txt", "device=cpu") == 2
     assert "sources= means nothing for captions." in capsys.readouterr().err
 

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -470,3 +471,10 @@ def test_trials_have_the_documented_fields() -> None:
     for line in (RESULTS / "tried.jsonl").read_text(encoding="utf-8").splitlines():
         fields = json.loads(line).keys() - {"init_from"}
         assert fields == {"date", "row", "settings", "updates", "minutes", "valid", "note"}
+
+
+def test_commands_of_rows_find_seqtool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run beside this Python, whose environment need not be activated."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    found = reproduce.run(["bash", "-c", "command -v seqtool"], capture=True)
+    assert found is not None and Path(found.strip()).parent == Path(sys.executable).parent

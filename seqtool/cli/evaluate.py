@@ -59,7 +59,8 @@ def evaluate(config: DictConfig) -> None:
         decoding = _joined(settings_of_runs)
         unused = declarations.SEARCH if decoding.get("sample") else declarations.SAMPLING
         used = {name: value for name, value in decoding.items() if DECLARED[name].method != unused.method}
-        used |= {"seed": decoding["seed"]} if decoding.get("mbr") else {}
+        if decoding.get("mbr") or decoding.get("hard_attention") == "sample":  # which draw, too
+            used["seed"] = decoding["seed"]
         if settings.report is not None and os.environ.get("RANK", "0") == "0":
             origin = {"checkpoints": ", ".join(paths), "decoding": _as_arguments(used)} if paths else {}
             page = evaluation.report({**origin, **settings.origin()})

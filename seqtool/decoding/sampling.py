@@ -43,8 +43,8 @@ def sample(
     the `top_k` most probable tokens, then to the smallest set with a probability of `top_p` (Holtzman et al. 2020).
     The log-probabilities of samples are those of the distribution before these changes.
 
-    A sentence's samples end at different steps. Whenever no sentence has more than half of its rows left, the others
-    are left out from then on, which takes a third off the time of 60 samples; not if attention is kept.
+    A sentence's samples end at different steps. Whenever every sentence has at most half of its rows left, the ended
+    ones are left out from then on, to save time; not if attention is kept.
 
     uniform_noise: random numbers in [0, 1), each of which selects a token by the inverse of the cumulative
         distribution; they are an argument so that samples depend on nothing else
