@@ -12,9 +12,9 @@ from small_models import DIMENSION, SHOW_ATTEND_TELL
 from torch import Tensor
 
 from seqtool.data.batches import Batch, make_target
-from seqtool.decoding.tree import select
 from seqtool.models.inputs import Annotations
 from seqtool.models.show_attend_tell import ShowAttendTell
+from seqtool.models.tree import select
 from seqtool.training.losses import TrainingLoss
 
 

@@ -13,10 +13,10 @@ from seqtool.decoding.batching import Ensemble, map_in_batches
 from seqtool.decoding.beam_search import beam_search, highest_sums, length_penalty
 from seqtool.decoding.common import Hypothesis, excluded_ids, force
 from seqtool.decoding.sampling import TokenSampler, sample
-from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.contract import Step
 from seqtool.models.tokens import BOS, EOS, PAD
+from seqtool.models.tree import select
 from seqtool.runtime import distributed
 
 SENTENCES = random_sentences(40, seed=20)

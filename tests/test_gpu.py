@@ -162,7 +162,7 @@ def test_hard_attention_draws_the_same_locations_as_the_cpu(device: torch.device
 
     def draw_locations(device: torch.device) -> DrawnLocations | None:
         model, rows = hard_attention_model(device), Rows.with_noise(4, noise.to(device))
-        return model.forward_rows(model.annotations(images.to(device)), target.to(device), rows).sampled
+        return model.forward_rows(images.to(device), target.to(device), rows).sampled
 
     actual, expected = draw_locations(device), draw_locations(CPU)
     assert actual is not None and expected is not None

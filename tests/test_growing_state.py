@@ -17,8 +17,8 @@ from seqtool.decoding.batching import Ensemble
 from seqtool.decoding.beam_search import Lattice, beam_search, length_penalty
 from seqtool.decoding.common import Hypothesis, force, read_prefix
 from seqtool.decoding.sampling import sample
-from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.tokens import BOS, EOS, PAD
+from seqtool.models.tree import device_of, keep, select
 
 SENTENCES = random_sentences(20, seed=31)
 WORDS = [token for token in range(VOCABULARY) if token not in (PAD, BOS, EOS)]

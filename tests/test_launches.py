@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from seqtool.cli import main as cli
-from seqtool.decoding import tree
 from seqtool.decoding.beam_search import highest_sums, on_cpu
+from seqtool.models import tree
 from seqtool.models.fast.products import add_product, adds_to_single
 from seqtool.runtime.files import config_directory
 

@@ -27,8 +27,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from seqtool.decoding.common import Hypothesis, Prefix, StepFunction, hypotheses, log_probabilities
-from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.tokens import BOS, EOS
+from seqtool.models.tree import device_of, keep, select
 from seqtool.settings.classes import chosen
 
 LengthPenalty = Callable[[float], float]

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from seqtool.decoding.common import Hypothesis, Prefix, StepFunction, excluded_ids, hypotheses, log_probabilities
-from seqtool.decoding.tree import device_of, keep, select
 from seqtool.models.categorical import categorical
 from seqtool.models.contract import stack
 from seqtool.models.tokens import BOS, EOS, PAD
+from seqtool.models.tree import device_of, keep, select
 
 MAX_VOCABULARY_IN_PYTHON = 128  # symbols; from a larger vocabulary torch draws a token faster than Python
 

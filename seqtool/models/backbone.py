@@ -239,13 +239,18 @@ class ImageCaptioner(EncoderDecoder[StateT]):
             return source
         x = source.values if source.may_mirror is None else mirror(source.values, source.may_mirror)
         x = x.to(self.target_embedding.weight.dtype)
-        return Augmented(augment(x, crop=self.crop, size=self.crop_size) if self.augment else x, source.rows)
+        x = augment(x, crop=self.crop, size=self.crop_size) if self.augment else x
+        return Augmented(x, source.rows, source.captions)
 
     def annotations(self, source: Images) -> Tensor:
-        """Return the annotation vectors a_i, B×S×D, of each caption's image, in the model's precision."""
+        """Return the annotation vectors a_i, N×S×D, of each caption's image, in the model's precision."""
+        return source.each(self.image_annotations(source))
+
+    def image_annotations(self, source: Images) -> Tensor:
+        """Return the annotation vectors a_i, B×S×D, of each image, in the model's precision."""
         source, dtype = self.augmented(source), self.target_embedding.weight.dtype
         values = self.backbone(source.values.to(dtype)) if isinstance(source, Pixels) else source.values
-        return source.each(values.to(dtype))
+        return values.to(dtype)
 
 
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:

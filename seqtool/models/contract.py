@@ -16,7 +16,7 @@ The rules:
   logits that `step` returns after the tokens up to t, and all three leave the same state.
 - Padding and the batch's other rows change nothing: a row's result depends only on its own source and tokens.
 - A state is a tree of dataclasses and tuples of tensors, batch first; floating-point tensors have the parameters' type,
-  even under autocast. Its rows can be repeated, dropped and reordered (`decoding.tree.select`), and their number for
+  even under autocast. Its rows can be repeated, dropped and reordered (`models.tree.select`), and their number for
   each source may change between steps. A state may grow: a node that selects rows in its own way has a method
   `select(rows)`, or `select_on_cpu(rows)` for rows on the CPU, and its tensors may have room to spare and another
   type. A state may be carried over: `forward` starts from the state it is given instead of `encode`'s, and returns the

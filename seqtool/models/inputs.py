@@ -2,11 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
+
+from seqtool.models import tree
+
+M = TypeVar("M")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,8 @@ class Tensors:
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _each(self, move: Callable[[Tensor], Tensor]) -> Self:
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: move(tensor) for name, tensor in tensors.items() if tensor is not None})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: move(value) for name, value in values.items() if isinstance(value, Tensor)})
 
 
 @dataclass(frozen=True)
@@ -39,17 +44,28 @@ class Source(Tensors):
 
 @dataclass(frozen=True)
 class Images(Tensors):
-    """Images, of which a batch may have several captions: caption n is one of the image in row `rows[n]` of `values`.
+    """Images, of which a batch may have several captions, N = G·K: groups of K captions of one image.
 
-    rows: None if there is one caption for each image, in the same order
+    rows: the row of `values` with the image of each group; None if these are all rows, in order
+    captions: K
     """
 
     values: Tensor
-    rows: Int[Tensor, "N"] | None = None
+    rows: Int[Tensor, "G"] | None = None
+    captions: int = 1
 
     def each(self, values: Tensor) -> Tensor:
-        """What was computed of each image, for each caption."""
-        return values if self.rows is None else values[self.rows]
+        """What was computed of each image, for each of the N captions."""
+        values = values if self.rows is None else values[self.rows]
+        return values if self.captions == 1 else values.repeat_interleave(self.captions, 0)
+
+    def for_captions(self, memory: M, state: S) -> tuple[M, S]:
+        """The memory and the first state of each image, for the N captions: a group shares one row of the memory, which
+        is neither computed nor read again for each of its captions.
+        """
+        if self.rows is not None:
+            memory = tree.select(memory, self.rows)
+        return memory, tree.map_tensors(self.each, state)
 
 
 @dataclass(frozen=True)

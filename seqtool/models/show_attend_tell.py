@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seqtool.errors import InputError
-from seqtool.models import hard_attention
+from seqtool.models import hard_attention, tree
 from seqtool.models.attention import AttentionScore, make_score
 from seqtool.models.backbone import EncoderSettings, ImageCaptioner
 from seqtool.models.cells import Cell, State, make_cell
@@ -122,7 +122,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         tie_matrices(self, tie)
 
     def encode(self, source: Images) -> tuple[ImageMemory, ShowAttendTellState]:
-        return self._memory_and_state(self.annotations(source))
+        return source.for_captions(*self._memory_and_state(self.image_annotations(source)))
 
     def forward(
         self, source: Images, target: Tensor, state: ShowAttendTellState | None = None, rows: Rows | None = None
@@ -135,16 +135,19 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
             return super().forward(source, target, state)
         if state is not None:
             raise ValueError("Hard attention is trained from the image's first state: leave out `state`.")
-        a = self.annotations(source)
-        return self.forward_rows(a, target, self.draw_rows(target) if rows is None else rows)
+        return self.forward_rows(source, target, self.draw_rows(target) if rows is None else rows)
 
     def draw_rows(self, target: Tensor) -> Rows:
         """Draw the rows for a batch of captions."""
         return Rows.draw(len(target), target.shape[1], self.samples, self.soft_share, target.device)
 
-    def forward_rows(self, a: Tensor, target: Tensor, rows: Rows) -> Output:
-        """Run teacher forcing for rows that take the expected context or draw their own, from annotations B×S×D."""
-        memory, first_state = self._memory_and_state(a[rows.image])
+    def forward_rows(self, source: Images, target: Tensor, rows: Rows) -> Output:
+        """Run teacher forcing for rows that take the expected context or draw their own, each for one of the B captions
+        of `source`.
+        """
+        a = self.image_annotations(source)
+        image = source.each(torch.arange(len(a), device=a.device))[rows.image]
+        memory, first_state = tree.select(self._memory_and_state(a), image)
         unused_noise = rows.uniform_noise.new_zeros(rows.expected_rows, rows.uniform_noise.shape[1])
         noise = torch.cat([unused_noise, rows.uniform_noise])
         memory = replace(memory, uniform_noise=noise, choose=hard_attention.draw_after(rows.expected_rows))

@@ -53,12 +53,12 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
         tie_matrices(self, tie)
 
     def encode(self, source: Images) -> tuple[Memory, Layers]:
-        a = self.annotations(source)
+        a = self.image_annotations(source)
         v = self.image(a.mean(1) if self.summary == "mean" else a.amax(1))
         memory, state = self.with_context(v)
         if self.context == "first_step":
             state = Layers(self.decoder.step(v, state.layers, self.dropout)[1])
-        return memory, state
+        return source.for_captions(memory, state)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return embedded words; with context=with_start, the last column is 1 for <bos> and 0 for other words."""

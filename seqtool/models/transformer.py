@@ -444,8 +444,11 @@ class TransformerCaptioner(SourceTransformer, ImageCaptioner[KeyValueCache]):
         self.image = parts.linear(self.backbone.dimension, width)
         self.make_decoder(settings, layers, target_vocabulary, tie, (attention_layer, attention_head))
 
+    def encode(self, source: Images) -> tuple[SourceMemory, KeyValueCache]:
+        return source.for_captions(*super().encode(source))
+
     def annotate(self, source: Images) -> tuple[Tensor, Tensor]:
-        a = self.image(self.annotations(source))
+        a = self.image(self.image_annotations(source))
         return a, torch.ones(a.shape[:2], dtype=torch.bool, device=a.device)
 
 

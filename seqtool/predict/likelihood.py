@@ -104,7 +104,7 @@ def caption_likelihoods(
                 output = model(Annotations(images), target[:, :-1])
             else:
                 noise_rows = Rows.with_noise(len(images), noise.flatten(0, 1))
-                output = model.forward_rows(model.annotations(Annotations(images)), target[:, :-1], noise_rows)
+                output = model.forward_rows(Annotations(images), target[:, :-1], noise_rows)
             labels = target[:, 1:].repeat_interleave(len(output.features) // len(images), 0)
             nll = model.loss(output.features, labels, 0.0).nll.cpu().double().sum(1)
             log_p_pieces.append(-nll.view(len(images), -1))

@@ -27,9 +27,9 @@ from torch.nn import functional as F
 
 from seqtool.data.batches import make_target
 from seqtool.data.text.properties import Rule, values_of
-from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.cells import Cell, State, cells_of
+from seqtool.models.tree import select
 from seqtool.predict.predictor import EncodedText
 
 STREAMS, STREAM_TOKENS = 128, 1000  # the greatest number of streams, and the least length of each if there are several

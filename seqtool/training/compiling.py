@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seqtool.decoding import tree
 from seqtool.errors import InputError, is_out_of_memory
+from seqtool.models import tree
 from seqtool.models.inputs import Annotations, Images, Source
 from seqtool.models.tokens import PAD
 from seqtool.runtime import distributed

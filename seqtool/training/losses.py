@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from seqtool.data.batches import Batch
-from seqtool.decoding import tree
+from seqtool.models import tree
 from seqtool.models.contract import EncoderDecoder, Output
 from seqtool.models.hard_attention import DrawnLocations, Rows, hard_attention_terms
 from seqtool.models.tokens import PAD

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seqtool.decoding import tree
 from seqtool.errors import InputError
+from seqtool.models import tree
 from seqtool.runtime import distributed
 from seqtool.runtime.configs import defaults
 from seqtool.settings import declarations

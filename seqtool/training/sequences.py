@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from seqtool.data.batches import Batch, Indices, make_target
-from seqtool.decoding import tree
 from seqtool.decoding.common import Hypothesis
 from seqtool.decoding.sampling import sample
 from seqtool.errors import InputError
 from seqtool.metrics.scores import Scorer, weighted_sums
+from seqtool.models import tree
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import EXPECTED, draw_or_expect
 from seqtool.models.inputs import Images
@@ -118,7 +118,7 @@ class SequenceLoss(TrainingLoss):
         sources, row = self.rewards.sources(batch.indices)
         counts, longest = np.bincount(row), np.zeros(len(sources), np.int64)
         np.maximum.at(longest, row, (batch.labels != PAD).sum(1).cpu().numpy())
-        source = self.model.augmented(replace(source, rows=None) if isinstance(source, Images) else source)
+        source = self.model.augmented(replace(source, rows=None, captions=1) if isinstance(source, Images) else source)
         limits = [min(limit_of(length), self.model.max_positions or MAX_LENGTH) for length in longest.tolist()]
         samples = self._write(source, sources, limits)
         if settings.risk_reference and settings.baseline == "risk":
@@ -186,8 +186,10 @@ class SequenceLoss(TrainingLoss):
         examples (`counts`), so that cross-entropy has the same scale. others: with what the rewards are compared
         """
         sequences, shape, device = [sequence for row in samples for sequence in row], rewards.shape, rewards.device
-        rows = torch.arange(shape[0], device=device).repeat_interleave(shape[1])
-        source = replace(source, rows=rows) if isinstance(source, Images) else tree.select(source, rows)
+        if isinstance(source, Images):
+            source = replace(source, captions=shape[1])
+        else:
+            source = tree.select(source, torch.arange(shape[0], device=device).repeat_interleave(shape[1]))
         target = make_target([sequence.tokens for sequence in sequences])
         for row, sequence in zip(target, sequences, strict=True):
             row[len(sequence.tokens) + 1] *= sequence.ended  # what was cut off has no end

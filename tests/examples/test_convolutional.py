@@ -12,8 +12,8 @@ import torch
 from example_modules import imported, train_less
 
 from seqtool.cli import main as cli
-from seqtool.decoding.tree import map_tensors
 from seqtool.models.contract import EncoderDecoder
+from seqtool.models.tree import map_tensors
 from seqtool.runtime.files import config_directory
 
 VOCABULARY = 11

@@ -10,10 +10,10 @@ from example_modules import imported
 from small_models import ENCODER
 
 from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, Item
-from seqtool.decoding.tree import map_tensors
 from seqtool.models.backbone import EncoderSettings
 from seqtool.models.inputs import Pixels
 from seqtool.models.tokens import EOS
+from seqtool.models.tree import map_tensors
 
 TRAIN = 300  # scenes; enough to show every combination that is not held out
 SIDES = {  # of one object beside another, by the words of a question: which edge is less than which

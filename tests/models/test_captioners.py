@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_models import (
@@ -12,13 +13,14 @@ from small_models import (
     LOCATIONS,
     SHOW_ATTEND_TELL,
     SHOW_TELL,
+    copy_with_fast_parts,
     make_captioner,
     random_images,
     random_sentences,
 )
 from torch import Tensor, nn
 
-from seqtool.data.batches import Batch, make_target
+from seqtool.data.batches import Batch, make_target, shared
 from seqtool.decoding.beam_search import beam_search, length_penalty
 from seqtool.decoding.common import read_prefix
 from seqtool.decoding.sampling import sample
@@ -31,6 +33,7 @@ from seqtool.models.inputs import Annotations, Pixels
 from seqtool.models.show_attend_tell import ShowAttendTell
 from seqtool.models.show_tell import ShowTell
 from seqtool.models.tokens import BOS
+from seqtool.models.tree import leaves
 from seqtool.training.losses import TrainingLoss
 
 Model = ImageCaptioner[Any]
@@ -47,8 +50,6 @@ def make_targets(count: int, seed: int) -> Tensor:
 
 
 def make_batch(source: Annotations | Pixels, target: Tensor) -> Batch:
-    import numpy as np
-
     return Batch(source, target, np.arange(len(target)), int((target[:, 1:] != 0).sum()))
 
 
@@ -73,7 +74,7 @@ def test_drawing_equals_stepping_with_the_same_noise(training: bool) -> None:
     assert isinstance(model, ShowAttendTell)
     source, target = random_images(4, seed=1), make_targets(4, 2)[:, :-1]
     noise = torch.rand(12, target.shape[1])
-    output = model.forward_rows(model.annotations(source), target, Rows.with_noise(4, noise))
+    output = model.forward_rows(source, target, Rows.with_noise(4, noise))
     logits = model.project(output.features)
     assert output.sampled is not None and output.sampled.expected_rows == 0 and output.sampled.samples == 3
     assert output.sampled.image.tolist() == [i for i in range(4) for _ in range(3)]
@@ -201,9 +202,7 @@ def test_other_images_of_a_batch_change_nothing(captioner: Model) -> None:
 
     def forward_by_rows(images: Tensor, target: Tensor, noise: Tensor) -> Output:
         assert isinstance(captioner, ShowAttendTell)
-        return captioner.forward_rows(
-            captioner.annotations(Annotations(images)), target, Rows.with_noise(len(images), noise)
-        )
+        return captioner.forward_rows(Annotations(images), target, Rows.with_noise(len(images), noise))
 
     forwards: list[Any] = [lambda images, target, _: captioner(Annotations(images), target)]
     for forward in [*forwards, forward_by_rows] if captioner.hard else forwards:
@@ -236,6 +235,45 @@ def test_other_images_of_a_batch_never_change_a_caption(choice: Any) -> None:
 
     together = captions([0, 1, 2, 3, 4])
     assert captions([3, 0]) == [together[3], together[0]] and captions([2]) == [together[2]]
+
+
+@pytest.mark.parametrize("rows, captions", [(None, 3), ([1, 0], 3), ([1, 0, 0, 0, 1, 0], 1)])
+def test_an_image_is_read_once_for_its_captions(captioner: Model, rows: list[int] | None, captions: int) -> None:
+    """As if each caption had an image of its own."""
+    source = replace(random_images(2, seed=14), rows=None if rows is None else torch.tensor(rows), captions=captions)
+    repeated = replace(source, values=source.each(source.values), rows=None, captions=1)
+    target = make_targets(6, 15)
+    for model in (captioner.train(), copy_with_fast_parts(captioner)):
+        memory, state = model.encode(source)
+        assert {len(tensor) for tensor in leaves(memory)} == {6 // captions}
+        assert {len(tensor) for tensor in leaves(state)} == {6}
+        loss, sums, gradients = TrainingLoss(model, 0.1), [], []
+        for images in (source, repeated):
+            model.zero_grad()
+            torch.manual_seed(16)
+            total, nll, *_ = loss(make_batch(images, target))
+            total.backward()
+            sums.append(torch.stack([total.detach(), nll.detach()]))
+            gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        torch.testing.assert_close(*sums)
+        torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+        assert sum(map(torch.count_nonzero, gradients[0].values())) > 0
+
+
+def test_images_of_a_batch_of_captions() -> None:
+    """Groups of captions share a row of the memory where every image has equally many."""
+    images = random_images(2, seed=1)
+
+    def rows_and_captions(*row: int) -> tuple[Any, int]:
+        source = shared(images, np.array(row))
+        assert source.each(torch.arange(2)).tolist() == list(row)
+        return source.rows if source.rows is None else source.rows.tolist(), source.captions
+
+    assert rows_and_captions(0, 1) == (None, 1)
+    assert rows_and_captions(0, 0, 1, 1) == (None, 2)
+    assert rows_and_captions(1, 1, 1, 0, 0, 0) == ([1, 0], 3)
+    assert rows_and_captions(0, 1, 1) == ([0, 1, 1], 1)
+    assert rows_and_captions(0, 1, 1, 0) == ([0, 1, 1, 0], 1)
 
 
 @pytest.mark.parametrize("name", CAPTIONERS)

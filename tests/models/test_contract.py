@@ -18,9 +18,9 @@ from small_models import (
 from torch import Tensor
 
 from seqtool.data.batches import Batch, make_source, make_target
-from seqtool.decoding.tree import select
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.contract import EncoderDecoder
+from seqtool.models.tree import select
 from seqtool.training.losses import TrainingLoss
 
 Model = EncoderDecoder[Any]

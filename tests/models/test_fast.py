@@ -21,7 +21,6 @@ from small_models import (
 from torch import Tensor
 
 from seqtool.data.batches import Batch, make_source, make_target
-from seqtool.decoding.tree import select
 from seqtool.models.attention import Attention, AttentionOutput
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import LSTM, Cell, Layers, State
@@ -32,6 +31,7 @@ from seqtool.models.fast.parts_for import parts_for
 from seqtool.models.parts import PLAIN, CrossEntropy, plain_copy
 from seqtool.models.recurrent_decoder import StepOutput
 from seqtool.models.sutskever import Sutskever
+from seqtool.models.tree import select
 from seqtool.training.losses import Loss, TrainingLoss
 
 Model = EncoderDecoder[Any]

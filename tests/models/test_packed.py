@@ -7,7 +7,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from seqtool.data.batches import make_source
-from seqtool.decoding.tree import leaves
 from seqtool.models.categorical import categorical
 from seqtool.models.cells import LSTM, Recurrence
 from seqtool.models.fast import decoding
@@ -16,6 +15,7 @@ from seqtool.models.fast.packed import JoinedLSTM, PackedLinear, linear_relu
 from seqtool.models.fast.parts_for import attend_on_cpu, parts_for
 from seqtool.models.language_model import LanguageModel
 from seqtool.models.sutskever import Sutskever
+from seqtool.models.tree import leaves
 from seqtool.runtime.precision import PRECISIONS, autocast, onednn
 
 SUPPORTED_TYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if PackedLinear.supports(dtype)]

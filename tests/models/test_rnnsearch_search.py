@@ -5,9 +5,9 @@ import torch
 from small_models import copy_with_fast_parts, make_model, random_sentences
 
 from seqtool.data.batches import make_source
-from seqtool.decoding.tree import select
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.rnnsearch_search import DecodingBahdanau
+from seqtool.models.tree import select
 
 CPU = torch.device("cpu")
 

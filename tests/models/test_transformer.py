@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from seqtool.data.batches import make_source, make_target
 from seqtool.decoding.beam_search import beam_search
-from seqtool.decoding.tree import select
 from seqtool.errors import InputError
 from seqtool.models.initialisation import initialise
 from seqtool.models.transformer import (
@@ -23,6 +22,7 @@ from seqtool.models.transformer import (
     bias_of,
     sinusoids,
 )
+from seqtool.models.tree import select
 
 LANGUAGE_MODEL: dict[str, Any] = {
     **{key: value for key, value in TRANSFORMER.items() if key in ("width", "heads", "feed_forward", "norm")},

@@ -8,11 +8,11 @@ from small_models import copy_with_fast_parts, make_captioner, make_model, rando
 from torch import Tensor
 
 from seqtool.data.batches import make_source
-from seqtool.decoding.tree import keep, select
 from seqtool.models.fast import transformer_search
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.transformer_search import DecodingTransformer, DecodingTransformerCaptioner, SharedCache
 from seqtool.models.transformer import KeyValueCache
+from seqtool.models.tree import keep, select
 
 CPU = torch.device("cpu")
 SENTENCES = 4

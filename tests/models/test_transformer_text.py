@@ -8,12 +8,12 @@ import torch
 from small_models import copy_with_fast_parts
 from torch import Tensor
 
-from seqtool.decoding.tree import leaves, select
 from seqtool.models.fast import decoding
 from seqtool.models.fast.decoding import optimise_for_decoding
 from seqtool.models.fast.packed import PackedLinear
 from seqtool.models.fast.transformer_text import DecodingTransformerLanguageModel, PreallocatedCache
 from seqtool.models.transformer import FeedForward, TransformerLanguageModel, Window
+from seqtool.models.tree import leaves, select
 
 pytestmark = pytest.mark.skipif(not PackedLinear.supports(torch.float32), reason="torch has no oneDNN here")
 SIZES = {"target_vocabulary": 11, "width": 8, "layers": 2, "feed_forward": 12, "context": 6}
