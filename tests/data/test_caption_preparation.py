@@ -550,11 +550,7 @@ def test_only_images_whose_captions_name_no_side_may_be_mirrored(config: Config,
     train = prepare(config, replace(pixels, mirror_unless=["left", "Right"])).split("train")
     assert train.pictures([2, 1, 0]).may_mirror.tolist() == [False, True, False]
     batch = ByImage(train).collate([1, 0])  # its images are in their order in the split
-    assert batch.source.may_mirror.tolist() == [False, True] and batch.source.each(torch.arange(2)).tolist() == [
-        1,
-        1,
-        0,
-        0,
-    ]
+    assert batch.source.may_mirror.tolist() == [False, True]
+    assert batch.source.each(torch.arange(2)).tolist() == [1, 1, 0, 0]
     one = prepare(config, replace(pixels, mirror_unless="left")).split("train")
     assert one.pictures([0, 1, 2]).may_mirror.tolist() == [False, True, True]
