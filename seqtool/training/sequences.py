@@ -13,12 +13,13 @@ attention the locations s_k that were drawn are part of a sample: λ_r log p(s_k
 is ∝ p(y_k, s_k | x)^α. The samples of a random share of the images, `model.soft_share`, take the expected context.
 
 Samples are drawn without dropout, but log p(y_k | x) is computed with it, so only without dropout does the gradient
-average to that of the expected reward. A picture is cropped, moved or mirrored at random once for both.
+average to that of the expected reward. A picture is cropped, moved or mirrored at random once for both, and for the
+share of cross-entropy.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from seqtool.metrics.scores import Scorer, weighted_sums
 from seqtool.models import tree
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import EXPECTED, draw_or_expect
-from seqtool.models.inputs import Images
+from seqtool.models.inputs import Annotations, Images
 from seqtool.models.tokens import EOS, PAD
 from seqtool.runtime.precision import no_gradients
 from seqtool.training.losses import Loss, TrainingLoss
@@ -114,11 +115,10 @@ class SequenceLoss(TrainingLoss):
     def forward(self, batch: Batch, state: Any = None) -> Loss:
         if not self.training:
             return super().forward(batch, state)
-        settings, device, source = self.settings, batch.target.device, batch.source
+        settings, device, source = self.settings, batch.target.device, self._alone(batch.source)
         sources, row = self.rewards.sources(batch.indices)
         counts, longest = np.bincount(row), np.zeros(len(sources), np.int64)
         np.maximum.at(longest, row, (batch.labels != PAD).sum(1).cpu().numpy())
-        source = self.model.augmented(replace(source, rows=None, captions=1) if isinstance(source, Images) else source)
         limits = [min(limit_of(length), self.model.max_positions or MAX_LENGTH) for length in longest.tolist()]
         samples = self._write(source, sources, limits)
         if settings.risk_reference and settings.baseline == "risk":
@@ -130,6 +130,9 @@ class SequenceLoss(TrainingLoss):
             others = self.rewards(sources, self._write(source, sources, limits, greedy=True))
         else:
             others = (rewards.sum(1, keepdim=True) - rewards) / max(1, rewards.shape[1] - 1)
+        if isinstance(source, Images) and isinstance(batch.source, Images):
+            source = self._read(source)
+            batch = replace(batch, source=replace(source, rows=batch.source.rows, captions=batch.source.captions))
         numbers = rewards, others, torch.from_numpy(counts)
         total, nll = self._loss_of(source, samples, *(tensor.to(device) for tensor in numbers))
         if share := settings.cross_entropy:
@@ -140,6 +143,20 @@ class SequenceLoss(TrainingLoss):
     def observe(self, reward: Tensor) -> None:
         """Keep the mean reward of the last update, for the log."""
         self.mean_reward = reward
+
+    def _alone(self, source: Any) -> Any:
+        """A batch's source without its captions, augmented. An encoder that is not trained reads images once in all;
+        one that is trained, once to draw samples, without dropout, and once for the losses.
+        """
+        if not isinstance(source, Images):
+            return source
+        source, model = self.model.augmented(replace(source, rows=None, captions=1)), cast(Any, self.model)
+        is_trained = any(parameter.requires_grad for parameter in model.backbone.parameters())
+        return source if is_trained else self._read(source)
+
+    def _read(self, source: Images) -> Annotations:
+        """The annotation vectors of images."""
+        return Annotations(cast(Any, self.model).image_annotations(source))
 
     @no_gradients()
     def _write(self, source: Any, sources: Indices, limits: list[int], *, greedy: bool = False) -> Samples:
