@@ -25,7 +25,7 @@ from small_models import (
 from torch import Tensor
 
 from seqtool.cli import main as cli
-from seqtool.data.batches import Batch, make_source, make_target
+from seqtool.data.batches import Batch, make_source, make_target, shared
 from seqtool.data.images.image_store import prepare_captions
 from seqtool.data.preparation import prepare_pairs
 from seqtool.decoding.common import Hypothesis
@@ -220,24 +220,33 @@ def test_a_share_of_the_images_takes_the_expected_context_as_with_soft_attention
 
 
 @pytest.mark.parametrize(
-    "words, trained, passes",
-    [("leave_one_out", True, 2), ("leave_one_out", False, 1), ("greedy", True, 3), ("scheduled", True, 2)],
+    "words, trained, with_dropout",
+    [
+        ("leave_one_out", True, [False, True]),
+        ("leave_one_out", False, [False]),
+        ("greedy", True, [False, False, True]),
+        ("scheduled", True, [False, True]),
+    ],
 )
 def test_a_picture_is_the_same_for_its_samples_and_for_their_probabilities(
-    words: str, trained: bool, passes: int, monkeypatch: pytest.MonkeyPatch
+    words: str, trained: bool, with_dropout: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is read no more often than it must be, for the share of cross-entropy as well."""
+    """It is read no more often than it must be, for the share of cross-entropy as well, and for samples without
+    dropout.
+    """
     model = captioner(attention="soft", encoder=EncoderSettings(**ENCODER | {"fine_tune_from": 0, "augment": True}))
     model.backbone.requires_grad_(trained)
-    read, network = [], model.backbone.forward
-    monkeypatch.setattr(model.backbone, "forward", lambda x: (read.append(x), network(x))[1])
+    read, modes, network = [], [], model.backbone.forward
+    monkeypatch.setattr(
+        model.backbone, "forward", lambda x: (read.append(x), modes.append(model.backbone.training), network(x))[2]
+    )
     pictures = Pixels(torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8))
     batch = batch_of(pictures, [[4], [5]])
     if words == "scheduled":
         TrainingLoss(model, 0.0, Teacher("linear", 0.5, 0.0, 0.0, seed=1)).double()(batch)
     else:
         SequenceLoss(model, settings(baseline=words, cross_entropy=0.5), COUNTS, seed=1).double()(batch)
-    assert len(read) == passes
+    assert modes == with_dropout and model.training
     assert all(torch.equal(x, read[0]) for x in read) and not torch.equal(read[0], pictures.values.to(read[0].dtype))
 
 
@@ -326,6 +335,22 @@ def test_draws_depend_on_seed_update_example_and_number_alone() -> None:
     assert torch.equal(fewer, random_numbers(1, 2, [5, 7], 0, 9)[1:, :3]) and not torch.equal(
         fewer, random_numbers(1, 2, [7], 1, 3)
     )
+
+
+@pytest.mark.parametrize("captions", [[0, 0, 1, 1], [1, 1, 0, 0], [1, 0, 1, 1]])
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_share_of_cross_entropy_is_that_of_each_caption(captions: list[int], trained: bool) -> None:
+    model = captioner(attention="soft", encoder=EncoderSettings(**ENCODER | {"fine_tune_from": 0}))
+    model.backbone.requires_grad_(trained)
+    pictures = Pixels(torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8))
+    batch = batch_of(shared(pictures, np.array(captions)), [[4], [5, 4], [5], [4, 4, 5]])
+    rewards = replace(COUNTS, references=str, source_of=np.array(captions))
+    mixed, rewarded = (
+        SequenceLoss(model, settings(samples=2, cross_entropy=share), rewards, seed=1).double()(batch).total
+        for share in (0.25, 0.0)
+    )
+    words = TrainingLoss(model, 0.0).double().train()(batch).total
+    torch.testing.assert_close(mixed, 0.75 * rewarded + 0.25 * words)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25])

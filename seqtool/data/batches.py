@@ -70,13 +70,15 @@ def make_batch(source: Source | Images | None, targets: Sequence[Ids], indices: 
 
 def shared(images: Images, row: NDArray[np.int64]) -> Images:
     """The images of a batch of captions, each of which describes the image in its `row`."""
-    count = len(images.values)
-    groups = row.reshape(-1, len(row) // count if count and len(row) % count == 0 else 1)
-    if (groups != groups[:, :1]).any():
+    count, each = len(images.values), 1
+    if count and len(row) % count == 0:
+        each = len(row) // count
+    groups = row.reshape(-1, each)
+    if (groups != groups[:, :1]).any():  # images have different numbers of captions, or captions are mixed
         groups = row[:, None]
     is_in_order = np.array_equal(groups[:, 0], np.arange(count))
     rows = None if is_in_order else torch.from_numpy(groups[:, 0].copy())
-    return replace(images, rows=rows, captions=groups.shape[1])
+    return replace(images, rows=rows, captions_each=groups.shape[1])
 
 
 def make_source(sentences: Sequence[Ids]) -> Source:

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from seqtool.errors import InputError, is_out_of_memory
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import Choice
-from seqtool.models.inputs import Augmented, Images, Pixels
+from seqtool.models.inputs import Annotations, Augmented, Images, Pixels
 from seqtool.models.parts import PLAIN, Parts
 from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
 from seqtool.runtime.precision import without_tf32
@@ -240,10 +240,17 @@ class ImageCaptioner(EncoderDecoder[StateT]):
         x = source.values if source.may_mirror is None else mirror(source.values, source.may_mirror)
         x = x.to(self.target_embedding.weight.dtype)
         x = augment(x, crop=self.crop, size=self.crop_size) if self.augment else x
-        return Augmented(x, source.rows, source.captions)
+        return Augmented(x, source.rows, source.captions_each)
+
+    @property
+    def rests(self) -> bool:
+        return not any(parameter.requires_grad for parameter in self.backbone.parameters())
+
+    def annotated(self, source: Images) -> Annotations:
+        return Annotations(self.image_annotations(source), source.rows, source.captions_each)
 
     def annotations(self, source: Images) -> Tensor:
-        """Return the annotation vectors a_i, N×S×D, of each caption's image, in the model's precision."""
+        """Return the `image_annotations`, N×S×D, of each caption's image."""
         return source.each(self.image_annotations(source))
 
     def image_annotations(self, source: Images) -> Tensor:

@@ -22,7 +22,8 @@ The rules:
   type. A state may be carried over: `forward` starts from the state it is given instead of `encode`'s, and returns the
   last one.
 - A memory is such a tree too, and may also hold objects that all rows share. It is constant while a sequence is decoded
-  and shared by its beams: K consecutive states belong to each of its rows. Rows are only ever removed from it.
+  and shared by its beams, or in training by captions of an image (`inputs.Images`): K consecutive states belong to each
+  of its rows. Rows are only ever removed from it.
   A model without a source has an empty memory.
 - Nothing is stored on a module between calls.
 - `attends`: whether α is attention over the source, N×S, which sums to 1 over real positions; otherwise α is None.
@@ -156,6 +157,17 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
 
     def augmented(self, source: Any) -> Any:
         """Augment a source at random for training; `encode` and `forward` augment only what has not been augmented."""
+        return source
+
+    @property
+    def rests(self) -> bool:
+        """Whether the model has an image encoder, none of whose parameters is trained now."""
+        return False
+
+    def annotated(self, source: Any) -> Any:
+        """Replace pictures by the annotation vectors that the image encoder computes of them: `encode` and `forward`
+        read both, so that what is needed several times is computed once.
+        """
         return source
 
     @abstractmethod

@@ -44,33 +44,33 @@ class Source(Tensors):
 
 @dataclass(frozen=True)
 class Images(Tensors):
-    """Images, of which a batch may have several captions, N = G·K: groups of K captions of one image.
+    """Images, of which a batch may have several captions, N = G·K: G groups of K captions of one image.
 
     rows: the row of `values` with the image of each group; None if these are all rows, in order
-    captions: K
+    captions_each: K
     """
 
     values: Tensor
     rows: Int[Tensor, "G"] | None = None
-    captions: int = 1
+    captions_each: int = 1
 
     def each(self, values: Tensor) -> Tensor:
         """What was computed of each image, for each of the N captions."""
         values = values if self.rows is None else values[self.rows]
-        return values if self.captions == 1 else values.repeat_interleave(self.captions, 0)
+        return values if self.captions_each == 1 else values.repeat_interleave(self.captions_each, 0)
 
     def for_captions(self, memory: M, state: S) -> tuple[M, S]:
         """The memory and the first state of each image, for the N captions: a group shares one row of the memory, which
         is neither computed nor read again for each of its captions.
         """
-        if self.rows is not None:
-            memory = tree.select(memory, self.rows)
+        if (rows := self.rows) is not None:
+            memory = tree.map_tensors(lambda x: x[rows], memory)  # unlike select's, its gradient has one order on a GPU
         return memory, tree.map_tensors(self.each, state)
 
 
 @dataclass(frozen=True)
 class Annotations(Images):
-    """Annotation vectors, in float16 as `data/images/image_store.py` stores them."""
+    """Annotation vectors, in float16 as `data/images/image_store.py` stores them, or as a model has computed them."""
 
     values: Float[Tensor, "B S D"]
 

@@ -28,7 +28,7 @@ class ImageMemory(Memory):
     """A memory that also determines how attention chooses locations.
 
     uniform_noise: a random number in [0, 1) for the draw of each step, B×T_max, or B×0 if none is drawn; each
-        image has its own row of numbers, so its draws do not depend on other images
+        image, or in training each caption, has its own row of numbers, so its draws do not depend on others
     choose: the rule that weights the locations
     """
 
@@ -135,6 +135,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
             return super().forward(source, target, state)
         if state is not None:
             raise ValueError("Hard attention is trained from the image's first state: leave out `state`.")
+        source = self.annotated(source)  # first: pictures are augmented before locations are drawn
         return self.forward_rows(source, target, self.draw_rows(target) if rows is None else rows)
 
     def draw_rows(self, target: Tensor) -> Rows:
@@ -142,12 +143,10 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         return Rows.draw(len(target), target.shape[1], self.samples, self.soft_share, target.device)
 
     def forward_rows(self, source: Images, target: Tensor, rows: Rows) -> Output:
-        """Run teacher forcing for rows that take the expected context or draw their own, each for one of the B captions
-        of `source`.
-        """
+        """Run teacher forcing for rows that take the expected context or draw their own, each for one caption."""
         a = self.image_annotations(source)
         image = source.each(torch.arange(len(a), device=a.device))[rows.image]
-        memory, first_state = tree.select(self._memory_and_state(a), image)
+        memory, first_state = tree.map_tensors(lambda x: x[image], self._memory_and_state(a))
         unused_noise = rows.uniform_noise.new_zeros(rows.expected_rows, rows.uniform_noise.shape[1])
         noise = torch.cat([unused_noise, rows.uniform_noise])
         memory = replace(memory, uniform_noise=noise, choose=hard_attention.draw_after(rows.expected_rows))

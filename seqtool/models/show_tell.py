@@ -55,10 +55,10 @@ class ShowTell(FixedContext, ImageCaptioner[Layers]):
     def encode(self, source: Images) -> tuple[Memory, Layers]:
         a = self.image_annotations(source)
         v = self.image(a.mean(1) if self.summary == "mean" else a.amax(1))
-        memory, state = self.with_context(v)
+        memory, state = source.for_captions(*self.with_context(v))
         if self.context == "first_step":
-            state = Layers(self.decoder.step(v, state.layers, self.dropout)[1])
-        return source.for_captions(memory, state)
+            state = Layers(self.decoder.step(source.each(v), state.layers, self.dropout)[1])
+        return memory, state
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return embedded words; with context=with_start, the last column is 1 for <bos> and 0 for other words."""

@@ -19,7 +19,7 @@ share of cross-entropy.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from seqtool.metrics.scores import Scorer, weighted_sums
 from seqtool.models import tree
 from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import EXPECTED, draw_or_expect
-from seqtool.models.inputs import Annotations, Images
+from seqtool.models.inputs import Images
 from seqtool.models.tokens import EOS, PAD
 from seqtool.runtime.precision import no_gradients
 from seqtool.training.losses import Loss, TrainingLoss
@@ -115,7 +115,7 @@ class SequenceLoss(TrainingLoss):
     def forward(self, batch: Batch, state: Any = None) -> Loss:
         if not self.training:
             return super().forward(batch, state)
-        settings, device, source = self.settings, batch.target.device, self._alone(batch.source)
+        settings, device, source = self.settings, batch.target.device, self._augmented(batch.source)
         sources, row = self.rewards.sources(batch.indices)
         counts, longest = np.bincount(row), np.zeros(len(sources), np.int64)
         np.maximum.at(longest, row, (batch.labels != PAD).sum(1).cpu().numpy())
@@ -130,9 +130,10 @@ class SequenceLoss(TrainingLoss):
             others = self.rewards(sources, self._write(source, sources, limits, greedy=True))
         else:
             others = (rewards.sum(1, keepdim=True) - rewards) / max(1, rewards.shape[1] - 1)
-        if isinstance(source, Images) and isinstance(batch.source, Images):
-            source = self._read(source)
-            batch = replace(batch, source=replace(source, rows=batch.source.rows, captions=batch.source.captions))
+        source = self.model.annotated(source)
+        if isinstance(batch.source, Images):
+            captions = {"rows": batch.source.rows, "captions_each": batch.source.captions_each}
+            batch = replace(batch, source=replace(source, **captions))
         numbers = rewards, others, torch.from_numpy(counts)
         total, nll = self._loss_of(source, samples, *(tensor.to(device) for tensor in numbers))
         if share := settings.cross_entropy:
@@ -144,19 +145,17 @@ class SequenceLoss(TrainingLoss):
         """Keep the mean reward of the last update, for the log."""
         self.mean_reward = reward
 
-    def _alone(self, source: Any) -> Any:
-        """A batch's source without its captions, augmented. An encoder that is not trained reads images once in all;
-        one that is trained, once to draw samples, without dropout, and once for the losses.
+    def _augmented(self, source: Any) -> Any:
+        """A batch's source, augmented, without its captions. An image encoder that rests has read it, without dropout;
+        one that is trained will read it once to draw samples and once, with dropout, for the losses.
         """
-        if not isinstance(source, Images):
-            return source
-        source, model = self.model.augmented(replace(source, rows=None, captions=1)), cast(Any, self.model)
-        is_trained = any(parameter.requires_grad for parameter in model.backbone.parameters())
-        return source if is_trained else self._read(source)
-
-    def _read(self, source: Images) -> Annotations:
-        """The annotation vectors of images."""
-        return Annotations(cast(Any, self.model).image_annotations(source))
+        source = replace(source, rows=None, captions_each=1) if isinstance(source, Images) else source
+        source = self.model.augmented(source)
+        if self.model.rests:
+            self.model.eval()
+            source = self.model.annotated(source)
+            self.model.train()
+        return source
 
     @no_gradients()
     def _write(self, source: Any, sources: Indices, limits: list[int], *, greedy: bool = False) -> Samples:
@@ -204,7 +203,7 @@ class SequenceLoss(TrainingLoss):
         """
         sequences, shape, device = [sequence for row in samples for sequence in row], rewards.shape, rewards.device
         if isinstance(source, Images):
-            source = replace(source, captions=shape[1])
+            source = replace(source, captions_each=shape[1])
         else:
             source = tree.select(source, torch.arange(shape[0], device=device).repeat_interleave(shape[1]))
         target = make_target([sequence.tokens for sequence in sequences])

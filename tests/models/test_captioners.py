@@ -240,10 +240,17 @@ def test_other_images_of_a_batch_never_change_a_caption(choice: Any) -> None:
 @pytest.mark.parametrize("rows, captions", [(None, 3), ([1, 0], 3), ([1, 0, 0, 0, 1, 0], 1)])
 def test_an_image_is_read_once_for_its_captions(captioner: Model, rows: list[int] | None, captions: int) -> None:
     """As if each caption had an image of its own."""
-    source = replace(random_images(2, seed=14), rows=None if rows is None else torch.tensor(rows), captions=captions)
-    repeated = replace(source, values=source.each(source.values), rows=None, captions=1)
-    target = make_targets(6, 15)
+    images = random_images(2, seed=14)
+    source = replace(images, rows=None if rows is None else torch.tensor(rows), captions_each=captions)
+    repeated, target = replace(images, values=source.each(images.values)), make_targets(6, 15)
     for model in (captioner.train(), copy_with_fast_parts(captioner)):
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.5
+        read: list[int] = []
+        if isinstance(model, ShowAttendTell):
+            keys_of = model.score.keys
+            model.score.keys = lambda a, keys_of=keys_of, read=read: (read.append(len(a)), keys_of(a))[1]
         memory, state = model.encode(source)
         assert {len(tensor) for tensor in leaves(memory)} == {6 // captions}
         assert {len(tensor) for tensor in leaves(state)} == {6}
@@ -255,9 +262,22 @@ def test_an_image_is_read_once_for_its_captions(captioner: Model, rows: list[int
             total.backward()
             sums.append(torch.stack([total.detach(), nll.detach()]))
             gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-        torch.testing.assert_close(*sums)
+        assert read == ([2, 2, 6] if isinstance(model, ShowAttendTell) else [])
+        torch.testing.assert_close(*sums, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
         assert sum(map(torch.count_nonzero, gradients[0].values())) > 0
+
+
+def test_pictures_are_augmented_before_locations_are_drawn() -> None:
+    """So that the same seed gives the same draws if torch.compile's graphs read annotation vectors."""
+    encoder = EncoderSettings(**ENCODER | {"fine_tune_from": 0, "augment": True})
+    model = ShowAttendTell(**SHOW_ATTEND_TELL | {"attention": "hard", "samples": 3, "encoder": encoder}).train()
+    pixels = Pixels(torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8))
+    features = []
+    for source in (lambda: pixels, lambda: model.augmented(pixels), lambda: model.annotated(pixels)):
+        torch.manual_seed(17)
+        features.append(model(source(), make_targets(2, 18)[:, :-1]).features)
+    assert torch.equal(features[0], features[1]) and torch.equal(features[0], features[2])
 
 
 def test_images_of_a_batch_of_captions() -> None:
@@ -267,7 +287,7 @@ def test_images_of_a_batch_of_captions() -> None:
     def rows_and_captions(*row: int) -> tuple[Any, int]:
         source = shared(images, np.array(row))
         assert source.each(torch.arange(2)).tolist() == list(row)
-        return source.rows if source.rows is None else source.rows.tolist(), source.captions
+        return source.rows if source.rows is None else source.rows.tolist(), source.captions_each
 
     assert rows_and_captions(0, 1) == (None, 1)
     assert rows_and_captions(0, 0, 1, 1) == (None, 2)
