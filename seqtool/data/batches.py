@@ -70,10 +70,8 @@ def make_batch(source: Source | Images | None, targets: Sequence[Ids], indices: 
 
 def shared(images: Images, row: NDArray[np.int64]) -> Images:
     """The images of a batch of captions, each of which describes the image in its `row`."""
-    count, each = len(images.values), 1
-    if count and len(row) % count == 0:
-        each = len(row) // count
-    groups = row.reshape(-1, each)
+    count = len(images.values)
+    groups = row.reshape(-1, len(row) // count if count and len(row) % count == 0 else 1)
     if (groups != groups[:, :1]).any():  # images have different numbers of captions, or captions are mixed
         groups = row[:, None]
     is_in_order = np.array_equal(groups[:, 0], np.arange(count))
