@@ -12,6 +12,7 @@ what differs from what the row was measured with, in the order in which causes c
 vocabulary, seed, settings, versions, losses, examples, search, metric. The exit status is 1 if a score is beyond.
 
     python scripts/reproduce.py tiny --record               # also store what was measured, as the row's record
+    python scripts/reproduce.py tiny --record seed=3        # the last of its seeds, beside those that are stored
     python scripts/reproduce.py tiny --tried runs/mine "a smaller rate"            # a line of results/tried.jsonl
 
 results/rows.yaml explains its fields; results/README.md says what has been measured how.
@@ -177,7 +178,7 @@ def main() -> None:
         measured = list(repeat(row, options.settings))
     within, lines = report(row, measured, before)
     if options.record:
-        store(row, measured, options.rows.parent)
+        store(row, measured, before, options.rows.parent)
     print("\n".join(lines))
     sys.exit(0 if within else 1)
 
@@ -380,35 +381,43 @@ def stored(row: Row, folder: Path, *, may_be_missing: bool = False) -> dict[str,
     return {"training": row.facts, "evaluation": evaluation_facts(record, None), "seeds": {}}
 
 
-def store(row: Row, measured: Sequence[Measured], folder: Path) -> None:
-    """Write the row's record, rows/NAME.json, and print what rows.yaml should say of it."""
+def store(row: Row, measured: Sequence[Measured], before: Mapping[str, Any], folder: Path) -> None:
+    """Write the row's record, rows/NAME.json, and print what rows.yaml should say of it. Seeds that were not measured
+    stay as they were stored `before`, if they were measured in the same way.
+    """
     if not all(each.training for each in measured):
         raise InputError("--record needs the run whose checkpoint was evaluated, which is not here.")
     expected = {name: value for name, value in row.facts.items() if name != "setting seed"}
     if others := list(dict.fromkeys(line for each in measured for line in changed(each.training, expected))):
         raise InputError(f"--record needs the row's own settings, but the run has {'; '.join(others)}.")
-    if [each.seed for each in measured] != list(row.seeds):
-        raise InputError(f"--record needs a run of each of the row's seeds, {', '.join(map(str, row.seeds))}.")
     seeds = {
-        str(each.seed): {
+        each.seed: {
             "checkpoint": each.evaluation.get("checkpoint"),
+            "minutes": round(each.minutes, 2),
             "scores": {name: each.scores[name] for name in row.scores},
             "losses": each.losses,
         }
         for each in measured
     }
     evaluation = {name: value for name, value in measured[0].evaluation.items() if name != "checkpoint"}
-    record = {"training": measured[0].training, "evaluation": evaluation, "seeds": seeds}
+    record = {"training": {**measured[0].training, "setting seed": row.seeds[0]}, "evaluation": evaluation}
+    if record == {name: before[name] for name in record}:
+        seeds = {int(seed): each for seed, each in before["seeds"].items() if int(seed) in row.seeds} | seeds
+    if set(seeds) != set(row.seeds):
+        raise InputError(f"--record needs a run of each of the row's seeds, {', '.join(map(str, row.seeds))}.")
+    record["seeds"] = {str(seed): seeds[seed] for seed in row.seeds}
     file = folder / "rows" / f"{row.name}.json"
     file.parent.mkdir(exist_ok=True)
     write_whole(file, f"{finite_json(record)}\n".encode())
-    lines = [f"record: rows/{file.name}", f"seeds: [{', '.join(seeds)}]", "scores:"]
+    lines = [f"record: rows/{file.name}", f"seeds: [{', '.join(record['seeds'])}]", "scores:"]
     for name in row.scores:
-        values, first = [each.scores[name]["value"] for each in measured], measured[0].scores[name]
+        all_scores = [each["scores"][name] for each in seeds.values()]
+        values, first = [score["value"] for score in all_scores], all_scores[0]
         interval = f", low: {first['low']:.4g}, high: {first['high']:.4g}" if "low" in first else ""
         spread = interval if len(values) == 1 else f", sd: {statistics.stdev(values):.2g}"
         lines.append(f"  {name}: {{mean: {statistics.fmean(values):.4g}{spread}}}")
-    print("\n".join([*lines, f"minutes: {statistics.fmean(each.minutes for each in measured):.1f}"]))
+    minutes = [each["minutes"] for each in seeds.values() if each.get("minutes") is not None]  # older records have none
+    print("\n".join([*lines, f"minutes: {statistics.fmean(minutes):.1f}"]))
 
 
 def report(row: Row, measured: Sequence[Measured], record: Mapping[str, Any]) -> tuple[bool, list[str]]:

@@ -333,6 +333,32 @@ def test_a_record_is_of_the_rows_seeds_and_settings(bench: Bench) -> None:
     assert bench.rows.with_name("rows").joinpath("mine.json").read_bytes() == before
 
 
+def test_seeds_that_were_recorded_before_stay(bench: Bench) -> None:
+    """Unless they were measured otherwise; a seed that the row has no longer goes."""
+
+    def edit(record: dict[str, Any]) -> None:
+        record["seeds"] = {seed: {**record["seeds"]["1"], "minutes": 5.0} for seed in ("1", "2", "3")}
+
+    rows = bench.with_record("before", edit)
+    text = bench.rows.read_text(encoding="utf-8")
+    rows.write_text(text.replace("seeds: [1]", "seeds: [1, 2]"), encoding="utf-8")
+    _, lines = bench.reproduce("mine", "--record", "seed=1", rows=rows)
+    seeds = json.loads(rows.with_name("rows").joinpath("mine.json").read_text(encoding="utf-8"))["seeds"]
+    assert list(seeds) == ["1", "2"]
+    assert seeds["1"]["minutes"] < 5.0 == seeds["2"]["minutes"]
+    assert "seeds: [1, 2]" in lines
+    assert any(line.endswith("sd: 0}") for line in lines)
+
+    def otherwise(record: dict[str, Any]) -> None:
+        edit(record)
+        record["training"]["version of torch"] = "2.6.0"
+
+    rows = bench.with_record("otherwise", otherwise)
+    rows.write_text(text.replace("seeds: [1]", "seeds: [1, 2]"), encoding="utf-8")
+    with pytest.raises(InputError, match="--record needs a run of each of the row's seeds, 1, 2"):
+        bench.reproduce("mine", "--record", "seed=1", rows=rows)
+
+
 def test_a_trial_is_logged_with_the_settings_that_are_not_the_rows(bench: Bench) -> None:
     def edit(record: Any) -> None:
         record["config"]["optim"].update(lr=0.5)

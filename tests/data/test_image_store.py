@@ -138,6 +138,25 @@ def test_an_existing_store_is_not_made_again(
     prepare(files)
 
 
+def test_mistakes_in_a_trained_encoders_settings_are_found_before_pictures_are_read(
+    prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_pictures(*arguments: Any, **settings: Any) -> Any:
+        raise AssertionError("pictures were read")
+
+    before = torch.get_rng_state()
+    with monkeypatch.context() as patch:
+        patch.setattr(image_store, "load", no_pictures)
+        for changes, message in (
+            ({"freeze": "layer.0"}, r"model\.encoder\.freeze takes modules"),
+            ({"weights": str(files[0])}, str(files[0])),
+        ):
+            with pytest.raises(InputError, match=message):
+                prepare(files, dataclasses.replace(TRAINED_ENCODER, **changes))
+    prepare(files, TRAINED_ENCODER)
+    assert torch.equal(torch.get_rng_state(), before)  # or the model's weights would depend on whether a store was made
+
+
 def test_more_processes_change_nothing(prepare: Prepare, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_decoding, "CHUNK", 2)
     single_process = prepare(files)

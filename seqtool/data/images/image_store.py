@@ -298,6 +298,9 @@ def _fill(
             backbone.to(device)
         weights = weights_digest(backbone)
         shape, kind = (math.prod(backbone.locations), backbone.dimension), np.dtype("<f2")
+    else:  # so that a mistake in the encoder's settings is found before thousands of images are read
+        with torch.random.fork_rng(devices=[]):
+            make_backbone(encoder, pretrained=encoder.weights != "default")
     row_bytes = math.prod(shape) * kind.itemsize
     unfinished, provenance = Unfinished(directory), [weights, torch.__version__, PIL.__version__]
     progress = unfinished.progress.get("images", {})
