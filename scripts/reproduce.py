@@ -383,7 +383,7 @@ def stored(row: Row, folder: Path, *, may_be_missing: bool = False) -> dict[str,
 
 def store(row: Row, measured: Sequence[Measured], before: Mapping[str, Any], folder: Path) -> None:
     """Write the row's record, rows/NAME.json, and print what rows.yaml should say of it. Seeds that were not measured
-    stay as they were stored `before`, if they were measured in the same way.
+    now stay as they were stored `before`, if they were measured in the same way and have all of the row's scores.
     """
     if not all(each.training for each in measured):
         raise InputError("--record needs the run whose checkpoint was evaluated, which is not here.")
@@ -402,7 +402,8 @@ def store(row: Row, measured: Sequence[Measured], before: Mapping[str, Any], fol
     evaluation = {name: value for name, value in measured[0].evaluation.items() if name != "checkpoint"}
     record = {"training": {**measured[0].training, "setting seed": row.seeds[0]}, "evaluation": evaluation}
     if record == {name: before[name] for name in record}:
-        seeds = {int(seed): each for seed, each in before["seeds"].items() if int(seed) in row.seeds} | seeds
+        kept = {int(seed): each for seed, each in before["seeds"].items() if each["scores"].keys() >= row.scores.keys()}
+        seeds = {seed: each for seed, each in kept.items() if seed in row.seeds} | seeds
     if set(seeds) != set(row.seeds):
         raise InputError(f"--record needs a run of each of the row's seeds, {', '.join(map(str, row.seeds))}.")
     record["seeds"] = {str(seed): seeds[seed] for seed in row.seeds}

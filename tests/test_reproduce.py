@@ -334,7 +334,7 @@ def test_a_record_is_of_the_rows_seeds_and_settings(bench: Bench) -> None:
 
 
 def test_seeds_that_were_recorded_before_stay(bench: Bench) -> None:
-    """Unless they were measured otherwise; a seed that the row has no longer goes."""
+    """Unless they were measured in another way or lack a score; a seed that the row no longer has goes."""
 
     def edit(record: dict[str, Any]) -> None:
         record["seeds"] = {seed: {**record["seeds"]["1"], "minutes": 5.0} for seed in ("1", "2", "3")}
@@ -349,14 +349,25 @@ def test_seeds_that_were_recorded_before_stay(bench: Bench) -> None:
     assert "seeds: [1, 2]" in lines
     assert any(line.endswith("sd: 0}") for line in lines)
 
-    def otherwise(record: dict[str, Any]) -> None:
+    def another_version(record: dict[str, Any]) -> None:
         edit(record)
         record["training"]["version of torch"] = "2.6.0"
 
-    rows = bench.with_record("otherwise", otherwise)
-    rows.write_text(text.replace("seeds: [1]", "seeds: [1, 2]"), encoding="utf-8")
-    with pytest.raises(InputError, match="--record needs a run of each of the row's seeds, 1, 2"):
-        bench.reproduce("mine", "--record", "seed=1", rows=rows)
+    def another_search(record: dict[str, Any]) -> None:
+        edit(record)
+        record["evaluation"]["search, beam"] = 7
+
+    def fewer_scores(record: dict[str, Any]) -> None:
+        edit(record)
+        del record["seeds"]["2"]["scores"]["chrF2"]
+
+    for change in (another_version, another_search, fewer_scores):
+        rows = bench.with_record(change.__name__, change)
+        rows.write_text(text.replace("seeds: [1]", "seeds: [1, 2]"), encoding="utf-8")
+        stored = rows.with_name("rows").joinpath("mine.json").read_bytes()
+        with pytest.raises(InputError, match="--record needs a run of each of the row's seeds, 1, 2"):
+            bench.reproduce("mine", "--record", "seed=1", rows=rows)
+        assert rows.with_name("rows").joinpath("mine.json").read_bytes() == stored
 
 
 def test_a_trial_is_logged_with_the_settings_that_are_not_the_rows(bench: Bench) -> None:

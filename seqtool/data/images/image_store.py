@@ -248,8 +248,9 @@ def prepare_store(
     processes: the number of processes that read the images; None means one per CPU, up to 8
     device: where the backbone computes, in this process
 
-    Raises InputError if no image can be used, if an image changes meanwhile, or if the disk has too little space. The
-    next call resumes interrupted work, unless bad input was the reason.
+    Raises InputError for wrong settings of the encoder before images are read for a new store, if no image can be used,
+    if an image changes meanwhile, or if the disk has too little space. The next call resumes interrupted work, unless
+    bad input was the reason.
     """
     encoder.check()
     is_frozen = encoder.fine_tune_from is None
