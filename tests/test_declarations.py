@@ -19,6 +19,7 @@ from seqtool.cli.arguments import ConfigFiles, load
 from seqtool.data.text.vocabulary import KINDS, NORMALIZATIONS, SPECIALS
 from seqtool.data.text.words import SPLITS
 from seqtool.models.hard_attention import CHOICES
+from seqtool.models.luong import Luong
 from seqtool.predict.attribution import METHODS
 from seqtool.runtime.files import config_directory
 from seqtool.settings import declarations, plain, typed
@@ -70,6 +71,18 @@ def test_every_default_is_stated_only_once() -> None:
 
 def _has_default(field: "dataclasses.Field[Any]") -> bool:
     return (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
+
+
+def test_parameters_are_those_of_the_constructor() -> None:
+    """Also of a class that inherits it, as users' models do, of a function, and of a dataclass."""
+
+    class Mine(Luong):
+        pass
+
+    names = list(declarations.parameters(Mine))
+    assert names == list(declarations.parameters(Luong)) and {"embedding", "parts"} <= {*names} and "self" not in names
+    assert declarations.parameters(lambda first, second=2: None).keys() == {"first", "second"}
+    assert declarations.parameters(declarations.Vocabulary).keys() >= {"kind", "size"}
 
 
 def test_declared_choices_agree_with_the_code() -> None:

@@ -6,7 +6,6 @@ are declared to hold names or text are quoted before Hydra sees them.
 """
 
 import argparse
-import inspect
 import os
 import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
@@ -25,7 +24,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import expanded
 from seqtool.settings import MISSING, declarations, escape, escape_all, leaves, plain, sentence, unknown
 from seqtool.settings.classes import NON_SETTING_ARGUMENTS, PACKAGE, import_class, locate_target
-from seqtool.settings.declarations import Setting, other_name
+from seqtool.settings.declarations import Setting, other_name, parameters
 from seqtool.training.runs import RUNS
 
 CLASS_GROUPS = set(declarations.declared(declarations.Groups))  # the groups whose choices name a class
@@ -238,7 +237,7 @@ def store_classes(settings: Sequence[str], files: ConfigFiles) -> None:
 
             target: Any = import_class(choice, Corpus if group == "data" else object, setting=group)
             content: Group = {"_target_": choice}
-            for name, parameter in inspect.signature(target).parameters.items():
+            for name, parameter in parameters(target).items():
                 default = MISSING if parameter.default is parameter.empty else parameter.default
                 is_keyword = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
                 # the constructor itself has the defaults that no YAML file can hold

@@ -8,7 +8,6 @@ States and attention are in single precision at least, and products in the type 
 """
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from torch.nn import functional as F
 from seqtool.models.tokens import PAD
 from seqtool.settings import Config
 from seqtool.settings.classes import build, locate_target
+from seqtool.settings.declarations import parameters
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Any)
@@ -129,7 +129,7 @@ PLAIN = Parts()
 
 def takes_parts(kind: Callable[..., Any]) -> bool:
     """Whether a constructor has an argument `parts`."""
-    return "parts" in inspect.signature(kind).parameters
+    return "parts" in parameters(kind)
 
 
 def build_model(settings: Config, *, base: type, trusted: Any = True, parts: Parts = PLAIN, **arguments: Any) -> Any:

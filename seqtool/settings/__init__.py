@@ -5,7 +5,6 @@
 
 import dataclasses
 import difflib
-import inspect
 import math
 import re
 import types
@@ -17,7 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from seqtool.errors import InputError
-from seqtool.settings.declarations import other_name
+from seqtool.settings.declarations import other_name, parameters
 
 T = TypeVar("T")
 Config = DictConfig | Mapping[str, Any]
@@ -56,7 +55,7 @@ def check_arguments(
     parts: the names of arguments of `target` that are not settings
     """
     fields: list[tuple[str, Any, Any]] = []
-    for name, parameter in inspect.signature(target, eval_str=True).parameters.items():
+    for name, parameter in parameters(target).items():
         if name in parts or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if name in arguments or parameter.default is parameter.empty:

@@ -18,6 +18,7 @@ from omegaconf import ListConfig
 
 from seqtool.errors import InputError
 from seqtool.settings import Config, check_arguments, class_in, full_name, join, names, plain, sentence, unknown
+from seqtool.settings.declarations import parameters
 
 T = TypeVar("T")
 
@@ -114,8 +115,8 @@ def _import_classes(target: Any, settings: dict[str, Any], prefix: str, *, trust
 
 def _bases(target: Any) -> dict[str, Any]:
     """The base class of each argument of `target` that may be the dotted name of a class."""
-    parameters = inspect.signature(target, eval_str=True).parameters.items()
-    return {key: base for key, parameter in parameters if (base := class_in(parameter.annotation)) is not None}
+    arguments = parameters(target).items()
+    return {key: base for key, parameter in arguments if (base := class_in(parameter.annotation)) is not None}
 
 
 def _import(name: Any, base: type, *, setting: str, trusted: Trust) -> Callable[..., Any]:

@@ -586,10 +586,19 @@ COMMANDS: Mapping[str, Schemas] = {
 }
 
 
+def parameters(target: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function or of a class's `__init__`, by name.
+
+    Before Python 3.11.4, `inspect.signature` reads `__new__` of a class that inherits both, as users' models do.
+    """
+    constructs = isinstance(target, type)
+    signature = inspect.signature(target.__init__ if constructs else target, eval_str=True)
+    return dict(list(signature.parameters.items())[constructs:])  # without `self`
+
+
 def declared(schema: Any) -> Mapping[str, Setting]:
     """The declarations of a dataclass's fields, or of the arguments of another class or a function, by name."""
-    parameters = inspect.signature(schema, eval_str=True).parameters
-    return {name: _merge_properties(parameter.annotation) for name, parameter in parameters.items()}
+    return {name: _merge_properties(parameter.annotation) for name, parameter in parameters(schema).items()}
 
 
 @cache
