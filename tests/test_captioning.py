@@ -368,6 +368,8 @@ def test_eval_reports_the_likelihood_of_references(directory: Path, capsys: Capt
     assert likelihood("draws") == hard
     assert run("eval", "checkpoint=runs/draws", *settings[:-1]) == 0
     assert f"lower bound L_s         {hard['bound']:.3f} [" in capsys.readouterr().out
+    assert run("eval", "checkpoint=runs/draws", *settings[:-1], "bootstrap=0") == 0
+    assert f"lower bound L_s         {hard['bound']:.3f}, " in capsys.readouterr().out
     assert run("eval", "checkpoint=runs/draws", *settings[:-1], "format=jsonl") == 0
     images = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     bounds = [bound for image in images for bound in image["likelihood"]["bound"]]

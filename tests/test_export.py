@@ -85,7 +85,8 @@ def test_its_card_says_what_it_is_and_may_be_edited(capsys: pytest.CaptureFixtur
     exec(textwrap.dedent(text.partition("In Python:\n\n")[2].partition("\n\n##")[0]))  # the example for Python runs
     assert capsys.readouterr().out.startswith("[")
     card.write_text(text + "\nMore.\n", encoding="utf-8")
-    checkpoint.find("words")
+    opened = checkpoint.find("words")
+    assert checkpoint.run_directory(opened.path) == Path("words").absolute()  # it is outside any run
 
 
 def test_no_file_names_a_directory_of_the_machine_that_trained_it(directory: Path) -> None:

@@ -91,6 +91,9 @@ def test_the_validation_loss_is_the_sum_of_the_scores_of_lines(name: str, capsys
         record = json.loads(capsys.readouterr().out)
         assert record["loss"] == pytest.approx(last["valid_loss"], rel=1e-5)
         assert record["tokens"] == record["characters"] == tokens
+    Path("blank.txt").write_text("\n\n")
+    assert run(*evaluation, "text=blank.txt") == 2
+    assert capsys.readouterr().err == "seqtool: blank.txt has no text that could be scored.\n"
     assert run(*evaluation, "window=9") == 2
     assert "window= is for a text that is read as one stream" in capsys.readouterr().err
     assert run(*evaluation, "format=jsonl", "likeliest=9") == 0

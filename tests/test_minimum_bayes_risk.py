@@ -80,6 +80,23 @@ def test_the_expected_score_is_the_mean_of_single_references(mbr: str) -> None:
         assert hypothesis.score == pytest.approx(expected)
 
 
+def test_the_own_log_probability_can_be_added() -> None:
+    """It can put a text first that has a lower expected score, and stands alone in `mbr=log_p`."""
+    found = [
+        hypothesis._replace(log_probability=log_p)
+        for hypothesis, log_p in zip(hypotheses(0, 1), (-9.0, -2.0), strict=True)
+    ]
+    expected = {h.tokens[0]: h.score for h in risk("bleu", "translation").rank(found, hypotheses(0, 0, 1))}
+    assert expected[0] > expected[1]
+    for ranked in (risk(f"bleu+{share}*log_p", "translation").rank(found, hypotheses(0, 0, 1)) for share in (0.01, 1)):
+        assert [h.score for h in ranked] == sorted((h.score for h in ranked), reverse=True)
+    assert [(h.tokens[0], h.score) for h in ranked] == [
+        (1, pytest.approx(expected[1] - 2)),
+        (0, pytest.approx(expected[0] - 9)),
+    ]
+    assert [h.score for h in risk("log_p", "captioning").rank(found, hypotheses(0))] == [-2.0, -9.0]
+
+
 def test_rare_words_count_more_with_document_frequencies() -> None:
     """Expected CIDEr-D is that of the samples as references; frequencies are those of the file."""
     corpus = [["a dog runs in the grass", "a dog sits"], ["a cat runs in the grass"], ["a brown horse"], ["the sea"]]

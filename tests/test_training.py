@@ -203,7 +203,8 @@ def test_resume_auto_starts_resumes_and_ends_a_run(workspace: Path, capsys: pyte
 
 def test_resume_auto_restarts_a_run_without_a_checkpoint(workspace: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (workspace / "runs/r/checkpoints/.step-0000002-abc").mkdir(parents=True)
-    (workspace / "runs/r/.config.yaml.7").write_text("run: ")
+    for name in (".config.yaml.7", ".learning_curves.png.1a2b3c4d", ".averaged.txt.1a2b3c4d"):
+        (workspace / "runs/r" / name).write_text("run: ")
     (workspace / "runs/r/config.yaml").write_text("run: r\n")
     (workspace / "runs/r/metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "lo')
     common = [*SUTSKEVER, "run=r", "train.steps=2", "train.minutes=null"]

@@ -22,7 +22,7 @@ from seqtool.cli import COMMANDS
 from seqtool.cli.arguments import ConfigFiles, is_preset
 from seqtool.evaluation import FLAG_MEANINGS
 from seqtool.runtime.files import config_directory
-from seqtool.settings import KINDS, _alternatives, class_in, declarations
+from seqtool.settings import KINDS, alternatives, class_in, declarations
 from seqtool.settings.classes import locate_target
 from seqtool.settings.declarations import NONE, Setting
 from seqtool.training import verdict
@@ -137,15 +137,15 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
         words = ", ".join(f"`{choice}`" for choice in setting.choices)
         return words + (" or a list of them" if setting.several else "")
     hint = None if declared is None else declared.hint
-    alternatives = list(_alternatives(hint))
-    words = [KINDS[part] for part in alternatives if part in KINDS and part is not type(None)]
+    types = list(alternatives(hint))
+    words = [KINDS[part] for part in types if part in KINDS and part is not type(None)]
     if class_in(hint) is not None:
         words = ["or a class of your own, `mine.Class`"]
     elif setting.classes:
         words = ["modules or classes, `a,b`"]
     elif (setting.reads or setting.writes) and not isinstance(value, int):  # built-in corpora have numbers, not files
         words = ["paths, `a,b`" if setting.several else "a path to write to" if setting.writes else "a path"]
-    elif any(typing.get_origin(part) is list for part in alternatives):
+    elif any(typing.get_origin(part) is list for part in types):
         words = ["a list"]
     elif not words or (setting.reads or setting.writes):
         words = [KINDS[type(value)]] if type(value) in KINDS and value is not None else []
@@ -155,7 +155,7 @@ def kind(declared: Declared | None, value: Any, help: str) -> str:
         return ""
     if limits:
         text = f"{text}, {limits}" if text else limits
-    takes_null = type(None) in alternatives or (value is None and text)
+    takes_null = type(None) in types or (value is None and text)
     return text + (("," if limits or setting.several else "") + " or null" if takes_null else "")
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from seqtool.data.images.finding import find_images
+from seqtool.data.images.finding import coco_id, find_images
 from seqtool.errors import InputError
 from seqtool.predict.captioner import Captioner
-from seqtool.predict.writing import CaptionWriter, OutputSettings, coco_id
+from seqtool.predict.writing import CaptionWriter, OutputSettings
 from seqtool.runtime import distributed
 from seqtool.runtime.files import check_outputs, one_line
 from seqtool.settings import declarations, names

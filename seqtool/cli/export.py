@@ -4,6 +4,7 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -88,7 +89,8 @@ def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str
     name: the name of the exported model's directory
     settings: the settings of `export`
     """
-    task, config, data = TASKS[original.task], original.config, original.config.get("data", {})
+    config, data = original.config, original.config.get("data", {})
+    kind, predictor = TASKS[original.task].model, resolve_name(tasks.task_of_checkpoint(original).predictor)
     example = EXAMPLES.get(original.task, "…")  # a user's task has none
     descriptions = facts(replace(original, config=_strip_directories({**config, "data": corpus_settings(data)})))
     cache = moved_data.find_cache(original, data)
@@ -101,7 +103,7 @@ def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str
     fields = {
         **{label: printable(text).replace("|", "\\|") for label, text in descriptions.items()},  # cells of a table
         **{"name": name, "path": repr(name), "quoted": shlex.quote(name), "usage": _usage(original, name)},
-        **{"kind": task.model[0].upper() + task.model[1:], "command": task.command, "example": example},
+        **{"kind": kind[0].upper() + kind[1:], "command": predictor.command, "example": example},
         **{"trust": f", trust={trust!r}" if trust else "", "trust_option": f" trust={trust}" if trust else ""},
         **{"precision": settings.precision, "size": "; ".join(sizes) or "not recorded", "machine": ", ".join(machine)},
         "licence": settings.licence or "Not stated: ask whoever trained it, and see the licences of its data.",

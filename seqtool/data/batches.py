@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from seqtool.models.inputs import Images, Source
+from seqtool.models.inputs import Images, Source, Tensors
 from seqtool.models.tokens import BOS, EOS, PAD
 
 Ids = Sequence[int] | NDArray[np.integer]
@@ -26,7 +26,7 @@ BLOCKS_PER_BUFFER = 64  # neighbouring examples stay together in a block, so tha
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Tensors):
     """A batch of examples.
 
     source: the encoder's input; None for a language model.
@@ -51,16 +51,6 @@ class Batch:
     def labels(self) -> Tensor:
         """B×T: the tokens to predict, one position ahead of `inputs`."""
         return self.target[:, 1:]
-
-    def pinned(self) -> "Batch":
-        """The batch in pinned memory, from which a GPU can copy while the CPU computes."""
-        source = None if self.source is None else self.source.pinned()
-        return replace(self, source=source, target=self.target.pin_memory())
-
-    def to(self, device: torch.device | str) -> "Batch":
-        """The batch on a device."""
-        source = None if self.source is None else self.source.to(device)
-        return replace(self, source=source, target=self.target.to(device, non_blocking=True))
 
 
 def make_batch(source: Source | Images | None, targets: Sequence[Ids], indices: Indices) -> Batch:

@@ -29,6 +29,7 @@ from seqtool.errors import InputError, is_out_of_memory
 from seqtool.evaluation.captions import samples_of_run
 from seqtool.runtime.files import finite_json, one_line
 from seqtool.runtime.version import __version__
+from seqtool.training.checkpoint import run_directory
 from seqtool.view.report import WEB
 
 MAX_PICTURES = 8  # the number of pictures in a request
@@ -79,7 +80,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         return Json({"version": __version__, **state, "models": describe(engine.models), "limits": limits})
 
     def samples(_: Http) -> Response:
-        runs = [(model.name, model.checkpoints[0].path.absolute().parents[1]) for model in engine.models]
+        runs = [(model.name, run_directory(model.checkpoints[0].path)) for model in engine.models]
         return Json([samples_of_run(*run) for run in runs])
 
     def endpoint_for(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:

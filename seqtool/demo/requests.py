@@ -7,8 +7,8 @@ and time are limited. The JSON form of the built-in scenes, which the page edits
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from types import NoneType, UnionType
-from typing import Any, Self, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from PIL.Image import Image
 
@@ -17,7 +17,7 @@ from seqtool.data.corpora.scene_drawing import COLOURS, SHAPES, SIDE, SIDES, Ite
 from seqtool.demo.engine import WorkItem
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_plain, parse_json
-from seqtool.settings import typed
+from seqtool.settings import alternatives, typed
 
 # The limits of a request, which bound its memory and its time.
 MAX_TEXTS = 1000  # the number of texts in a list
@@ -172,11 +172,6 @@ def has_type(value: Any, hint: Any) -> bool:
         return any(all(has_type(inner, item) for inner in value) for item in items)
     types = [get_origin(option) or option for option in alternatives(hint)]
     return type(value) in types or (type(value) is int and float in types)
-
-
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The members of a union, or the type itself."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def check_lengths(values: dict[str, Any]) -> None:

@@ -321,7 +321,7 @@ class SystemsEvaluation(Evaluation):
             "hypotheses": hypotheses,
             "values": values,
             "flags": flags,
-            "details": None if output.details is None else output.details.described(),
+            "details": None if output.details is None else {"size": report.SIZE},
         }
 
     @cached_property

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from seqtool.data.corpora.caption_files import Captions, check_captions, read_captions, records
 from seqtool.data.corpora.corpus import ImageCorpus
-from seqtool.data.images.finding import ImageNames, image_id
+from seqtool.data.images.finding import ImageNames, coco_id, image_id
 from seqtool.data.images.image_decoding import fit, read_image
 from seqtool.errors import InputError, counted
 from seqtool.evaluation import Evaluation, EvaluationData, Evaluator, Output, Segment, SystemsEvaluation, find_flags
@@ -129,7 +129,7 @@ class CaptionEvaluation(SystemsEvaluation):
         lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
         lines += ["", signature, *(f"{label}: {other}" for label, other in signatures.items())]
         if self.likelihood is not None:
-            lines += ["", *self.likelihood.lines()]
+            lines += ["", *self.likelihood.lines(self.settings.bootstrap)]
         if self.comparison is not None:
             lines += ["", self.comparison.text()]
         for name, baseline, system in self.compare_meteor_and_spice():
@@ -148,11 +148,11 @@ class CaptionEvaluation(SystemsEvaluation):
             suffix = "" if title == self.title else f" of {title}"
             rows |= {f"{score(name).heading}{suffix}": value for name, value in scores.items()}
         rows |= {name.replace("_", " "): value for name, value in self.lengths.items()}
-        likelihood = self.likelihood
+        nats = None if self.likelihood is None else self.likelihood.lines(self.settings.bootstrap)
         sections = [
             self.score_table(),
             report.facts("Lengths and other scores", {name: f"{value:.4f}" for name, value in rows.items()}),
-            None if likelihood is None else report.text("Likelihood of the references", likelihood.lines()),
+            None if nats is None else report.text("Likelihood of the references", nats),
             self.f1_of_words(),
             pictures(self, self.outputs),
             self.segment_table("Captions"),
@@ -364,9 +364,9 @@ def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str,
         if len(image_records) > 1:
             raise InputError(f"{file} has {len(image_records)} captions for image {image}: expected one per image.")
     image_names = ImageNames([*references, *references.other_names])
-    by_short_name: dict[str, set[str]] = {}
+    by_short_name: dict[int | str, set[str]] = {}
     for image in references:
-        by_short_name.setdefault(_short_name(image), set()).add(image)
+        by_short_name.setdefault(coco_id(image), set()).add(image)
     other_names = {image: other for other, image in image_by_other_name.items()}
 
     def find_reference(name: str) -> str | None:
@@ -375,7 +375,7 @@ def read_hypotheses(file: str, references: Captions[str]) -> dict[str, dict[str,
             return name
         similar_names = [name] if name in references.other_names else image_names.find(name)
         images = {references.other_names.get(other, other) for other in similar_names} & references.keys()
-        images = images or by_short_name.get(_short_name(name), set())
+        images = images or by_short_name.get(coco_id(name), set())
         return next(iter(images)) if len(images) == 1 else None
 
     hypotheses: dict[str, dict[str, Any]] = {}
@@ -431,11 +431,6 @@ def check_references(references: Mapping[str, Sequence[str]], *, name: str) -> N
 def _example(images: Sequence[str]) -> str:
     """The number of images and an example, for messages."""
     return f"image {images[0]}" if len(images) == 1 else f"{len(images):,} images, such as {images[0]},"
-
-
-def _short_name(image: str) -> str:
-    """The number of an image if it is named as in COCO, otherwise the name of its file without the directory."""
-    return str(image_id(PurePosixPath(image).name))
 
 
 def pictures(evaluation: SystemsEvaluation, outputs: Sequence[CaptionOutput]) -> report.Section:

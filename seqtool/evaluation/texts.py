@@ -152,16 +152,11 @@ class TextEvaluation(Evaluation):
             record = {"line": number, "text": line, "nats": float(nats), "tokens": int(tokens)}
             yield {**record, "predicted": predicted} if self.predictions else record
 
-    @cached_property
-    def _details(self) -> report.Details:
-        """The details that the report shows when a line is opened."""
+    def details(self) -> Iterator[str]:
         details = report.Details()
         for predicted in self.predictions_by_line():
             details.add(predicted=predicted)
-        return details
-
-    def details(self) -> Iterator[str]:
-        return self._details.chunks()
+        return details.chunks()
 
     def page(self) -> tuple[str, str, Sequence[report.Section | None]]:
         record, bits = self.record(), self.bits.text(4)
@@ -181,7 +176,7 @@ class TextEvaluation(Evaluation):
             "hypotheses": [[line.rstrip("\n") for line in self.lines]],
             "values": [[[report.rounded(nats) for nats in nats_per_token]]],
             "flags": [[] for _ in self.lines],
-            "details": self._details.described(),
+            "details": {"size": report.SIZE},
         }
         sections = [report.facts("Text", rows), lines]
         return f"{self.name}, read by a language model", f"{bits} bits per character", sections
@@ -203,6 +198,8 @@ class TextEvaluator(Evaluator):
         settings = self.settings
         name, lines = self._read_text(predictor, data)
         ids = predictor.target_vocabulary.encode_batch(lines)
+        if not any(ids):
+            raise InputError(f"{name} has no text that could be scored.")
         if predictor.by_line:
             if settings.window is not None:
                 raise InputError("window= is for a text that is read as one stream; this model reads each line alone.")

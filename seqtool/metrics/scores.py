@@ -177,9 +177,9 @@ def names_in_sum(text: str) -> list[str]:
     return [part.rpartition("*")[2].strip() for part in text.split("+")]
 
 
-def parse_sum(text: str, task: str, *, setting: str) -> dict[str, float]:
-    """The weights of the scores in a weighted sum such as cider_d+0.5*bleu4, by name. Raises InputError, in which
-    `setting` has this value, for what is no score of the task.
+def parse_sum(text: str, task: str, *, setting: str, others: Sequence[str] = ()) -> dict[str, float]:
+    """The weights of the scores in a weighted sum such as cider_d+0.5*bleu4, by name; `others` may be in it too. Raises
+    InputError, in which `setting` has this value, for what is no score of the task.
     """
     weights: dict[str, float] = {}
     for name, part in zip(names_in_sum(text), text.split("+"), strict=True):
@@ -188,7 +188,7 @@ def parse_sum(text: str, task: str, *, setting: str) -> dict[str, float]:
             raise InputError(f"{setting}={text} has a part without a score: write a sum such as bleu+0.5*chrf.")
         if "." in name and not name[0].isdigit():
             metric(name, setting=setting)
-        elif name not in (names := score_names(task)):
+        elif name not in (names := [*score_names(task), *others]):
             choices = f"{', '.join(names)}, or one of your own, after its weight: 0.5*{names[0]}"
             raise InputError(f"{setting}={name} is no score of {task}; choose from {choices}.")
         try:

@@ -1,8 +1,7 @@
 """The inputs of models: sentences, annotation vectors of images, or the images themselves."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Self, TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -19,14 +18,12 @@ class Tensors:
     """A record of tensors that are moved to a device together."""
 
     def pinned(self) -> Self:
-        return self._each(Tensor.pin_memory)
+        """The tensors in pinned memory, from which a GPU can copy while the CPU computes."""
+        return cast(Self, tree.map_tensors(Tensor.pin_memory, self))
 
     def to(self, device: torch.device | str) -> Self:
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def _each(self, move: Callable[[Tensor], Tensor]) -> Self:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: move(value) for name, value in values.items() if isinstance(value, Tensor)})
+        """The tensors on a device."""
+        return cast(Self, tree.map_tensors(lambda tensor: tensor.to(device, non_blocking=True), self))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from io import BytesIO, TextIOBase
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@runtime_checkable
 class Readable(Protocol):
     """An open file."""
 
@@ -353,6 +352,6 @@ def open_picture(picture: Picture, name: str) -> Image.Image:
 def _is_picture(picture: Any) -> bool:
     if isinstance(picture, np.ndarray):
         return picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3 and picture.size > 0
-    if isinstance(picture, Readable):
+    if callable(getattr(picture, "read", None)):  # an open file, perhaps in a wrapper that passes its methods on
         return not isinstance(picture, TextIOBase)
     return isinstance(picture, str | PathLike | Image.Image | bytes | bytearray | memoryview)

@@ -51,8 +51,8 @@ class Likelihood:
         counts = {"captions": len(self.tokens), "tokens": int(self.tokens.sum())}
         return {**counts, **({} if self.samples is None else {"samples": self.samples}), **means}
 
-    def lines(self) -> list[str]:
-        """A table of nats per caption, with an interval from resampling images, and nats per token."""
+    def lines(self, resamples: int) -> list[str]:
+        """A table of nats per caption, with an interval from so many resamples of images, and nats per token."""
         draws = "" if self.samples is None else f", {self.samples} draws each"
         lines = [f"{'nats per caption':<22}  {counted(len(self.tokens), 'caption')}{draws}"]
         counts = np.bincount(self.images)
@@ -62,7 +62,7 @@ class Likelihood:
             def mean(images: NDArray[np.int64], sums: NDArray[np.float64] = sums) -> float:
                 return float(sums[images].sum() / counts[images].sum())
 
-            estimate = bootstrap(mean, [np.flatnonzero(counts)])
+            estimate = bootstrap(mean, [np.flatnonzero(counts)], resamples)
             lines.append(f"{LABELS[name]:<22}  {estimate.text(3)}, {nats.sum() / self.tokens.sum():.4f} per token")
         return lines
 

@@ -6,7 +6,8 @@ reference (Eikema & Aziz 2022, "Sampling-based approximations to minimum Bayes r
 
     y* = argmax_y 1/K Σ_k u(y, y_k),    y_k ~ p(y | x)
 
-where u(y, r) is the score of y with r as the only reference.
+where u(y, r) is the score of y with r as the only reference. λ log p(y | x) can be added: it makes up for what few
+samples leave open, and prefers short texts.
 """
 
 from collections import Counter
@@ -39,6 +40,7 @@ class MinimumBayesRisk:
     decode: makes the text of ids
     tokenize: how texts are tokenised, as in `eval`
     frequencies: the document frequencies for CIDEr; None gives all n-grams the same weight
+    log_p: λ, the weight of a hypothesis's own log-probability in nats
     """
 
     weights: Mapping[str, float]
@@ -46,6 +48,7 @@ class MinimumBayesRisk:
     decode: Callable[[Sequence[int]], str]
     tokenize: str
     frequencies: DocumentFrequencies | None = None
+    log_p: float = 0.0
 
     @classmethod
     def of(
@@ -55,15 +58,16 @@ class MinimumBayesRisk:
 
         tokenize: how validation tokenised; None is the usual way. Document frequencies have their own.
         """
-        path, weights = settings.mbr_frequencies, parse_sum(str(settings.mbr), task, setting="mbr")
+        path, weights = settings.mbr_frequencies, parse_sum(str(settings.mbr), task, setting="mbr", others=["log_p"])
+        log_p = weights.pop("log_p", 0.0)
         if path is None:
-            return cls(weights, task, decode, tokenize or ("ptb" if task == CAPTIONING else "13a"))
+            return cls(weights, task, decode, tokenize or ("ptb" if task == CAPTIONING else "13a"), log_p=log_p)
         if not CIDER & weights.keys():
             raise InputError("mbr_frequencies=… is for mbr=cider_d or plain_cider, which give rare words more weight.")
         frequencies = DocumentFrequencies.load(Path(path))
         if frequencies.images < 2:
             raise InputError(f"mbr_frequencies={path}: all n-grams of a single image have the weight 0. Count more.")
-        return cls(weights, task, decode, frequencies.tokenize, frequencies)
+        return cls(weights, task, decode, frequencies.tokenize, frequencies, log_p)
 
     def rank(self, hypotheses: Sequence[Hypothesis], samples: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the hypotheses with their expected scores, best first; those that were cut off come last."""
@@ -71,7 +75,7 @@ class MinimumBayesRisk:
         counts = Counter(self.decode(sample.tokens) for sample in samples)
         sums = self._scores(texts, list(counts)) @ np.array(list(counts.values()))
         ranked = [
-            hypothesis._replace(score=float(total) / len(samples))
+            hypothesis._replace(score=float(total) / len(samples) + self.log_p * hypothesis.log_probability)
             for hypothesis, total in zip(hypotheses, sums, strict=True)
         ]
         return sorted(ranked, key=lambda hypothesis: (not hypothesis.ended, -hypothesis.score))  # keeps equals in order

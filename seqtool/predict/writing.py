@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TextIO, TypeVar
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from seqtool.data.images.finding import image_id
+from seqtool.data.images.finding import coco_id
 from seqtool.data.text.alignment import format_pharaoh
 from seqtool.data.text.words import SPLITS, analyse_writing
 from seqtool.errors import InputError, counted, place
@@ -252,11 +252,6 @@ class CaptionWriter(Writer["Caption"]):
         if self.predictor.settings.n_best == 1:
             return f"{source}\t{n_best[0].text}\n"
         return self.lines(source, n_best, "\t")
-
-
-def coco_id(name: str) -> int | str:
-    """The id of an image in COCO's results format, from its file's name."""
-    return image_id(PurePosixPath(name).name)
 
 
 def _json(value: Any) -> str:

@@ -164,42 +164,42 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
 
 def _checkable_hint(hint: Any) -> Any:
     """The type hint if OmegaConf can check it (scalars, lists of them, null, dataclasses), otherwise Any."""
-    alternatives = _alternatives(hint)
+    parts = alternatives(hint)
     if class_in(hint) is not None:
         return str
-    if len(alternatives) == 2 and type(None) in alternatives:
-        return hint if all(_checkable_hint(part) is part for part in alternatives) else Any
-    if len(alternatives) > 1:
+    if len(parts) == 2 and type(None) in parts:
+        return hint if all(_checkable_hint(part) is part for part in parts) else Any
+    if len(parts) > 1:
         return Any
-    (kind,) = alternatives
+    (kind,) = parts
     is_list = typing.get_origin(kind) is list and all(argument in KINDS for argument in typing.get_args(kind))
     return kind if kind in KINDS or dataclasses.is_dataclass(kind) or is_list else Any
 
 
 def class_in(hint: Any) -> Any:
     """`Part` if the hint is `str | type[Part]`, which means that the setting may be the name of such a class."""
-    classes = [part for part in _alternatives(hint) if typing.get_origin(part) is type]
-    return typing.get_args(classes[0])[0] if classes and str in _alternatives(hint) else None
+    classes = [part for part in alternatives(hint) if typing.get_origin(part) is type]
+    return typing.get_args(classes[0])[0] if classes and str in alternatives(hint) else None
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
+def alternatives(hint: Any) -> tuple[Any, ...]:
     """The types in a union, or the type itself if it is not a union. Annotations are removed."""
     if typing.get_origin(hint) is typing.Annotated:
-        return _alternatives(hint.__origin__)
+        return alternatives(hint.__origin__)
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return (hint,)
-    return tuple(inner for part in typing.get_args(hint) for inner in _alternatives(part))
+    return tuple(inner for part in typing.get_args(hint) for inner in alternatives(part))
 
 
 def _dataclass_in(hint: Any) -> Any:
     """The first dataclass in a type hint; None if it contains no dataclass."""
-    return next((part for part in _alternatives(hint) if dataclasses.is_dataclass(part)), None)
+    return next((part for part in alternatives(hint) if dataclasses.is_dataclass(part)), None)
 
 
 def _kind(hint: Any) -> str:
     """The type hint in words, such as `a whole number or null`."""
     kinds = []
-    for part in _alternatives(hint):
+    for part in alternatives(hint):
         origin = typing.get_origin(part) or part
         list_kind = "a list of numbers" if typing.get_args(part)[:1] in ((int,), (float,)) else "a list"
         kinds.append(KINDS.get(part, list_kind if origin is list else "a group of settings"))

@@ -78,7 +78,6 @@ WEIGHTS, TRAINING = "model.safetensors", "training.safetensors"
 RECORD, MANIFEST = "checkpoint.json", "manifest.json"
 VOCABULARY = ".vocabulary"
 OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."
-CPU_RANDOM, CUDA_RANDOM, MPS_RANDOM = "random.cpu", "random.cuda", "random.mps"
 BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}  # image and batch normalisation
 AVERAGE = "average-"
 NAME = re.compile(rf"step-[0-9]+(-stopped|-saved)?|{AVERAGE}[0-9]+")  # never a path to another directory
@@ -363,10 +362,15 @@ def save(
         _sync(path.parent)
 
 
-def run_name(path: Path) -> str:
-    """The name of a checkpoint's run; for a checkpoint outside a run, the name of its directory."""
+def run_directory(path: Path) -> Path:
+    """The directory of a checkpoint's run; for a checkpoint outside a run, its own."""
     path = path.absolute()
-    return path.parents[1].name if path.parent.name == "checkpoints" else path.name
+    return path.parents[1] if path.parent.name == "checkpoints" else path
+
+
+def run_name(path: Path) -> str:
+    """The name of the directory of a checkpoint's run; for a checkpoint outside a run, of its own."""
+    return run_directory(path).name
 
 
 def step_name(step: int) -> str:

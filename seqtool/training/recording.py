@@ -26,7 +26,7 @@ from seqtool.runtime.files import finite_json, read_json_lines, write_whole
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import typed
 from seqtool.training.resuming import resume_command, trust_option
-from seqtool.training.saving import Progress, TrainSettings
+from seqtool.training.saving import AVERAGED, Progress, TrainSettings
 from seqtool.training.validation import Sample, Scores, format_scores
 from seqtool.training.verdict import UNKNOWN_WORDS, verdict
 from seqtool.view import plots
@@ -34,7 +34,7 @@ from seqtool.view import plots
 LEARNING_CURVES, GRADIENT_FLOW = FIGURES = ("learning_curves.png", "gradient_flow.png")
 RECORDS = METRICS, FLOW, SAMPLES = ("metrics.jsonl", "gradient_flow.jsonl", "samples.jsonl")
 DRAW_SECONDS = 10  # between drawings of the learning curves, each of which takes up to a second
-PARTIAL_FILES = (".config.yaml.*", ".*.jsonl.*", ".*.png.tmp")  # left by a killed process
+PARTIAL_FILES = (".config.yaml.*", ".*.jsonl.*", ".*.png.*", f".{AVERAGED}.*")  # left by a killed process
 # Settings that limit a run, each with the clause that follows its value in the summary.
 LIMITS = {"train.steps": "", "train.epochs": "", "schedule.epochs": ", where the learning rate is 0"}
 

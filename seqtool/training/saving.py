@@ -21,16 +21,7 @@ from seqtool.runtime import distributed
 from seqtool.runtime.configs import defaults
 from seqtool.settings import declarations
 from seqtool.training import checkpoint
-from seqtool.training.checkpoint import (
-    BASELINE,
-    CARRIED,
-    CPU_RANDOM,
-    CUDA_RANDOM,
-    MPS_RANDOM,
-    OPTIMISER,
-    Checkpoint,
-    step_name,
-)
+from seqtool.training.checkpoint import BASELINE, CARRIED, OPTIMISER, Checkpoint, step_name
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.scheduled_sampling import Teacher
 from seqtool.training.validation import Scores, is_better
@@ -210,11 +201,7 @@ class TrainingState:
         for index, moments in self.optimiser.state_dict()["state"].items():
             for key, value in moments.items():
                 (tensors if isinstance(value, Tensor) else scalars)[f"{OPTIMISER}{index}.{key}"] = value
-        random = {CPU_RANDOM: torch.get_rng_state()}
-        if self.device.type == "cuda":
-            random[CUDA_RANDOM] = torch.cuda.get_rng_state(self.device)
-        if self.device.type == "mps":
-            random[MPS_RANDOM] = torch.mps.get_rng_state()
+        random = {name: module.get_rng_state() for name, module in self._generators().items()}
         for process, states in enumerate(distributed.gather(random)):
             tensors |= {_process_key(name, process): state for name, state in states.items()}
         return tensors, {"optimiser": scalars, "scaler": self.scaler.state_dict()}
@@ -240,12 +227,13 @@ class TrainingState:
             rows = slice(process, None, distributed.size()) if process < len(carried[0]) else slice(1)
             shards = (tensor[rows].to(self.device) for tensor in carried)
             self.carried = tree.map_tensors(lambda _: next(shards), self.loss.model.encode(None)[1])
-        if (random := tensors.get(_process_key(CPU_RANDOM, process))) is not None:
-            torch.set_rng_state(random)
-        if (random := tensors.get(_process_key(CUDA_RANDOM, process))) is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(random, self.device)
-        if (random := tensors.get(_process_key(MPS_RANDOM, process))) is not None and self.device.type == "mps":
-            torch.mps.set_rng_state(random)
+        for name, module in self._generators().items():
+            if (random := tensors.get(_process_key(name, process))) is not None:
+                module.set_rng_state(random)
+
+    def _generators(self) -> dict[str, Any]:
+        """The modules of torch that have the random states of the CPU and of the device, which is torch's default."""
+        return {f"random.{self.device.type}": getattr(torch, self.device.type), "random.cpu": torch}
 
 
 def _process_key(name: str, process: int) -> str:

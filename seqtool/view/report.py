@@ -152,10 +152,6 @@ class Details:
             self._packed_chunks.append(pack(self._sentences))
             self._sentences = []
 
-    def described(self) -> dict[str, Any]:
-        """The number of sentences in a chunk, by which the page finds a sentence."""
-        return {"size": SIZE}
-
     def chunks(self) -> Iterator[str]:
         """The packed details, in chunks of `SIZE` sentences."""
         yield from self._packed_chunks

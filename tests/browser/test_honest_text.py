@@ -20,7 +20,7 @@ import seqtool
 from seqtool.demo.app import make_app
 from seqtool.demo.engine import Engine
 from seqtool.view import report
-from seqtool.view.report import Details
+from seqtool.view.report import SIZE, Details
 
 MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 ESCAPED_MARKS = "".join(f"\\u{ord(mark):04x}" for mark in MARKS)
@@ -64,7 +64,7 @@ def test_direction_marks_are_escaped_in_a_report(visit: Visit, tmp_path: Path) -
     sentences = {
         **{"kind": "sentences", "title": SPOOF, "systems": [SPOOF, "b"], "scores": [{"label": SPOOF, "digits": 1}]},
         **{"sources": [SPOOF], "names": [SPOOF], "references": [[SPOOF]], "hypotheses": [[SPOOF], [f"c {SPOOF}"]]},
-        **{"values": [[[1.0]], [[2.0]]], "flags": [[SPOOF]], "details": details.described()},
+        **{"values": [[[1.0]], [[2.0]]], "flags": [[SPOOF]], "details": {"size": SIZE}},
     }
     caption = {"words": [SPOOF], "text": SPOOF}
     card = {"name": SPOOF, "picture": "data:,", "references": [SPOOF], "values": [[1.0]], "captions": [caption]}

@@ -14,7 +14,7 @@ from seqtool.cli import main as cli
 from seqtool.metrics.bootstrap import Estimate
 from seqtool.runtime.files import config_directory
 from seqtool.view import report
-from seqtool.view.report import Details, rounded_weights
+from seqtool.view.report import SIZE, Details, rounded_weights
 
 HOSTILE_TEXTS = [
     "<img src=x onerror=alert(1)>",
@@ -66,7 +66,7 @@ def report_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **{"sources": texts, "references": [[text] for text in texts], "values": values},
         "hypotheses": [texts, [text[::-1] for text in texts]],
         "flags": [["empty"] if i % 10 == 0 else [] for i in range(count)],
-        "details": details.described(),
+        "details": {"size": SIZE},
     }
     picture_settings = {"pictures": cards, "orders": {"best twelve": [0], "all": [0, 1]}, "systems": ["soft", "hard"]}
     sections = [

@@ -12,7 +12,7 @@ import pytest
 from chromium import Visit, open_report
 
 from seqtool.view import report
-from seqtool.view.report import Details
+from seqtool.view.report import SIZE, Details
 
 HEBREW = ["▁", "של", "▁", "עו", "▁", "לם", "<end>"]
 LONG = ["a", "house", "Donaudampfschifffahrt", "internationalisation"]
@@ -30,7 +30,7 @@ def open_attention(visit: Visit, file: Path, source: Sequence[str], target: Sequ
     """Open a report of one sentence with the attention of these words."""
     details = Details()
     details.add(source=source, target=target, weights=np.full((len(target), len(source)), 1 / len(source)))
-    section = sentences(["a text"], [1.0], details=details.described())
+    section = sentences(["a text"], [1.0], details={"size": SIZE})
     report.write(file, report.page("A report", "of a sentence", [section]), details.chunks())
     page = open_report(visit, file)
     page.get_by_role("button", name="Open").click()

@@ -448,6 +448,19 @@ def test_photos_are_divided_by_shares(tmp_path: Path) -> None:
     assert fingerprint(small_share) != fingerprint(make_photos(tmp_path, "a.jsonl"))
 
 
+def test_photos_without_a_split_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    splits = {"a.jpg": "train", "b.jpg": "val", "c.jpg": "test", "d.jpg": "extra", "e.jpg": ""}
+    images = [karpathy_entry(split, name, "x") for name, split in splits.items()]
+    write(tmp_path / "a.json", json.dumps({"images": images}))
+    corpus = make_photos(tmp_path, "a.json", shares=(0.1, 0.1))
+    divided = {split: image_names(corpus.images(split)) for split in corpus.splits()}
+    assert divided == {"train": ["a.jpg"], "valid": ["b.jpg"], "test": ["c.jpg"]}
+    assert caplog.messages[1:] == [
+        f"{tmp_path / 'a.json'} has 2 images without a split (one of train, restval, val, test), such as d.jpg: "
+        "they are left out."
+    ]
+
+
 def test_few_photos_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The advice is given once for each preparation, and not for 100 photos or for the file of another split."""
     for name, count in (("99.jsonl", 99), ("100.jsonl", 100)):

@@ -23,6 +23,15 @@ def test_values_are_separated_by_spaces_or_tabs(separator: str, tmp_path: Path) 
         read_vectors(path, VOCABULARY, 2)
 
 
+def test_a_word_that_is_also_a_piece_inside_words_gives_both_its_vector(tmp_path: Path) -> None:
+    vocabulary = WordVocabulary(["▁a", "▁cat", "a"], Form("word", "nfc", lowercase=False))
+    path = tmp_path / "vectors.txt"
+    path.write_text("a 1 2\n▁cat 3 4\n")
+    rows, vectors = read_vectors(path, vocabulary, 2)
+    values = {vocabulary.piece(row): vector for row, vector in zip(rows, vectors.tolist(), strict=True)}
+    assert values == {"▁a": [1, 2], "a": [1, 2], "▁cat": [3, 4]}
+
+
 @pytest.mark.parametrize("value", ["x", "nan", "inf", "-Infinity"])
 def test_values_that_are_not_numbers_are_refused(value: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"

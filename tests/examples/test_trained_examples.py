@@ -113,6 +113,8 @@ def test_commands_of_the_page_and_of_the_examples(modules: dict[str, ModuleType]
         name = "labels" if "run=labels" in line else f"brief{number}"
         settings = f"{brief} run={name}" if line.startswith("train") else ""
         assert cli.run([*shlex.split(line), *settings.split()], config_directory()) == 0, line
+    assert cli.run(["export", "checkpoint=runs/labels", "output=labels", "trust=labelling"], config_directory()) == 0
+    assert 'model.translate(["…"])' in Path("labels/card.md").read_text("utf-8")
 
 
 def test_splits_are_disjoint_and_their_bounds_are_laws(modules: dict[str, ModuleType]) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -57,7 +57,7 @@ class Photos(CaptionFiles):
     def images(self, split: str) -> list[Captioned]:
         file = self._files.get(split, self._files["train"])
         entries, paths = self._entries(file)
-        split_entries = self._divide(entries)[split] if self._shares and file == self._files["train"] else entries
+        split_entries = self._divided[split] if self._shares and file == self._files["train"] else entries
         images = {name: entries[name] for name in entries if name in split_entries}
         return make_captioned(self._directory, images, paths)
 
@@ -82,16 +82,22 @@ class Photos(CaptionFiles):
         names = (image_entries[0].image for image_entries in entries.values())
         return entries, in_folder(self._directory, names, file=file)
 
-    def _divide(self, entries: Captions[Entry]) -> dict[str, set[str]]:
-        """Divide the images of `train` into the splits that the file gives, if it has images of all splits.
+    @cached_property
+    def _divided(self) -> dict[str, set[str]]:
+        """The images of `train` in the splits that the file gives, if it has images of all splits; others are left out.
 
         Otherwise the images are ordered by a hash of their names: the first are `valid`, the next are `test`, with at
         least one image each, and the remaining images are `train`.
         """
+        file = self._files["train"]
+        entries, _ = self._entries(file)
         splits: dict[str, set[str]] = {}  # the splits that the file gives
         for name, image_entries in entries.items():
             splits.setdefault(KARPATHY_SPLITS.get(image_entries[0].split or "", ""), set()).add(name)
         if splits.keys() >= {"train", *self.splits()}:
+            if others := sorted(splits.get("", ())):
+                text = "%s has %s without a split (one of %s), such as %s: they are left out."
+                log.warning(text, file, counted(len(others), "image"), ", ".join(KARPATHY_SPLITS), others[0])
             return splits
         names = sorted(entries, key=lambda name: hashlib.sha256(name.encode(errors="replace")).digest())
         total, held_out = len(names), {}
@@ -100,7 +106,7 @@ class Photos(CaptionFiles):
             held_out[split], names = set(names[:count]), names[count:]
         if not names:
             raise InputError(
-                f"{self._files['train']} has captions of {counted(total, 'image')}: too few to divide into splits, "
+                f"{file} has captions of {counted(total, 'image')}: too few to divide into splits, "
                 f"each of which needs at least 1. Add images (at least {len(self.splits())}), or give another file of "
                 "captions with data.valid=FILE."
             )

@@ -183,6 +183,11 @@ def image_id(image: str) -> int | str:
     return int(image) if image.isdecimal() and str(int(image)) == image else image
 
 
+def coco_id(name: str) -> int | str:
+    """The id of an image in COCO's results format, from the name of its file without the directory."""
+    return image_id(PurePosixPath(name).name)
+
+
 def images_in(directory: Path) -> list[str]:
     """The paths of the images in a directory and in the folders inside it, relative to it."""
     images = []

@@ -14,14 +14,16 @@ def read_vectors(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray
     """Read the vectors of a vocabulary's pieces. Returns the ids that have a vector, and the vectors, ids × size.
 
     A piece that is a whole word (▁cat) gets the vector of the word. A piece inside a word has a vector only if the file
-    lists the piece itself. The first line may be word2vec's header of two numbers. Blank lines are skipped.
+    lists the piece itself; a word that is also such a piece gives its vector to both. The first line may be word2vec's
+    header of two numbers. Blank lines are skipped.
 
     Raises InputError for a line that does not have `size` numbers, or if no word is in the vocabulary.
     """
-    ids: dict[str, int] = {}
+    ids: dict[str, set[int]] = {}
     for index in range(len(SPECIALS), len(vocabulary)):
         piece = vocabulary.piece(index)
-        ids |= {piece: index, piece.removeprefix("▁"): index}
+        for spelling in (piece, piece.removeprefix("▁")):
+            ids.setdefault(spelling, set()).add(index)
     vectors: dict[int, NDArray[np.float32]] = {}
     for number, line in enumerate(read_lines(path), 1):
         word, *values = line.rstrip().replace("\t", " ").rsplit(" ", size)  # a word may contain spaces
@@ -37,7 +39,7 @@ def read_vectors(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray
             vector = _numbers(values)
             if vector is None or not np.isfinite(vector).all():
                 raise InputError(f"{path} line {number} has values that are not numbers.")
-            vectors[ids[word]] = vector
+            vectors |= dict.fromkeys(ids[word], vector)
     if not vectors:
         raise InputError(f"No word of {path} is in the vocabulary: are these vectors for this language?")
     rows = sorted(vectors)
