@@ -5,6 +5,7 @@ import inspect
 import shutil
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,7 +75,7 @@ def _has_default(field: "dataclasses.Field[Any]") -> bool:
 
 
 def test_parameters_are_those_of_the_constructor() -> None:
-    """Also of a class that inherits it, as users' models do, of a function, and of a dataclass."""
+    """Also of a class that inherits it, as users' models do, of a function, and of other classes."""
 
     class Mine(Luong):
         pass
@@ -83,6 +84,7 @@ def test_parameters_are_those_of_the_constructor() -> None:
     assert names == list(declarations.parameters(Luong)) and {"embedding", "parts"} <= {*names} and "self" not in names
     assert declarations.parameters(lambda first, second=2: None).keys() == {"first", "second"}
     assert declarations.parameters(declarations.Vocabulary).keys() >= {"kind", "size"}
+    assert declarations.parameters(Fraction).keys() >= {"numerator", "denominator"}  # of `__new__` alone
 
 
 def test_declared_choices_agree_with_the_code() -> None:

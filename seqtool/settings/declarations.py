@@ -587,13 +587,13 @@ COMMANDS: Mapping[str, Schemas] = {
 
 
 def parameters(target: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a function or of a class's `__init__`, by name.
+    """The parameters of a function or of a class's constructor, by name.
 
     Before Python 3.11.4, `inspect.signature` reads `__new__` of a class that inherits both, as users' models do.
     """
-    constructs = isinstance(target, type)
-    signature = inspect.signature(target.__init__ if constructs else target, eval_str=True)
-    return dict(list(signature.parameters.items())[constructs:])  # without `self`
+    has_init = isinstance(target, type) and target.__init__ is not object.__init__  # type: ignore[misc]
+    signature = inspect.signature(target.__init__ if has_init else target, eval_str=True)
+    return dict(list(signature.parameters.items())[has_init:])  # without `self`
 
 
 def declared(schema: Any) -> Mapping[str, Setting]:
