@@ -6,8 +6,8 @@ reference (Eikema & Aziz 2022, "Sampling-based approximations to minimum Bayes r
 
     y* = argmax_y 1/K Σ_k u(y, y_k),    y_k ~ p(y | x)
 
-where u(y, r) is the score of y with r as the only reference. λ log p(y | x) can be added: it makes up for what few
-samples leave open, and prefers short texts.
+where u(y, r) is the score of y with r as the only reference. λ log p(y | x) can be added, which favours likely
+texts, and so short ones.
 """
 
 from collections import Counter
