@@ -43,18 +43,20 @@ TIE, MAX_TIES = 1e-4, 2  # different outputs are allowed if their scores differ 
 NEGLIGIBLE = 1e-6  # a parameter's difference is divided by at least this share of the whole gradient's norm
 COMMON = (
     "device=cpu threads=1 data.processes=1 train.batch_size=48 train.minutes=null train.validate_every=1000 "
-    "train.log_every=1 train.best_by=loss train.keep_last=1 validation.sentences=2 validation.max_length=2"
+    "train.log_every=1 train.best_by=loss train.keep_last=1 model.dropout=0"
 )
-WORDS = f"{COMMON} data=toy data.train=500 data.valid=10 data.test=10 data.vocabulary.size=200 model.dropout=0"
+PAIRS = f"{COMMON} validation.sentences=2 validation.max_length=2"
+WORDS = f"{PAIRS} data=toy data.train=500 data.valid=10 data.test=10 data.vocabulary.size=200"
 JOINT = f"{WORDS} data.vocabulary.joint=true model.tie=all"
-IMAGES = (
-    f"{COMMON} data=scenes data.train=100 data.valid=4 data.test=4 model.dropout=0 model.encoder.augment=false "
-    "model.embedding=12 model.hidden=20"
-)
+SCENES = f"{PAIRS} data=scenes data.train=100 data.valid=4 data.test=4 model.encoder.augment=false"
+IMAGES = f"{SCENES} model.embedding=12 model.hidden=20"
 FROZEN = f"{IMAGES} model.encoder.fine_tune_from=null"
 BAHDANAU = "model=bahdanau model.embedding=12 model.encoder_hidden=10 model.decoder_hidden=20 model.alignment=14"
 LUONG = f"{WORDS} model=luong model.embedding=12 model.hidden=20 model.alignment=14"
 SUTSKEVER = "model=sutskever model.embedding=12 model.hidden=20"
+TRANSFORMER = "model.width=16 model.heads=2 model.feed_forward=24"
+TEXT = f"{COMMON} data=text train.bptt=20"
+LANGUAGE_MODEL = f"{TEXT} model=language_model model.embedding=12 model.hidden=20"
 SOFT = "model=show_attend_tell model.alignment=14"
 HARD = f"{SOFT} model.attention=hard"
 MODELS = {
@@ -66,6 +68,11 @@ MODELS = {
     "luong, two layers, additive": f"{LUONG} model.layers=2 model.score=additive model.cell=gru",
     "sutskever": f"{WORDS} {SUTSKEVER}",
     "sutskever, gru, not reversed": f"{WORDS} {SUTSKEVER} model.cell=gru model.reverse=false",
+    "transformer": f"{WORDS} model=transformer {TRANSFORMER} model.encoder_layers=2 model.decoder_layers=2",
+    "transformer, tied, after": f"{JOINT} model=transformer {TRANSFORMER} model.norm=post",
+    "transformer captioner": f"{SCENES} model=transformer_captioner {TRANSFORMER} model.layers=2",
+    "transformer language model": f"{TEXT} model=transformer_language_model {TRANSFORMER} model.layers=2",
+    **{f"language model, {cell}": f"{LANGUAGE_MODEL} model.cell={cell}" for cell in ("lstm", "gru", "rnn")},
     **{
         f"show_tell, {context}": f"{FROZEN} model=show_tell model.context={context}"
         for context in ("first_step", "initial_state", "every_step")
