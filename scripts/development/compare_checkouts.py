@@ -2,7 +2,7 @@
 """Check that two checkouts compute the same numbers from the same initial weights and data, by their commands.
 
     git worktree add ../before COMMIT
-    python scripts/development/compare_checkouts.py ../before --multi30k data/multi30k --output results/checkouts.json
+    python scripts/development/compare_checkouts.py ../before --multi30k data/multi30k --output checkouts.json
 
 The script compares:
 
@@ -59,6 +59,8 @@ TEXT = f"{COMMON} data=text train.bptt=20"
 LANGUAGE_MODEL = f"{TEXT} model=language_model model.embedding=12 model.hidden=20"
 SOFT = "model=show_attend_tell model.alignment=14"
 HARD = f"{SOFT} model.attention=hard"
+REWARDED = "train.objective=sequence"
+OWN_WORDS = "train.teacher=linear train.teacher_k=0.5"
 MODELS = {
     **{f"bahdanau, {cell}": f"{WORDS} {BAHDANAU} model.cell={cell}" for cell in ("gru", "lstm", "gru_cho", "rnn")},
     **{f"bahdanau, {score}": f"{WORDS} {BAHDANAU} model.score={score}" for score in ("dot", "general", "scaled_dot")},
@@ -82,6 +84,11 @@ MODELS = {
     "show_attend_tell, hard": f"{IMAGES} {HARD}",
     "show_attend_tell, hard, two samples": f"{FROZEN} {HARD} model.samples=2 model.baseline=leave_one_out "
     "model.credit=future",
+    "bahdanau, rewarded": f"{WORDS} {BAHDANAU} {REWARDED}",
+    "show_attend_tell, soft, by image": f"{FROZEN} {SOFT} train.by_image=true",
+    "show_attend_tell, soft, by image, its own words": f"{FROZEN} {SOFT} train.by_image=true {OWN_WORDS}",
+    "show_attend_tell, soft, rewarded": f"{FROZEN} {SOFT} {REWARDED}",
+    "show_attend_tell, hard, rewarded": f"{FROZEN} {HARD} {REWARDED}",
 }
 TRANSLATOR = "experiment=multi30k_bahdanau device=cpu validation.sentences=100"
 CAPTIONER = f"experiment=scenes_soft schedule.warmup=100 device=cpu data.train=2000 data.valid=50 data.test={PICTURES}"
