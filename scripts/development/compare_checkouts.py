@@ -13,6 +13,8 @@ The script compares:
   of 5 and 1. The first checkout trains both models. At most two outputs may differ, with scores less than 1e-4 apart;
 - the scores and p-values of files of translations and captions, which must be equal to the last digit.
 
+Give --only the models whose settings both checkouts have: the first ones had no train.by_image or train.objective.
+
 The exit status is 1 if any of these differs.
 """
 
