@@ -62,7 +62,6 @@ LANGUAGE_MODEL = f"{TEXT} model=language_model model.embedding=12 model.hidden=2
 SOFT = "model=show_attend_tell model.alignment=14"
 HARD = f"{SOFT} model.attention=hard"
 REWARDED = "train.objective=sequence"
-OWN_WORDS = "train.teacher=linear train.teacher_k=0.5"
 MODELS = {
     **{f"bahdanau, {cell}": f"{WORDS} {BAHDANAU} model.cell={cell}" for cell in ("gru", "lstm", "gru_cho", "rnn")},
     **{f"bahdanau, {score}": f"{WORDS} {BAHDANAU} model.score={score}" for score in ("dot", "general", "scaled_dot")},
@@ -73,7 +72,7 @@ MODELS = {
     "sutskever": f"{WORDS} {SUTSKEVER}",
     "sutskever, gru, not reversed": f"{WORDS} {SUTSKEVER} model.cell=gru model.reverse=false",
     "transformer": f"{WORDS} model=transformer {TRANSFORMER} model.encoder_layers=2 model.decoder_layers=2",
-    "transformer, tied, after": f"{JOINT} model=transformer {TRANSFORMER} model.norm=post",
+    "transformer, tied, post-norm": f"{JOINT} model=transformer {TRANSFORMER} model.norm=post",
     "transformer captioner": f"{SCENES} model=transformer_captioner {TRANSFORMER} model.layers=2",
     "transformer language model": f"{TEXT} model=transformer_language_model {TRANSFORMER} model.layers=2",
     **{f"language model, {cell}": f"{LANGUAGE_MODEL} model.cell={cell}" for cell in ("lstm", "gru", "rnn")},
@@ -88,7 +87,8 @@ MODELS = {
     "model.credit=future",
     "bahdanau, rewarded": f"{WORDS} {BAHDANAU} {REWARDED}",
     "show_attend_tell, soft, by image": f"{FROZEN} {SOFT} train.by_image=true",
-    "show_attend_tell, soft, by image, its own words": f"{FROZEN} {SOFT} train.by_image=true {OWN_WORDS}",
+    "show_attend_tell, soft, by image, scheduled sampling": f"{FROZEN} {SOFT} train.by_image=true "
+    "train.teacher=linear train.teacher_k=0.5",
     "show_attend_tell, soft, rewarded": f"{FROZEN} {SOFT} {REWARDED}",
     "show_attend_tell, hard, rewarded": f"{FROZEN} {HARD} {REWARDED}",
 }
