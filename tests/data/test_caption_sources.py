@@ -461,6 +461,17 @@ def test_photos_without_a_split_are_warned_of(tmp_path: Path, caplog: pytest.Log
     ]
 
 
+def test_splits_that_lack_one_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    images = [karpathy_entry("val" if n < 30 else "train", f"{n}.jpg", "x") for n in range(100)]
+    write(tmp_path / "a.json", json.dumps({"images": images}))
+    assert len(make_photos(tmp_path, "a.json", shares=(0.1, 0)).images("valid")) == 30 and not caplog.messages
+    assert len(make_photos(tmp_path, "a.json", shares=(0.1, 0.1)).images("valid")) == 10
+    assert caplog.messages == [
+        f"{tmp_path / 'a.json'} has splits but no images for test: they are not used, and names decide which images are "
+        "held out. data.valid_share=0 or data.test_share=0 leaves out a split that you do not need."
+    ]
+
+
 def test_few_photos_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The advice is given once for each preparation, and not for 100 photos or for the file of another split."""
     for name, count in (("99.jsonl", 99), ("100.jsonl", 100)):

@@ -99,6 +99,12 @@ class Photos(CaptionFiles):
                 text = "%s has %s without a split (one of %s), such as %s: they are left out."
                 log.warning(text, file, counted(len(others), "image"), ", ".join(KARPATHY_SPLITS), others[0])
             return splits
+        if given := splits.keys() - {""}:
+            missing = " or ".join(sorted({"train", *self.splits()} - given))
+            text = "%s has splits but no images for %s: they are not used, and names decide which images are held out. "
+            log.warning(
+                text + "data.valid_share=0 or data.test_share=0 leaves out a split that you do not need.", file, missing
+            )
         names = sorted(entries, key=lambda name: hashlib.sha256(name.encode(errors="replace")).digest())
         total, held_out = len(names), {}
         for split, share in self._shares.items():
