@@ -467,8 +467,8 @@ def test_splits_that_lack_one_are_warned_of(tmp_path: Path, caplog: pytest.LogCa
     assert len(make_photos(tmp_path, "a.json", shares=(0.1, 0)).images("valid")) == 30 and not caplog.messages
     assert len(make_photos(tmp_path, "a.json", shares=(0.1, 0.1)).images("valid")) == 10
     assert caplog.messages == [
-        f"{tmp_path / 'a.json'} has splits but no images for test: they are not used, and names decide which images are "
-        "held out. data.valid_share=0 or data.test_share=0 leaves out a split that you do not need."
+        f"{tmp_path / 'a.json'} has splits but no images for test: they are not used, and names decide which images "
+        "are held out. data.valid_share=0 or data.test_share=0 leaves out a split that you do not need."
     ]
 
 
