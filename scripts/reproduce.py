@@ -171,15 +171,19 @@ def main() -> None:
     if options.tried:
         print(log_trial(row, Path(options.tried[0]), options.tried[1], options.rows.with_name("tried.jsonl")))
         return
+    if options.record and options.check is not None and options.settings:
+        raise InputError(f"--record needs the row's own evaluation: leave out {shlex.join(options.settings)}.")
     before = stored(row, options.rows.parent, may_be_missing=options.record)
     if options.check is not None:
         measured = [check(row, options.check, options.settings)]
     else:
         measured = list(repeat(row, options.settings))
     within, lines = report(row, measured, before)
-    if options.record:
-        store(row, measured, before, options.rows.parent)
-    print("\n".join(lines))
+    try:
+        if options.record:
+            store(row, measured, before, options.rows.parent)
+    finally:  # what was measured is shown even if it cannot be the row's record
+        print("\n".join(lines))
     sys.exit(0 if within else 1)
 
 
@@ -211,6 +215,8 @@ def repeat(row: Row, settings: Sequence[str]) -> Iterator[Measured]:
     trained again. Raises InputError if one has other settings.
     """
     overrides = dict(setting.split("=", 1) for setting in settings)
+    if "run" in overrides:
+        raise InputError("run= is not yours to set: the runs have the names of the row and the seed.")
     if not overrides.get("seed", "1").isdecimal():
         raise InputError(f"seed={overrides['seed']} must be one whole number.")
     if row.prepare:

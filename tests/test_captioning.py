@@ -155,6 +155,12 @@ def test_attended_locations_are_those_that_were_drawn(directory: Path, capsys: C
     assert largest != [best.chosen for best in captions]
 
 
+def test_minimum_bayes_risk_needs_independent_samples(directory: Path, capsys: Capture) -> None:
+    settings = ["checkpoint=runs/soft", "images=data/photos/000.png", "device=cpu", "hard_attention=sample"]
+    assert run("caption", *settings, "mbr=cider_d") == 2
+    assert "with hard_attention=sample all samples of an image look at the same places" in capsys.readouterr().err
+
+
 def test_captions_that_do_not_end_are_marked(directory: Path, capsys: Capture) -> None:
     """Captions without an end have a fourth column in n-best lists, and `ended` is false in JSON."""
     settings = ["checkpoint=runs/soft", "images=data/photos/000.png,data/photos/001.png", "device=cpu", "n_best=5"]
@@ -218,7 +224,7 @@ def test_bad_images_are_reported_and_left_out(directory: Path, capsys: Capture) 
     assert run("caption", "checkpoint=runs/soft", names, "device=cpu") == 0
     captured = capsys.readouterr()
     assert [line.split("\t")[0][-7:] for line in captured.out.splitlines()] == ["003.png", "004.png"]
-    assert "Left out: bad.jpg" in captured.err and "1 of 3 images were left out." in captured.err
+    assert "Left out: bad.jpg" in captured.err and "Left out 1 of 3 images." in captured.err
     assert run("caption", "checkpoint=runs/soft", "images=bad.jpg", "device=cpu") == 2
     assert "None of the images can be read." in capsys.readouterr().err
 

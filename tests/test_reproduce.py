@@ -410,6 +410,11 @@ def test_a_trial_has_the_scores_of_an_average_that_is_better(bench: Bench) -> No
         (["mine", "--check", "rows.yaml"], "rows.yaml is neither a run nor what"),
         (["mine", "--check", "runs/mine-seed-1/scores.json", "beam=2"], "has been evaluated, so it takes no settings"),
         (["mine", "--check", "odd.json"], "odd.json is neither a run nor what"),
+        (["mine", "run=other"], "run= is not yours to set"),
+        (
+            ["mine", "--check", "runs/mine-seed-1", "beam=1", "--record"],
+            "--record needs the row's own evaluation: leave ",
+        ),
         (["mine", "seed=1,2"], "seed=1,2 must be one whole number."),
         (["mine", "--check", "bare.json", "--record"], "--record needs the run whose checkpoint was evaluated"),
         (["mine", "--tried", "runs", "note"], "runs is not a run with checkpoints"),

@@ -138,6 +138,7 @@ def test_ctrl_c_leaves_the_old_files(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "rescore needs either weights=FILE or numbers, or tune=FILE, the references of the lists."),
         ("weights=1,0 tune=in.es", "rescore needs either weights=FILE or numbers, or tune=FILE"),
         ("weights=1,2,3", "weights=1,2,3 must have a number for each of search, length."),
+        ("weights=1", "weights=1 must have a number for each of search, length."),
         ("weights=1,x", "weights=1,x must have a number for each of search, length."),
         ("weights=1,nan", "weights=1,nan must have a number for each of search, length."),
         ("weights=other.json", "weights=other.json must have a number for each of search, length."),

@@ -1,11 +1,13 @@
 """Tests of training on sequences: its gradient is that of the expected reward, and rewards are the scores of `eval`."""
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -449,6 +451,17 @@ def test_unknown_words_of_captions_are_not_rewarded(tmp_path: Path) -> None:
     assert without == 1 and with_unknown == pytest.approx(5 / 6)
 
 
+def test_cider_needs_captions_of_two_images(tmp_path: Path) -> None:
+    captions = [["a red cat sits", "a cat"]]
+    split = SimpleNamespace(references=lambda: captions, image_of=np.zeros(2, np.int64))
+    vocabulary = SimpleNamespace(decode=lambda ids: "a cat")
+    cache = cast(Any, SimpleNamespace(split=lambda name: split, target_vocabulary=vocabulary))
+    with pytest.raises(InputError, match=r"to CIDEr-D all n-grams of a single image have the weight 0\. Add images"):
+        Captioning().rewards(cache, settings(), "ptb")
+    captions.append(["a dog"])
+    assert Captioning().rewards(cache, settings(), "ptb").weights == {"cider_d": 1.0}
+
+
 def test_captions_of_an_image_are_one_source() -> None:
     """Their samples are compared with all of them, and count once for each."""
     captioner = make_captioner("show_attend_tell-soft").double().train()
@@ -605,6 +618,14 @@ def test_a_reward_is_a_finite_number() -> None:
         (
             {"teacher": "exponential", "teacher_k": 2, "cross_entropy": 0.1},
             "teacher_k=2 never falls below 1",
+        ),
+        (
+            {"teacher": "linear", "teacher_k": 0.5, "teacher_least": 1, "cross_entropy": 0.1},
+            "teacher_least=1 never falls below 1: lower train.teacher_least",
+        ),
+        (
+            {"teacher": "inverse_sigmoid", "teacher_k": math.inf, "cross_entropy": 0.1},
+            "train.teacher_k=inf must be a finite number",
         ),
     ],
 )

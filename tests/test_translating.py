@@ -679,6 +679,9 @@ def test_eval_reads_the_output_of_translate(
     Path("table.tsv").write_text("a\tb\nc\td\n")
     assert run("eval", "hypotheses=in.txt", "references=table.tsv") == 0
     assert "Every line of table.tsv has a tab, so it seems to be a table" in caplog.text
+    caplog.clear()
+    assert run("eval", "hypotheses=in.txt", "references=in.txt", "sources=table.tsv", "bootstrap=0") == 0
+    assert "Every line of table.tsv has a tab, so it seems to be a table" in caplog.text
     Path("captions.csv").write_text("file,caption\na.jpg,a cat\n")
     assert run("eval", "hypotheses=in.txt", "references=captions.csv") == 2
     assert "references=captions.csv contains captions: add task=captioning, or" in capsys.readouterr().err

@@ -58,4 +58,4 @@ def caption(config: DictConfig) -> None:
             if not writer.count:
                 raise InputError("None of the images can be read.")
             if writer.count < len(images):
-                print(f"{len(images) - writer.count:,} of {len(images):,} images were left out.", file=sys.stderr)
+                print(f"Left out {len(images) - writer.count:,} of {len(images):,} images.", file=sys.stderr)

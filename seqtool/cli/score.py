@@ -180,6 +180,8 @@ def _checked_list(record: Any) -> Any:
 
 def _read_weights(values: Sequence[str], labels: Sequence[str]) -> NDArray[np.float64]:
     """The weights in a file, if there is a single value, or numbers in the order of the labels."""
+    if len(values) == 1 and values[0].strip("-").replace(".", "", 1).isdecimal():
+        raise InputError(f"weights={values[0]} must have a number for each of {', '.join(labels)}.")
     try:
         numbers = files.read_record(Path(values[0])) if len(values) == 1 else dict(zip(labels, values, strict=True))
         weights = np.array([float(numbers.pop(label)) for label in labels])

@@ -384,7 +384,8 @@ class SeedsEvaluation(Evaluation):
             rows.append((score(name).label, of, mean.text(digits), with_seeds.text(digits), sd, each))
         lines = [f"{title}: {', '.join(runs)}" for title, runs in self.systems.items()]
         has_intervals = any(mean.low is not None for _, _, _, mean, *_ in self.rows)
-        note = f"{SEEDS_NOTE if has_intervals else 'No intervals, since bootstrap=0.'} {PAIRS_NOTE}"
+        note = SEEDS_NOTE if has_intervals else "No intervals, since bootstrap=0."
+        note += f" {PAIRS_NOTE}" * (len(self.systems) > 1)
         lines += ["", *table(("score", "of", "mean", "with other seeds", "sd", "runs"), rows), "", note, ""]
         lines += dict.fromkeys(f"{score(name).label}: {signature}" for name, signature, *_ in self.rows if signature)
         if has_intervals and len(self.segments) < MIN_SEGMENTS:

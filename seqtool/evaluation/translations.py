@@ -249,7 +249,7 @@ class TranslationEvaluator(Evaluator):
             sources, *references = _sacrebleu_texts(settings.testset, settings.langpair)
             reference_names = [f"testset={settings.testset}"] * len(references)
         else:
-            sources = [] if settings.sources is None else list(read_lines(Path(settings.sources)))
+            sources = [] if settings.sources is None else _read_side(settings.sources)
             references = [read_translations(file) for file in settings.references]
             reference_names = settings.references
         lines = sources if hypotheses is None else hypotheses
@@ -420,15 +420,19 @@ def _segments(
 
 
 def read_translations(path: str) -> list[str]:
-    """Read the lines of a text file, or the best translations in a file that `translate format=jsonl` wrote. Warn of a
-    table, whose columns would be scored as one text.
-    """
-    lines = list(read_lines(Path(path)))
-    if all("\t" in line for line in lines):
-        log.warning("Every line of %s has a tab, so it seems to be a table: give a file with only one side.", path)
+    """Read the lines of a text file, or the best translations in a file that `translate format=jsonl` wrote."""
+    lines = _read_side(path)
     if not lines[0].startswith('{"source": '):
         return lines
     return read_records(path, lines, lambda record: str(record["translations"][0]["text"]))
+
+
+def _read_side(path: str) -> list[str]:
+    """Read the lines of a text file. Warn of a table, whose columns would be read as one text."""
+    lines = list(read_lines(Path(path)))
+    if all("\t" in line for line in lines):
+        log.warning("Every line of %s has a tab, so it seems to be a table: give a file with only one side.", path)
+    return lines
 
 
 def read_records(path: str, lines: Iterable[str], read: Callable[[Any], T]) -> list[T]:

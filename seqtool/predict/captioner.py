@@ -143,6 +143,11 @@ class Captioner(Predictor):
         name = self.settings.hard_attention
         if name != "expected" and (len(self.models) > 1 or name not in self.models[0].location_rules):
             raise InputError(f"hard_attention={name} needs one model, with attention that can choose locations.")
+        if name == "sample" and self.settings.mbr is not None:
+            raise InputError(
+                "mbr= compares independent samples, but with hard_attention=sample all samples of an image look at the "
+                "same places: leave out hard_attention=."
+            )
 
     @classmethod
     def read(cls, checkpoint: Checkpoint, parts: Parts = PLAIN) -> EnsembleMember:

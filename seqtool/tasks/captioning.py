@@ -123,7 +123,8 @@ class Captioning(Task):
         """Rewards by CIDEr-D, or other scores, against all captions of an image. Document frequencies are those of the
         training captions.
         """
-        from seqtool.training.sequences import END, Rewards  # imports torch
+        from seqtool.predict.minimum_bayes_risk import CIDER, NO_WORD  # these two modules import torch
+        from seqtool.training.sequences import END, Rewards
 
         split, decode = cache.split("train"), cache.target_vocabulary.decode
         references = [tokenize_captions(captions, tokenize) for captions in split.references()]
@@ -131,12 +132,13 @@ class Captioning(Task):
         documents = [[caption + end for caption in captions] for captions in references if captions]
         frequencies = DocumentFrequencies.count(documents, tokenize="none", name="train").without_single()
         weights = parse_sum(settings.reward or "cider_d", self.name, setting="train.reward")
+        if frequencies.images < 2 and CIDER & weights.keys():
+            raise InputError("train.reward: to CIDEr-D all n-grams of a single image have the weight 0. Add images.")
         options: Any = {"tokenize": "none", "rouge": "rouge_l" in weights, "document_frequencies": frequencies}
         scorers_of = partial(scorers, weights, **options)
 
         def texts(sequences: Sequence[Sequence[int]]) -> list[str]:
-            # the tokenisers drop the mark for what is unknown, but keep this letter, which no caption has
-            return tokenize_captions([decode(ids).replace(UNKNOWN, "ꙮ") for ids in sequences], tokenize)
+            return tokenize_captions([decode(ids).replace(UNKNOWN, NO_WORD) for ids in sequences], tokenize)
 
         return Rewards(weights, references.__getitem__, texts, scorers_of, settings.reward_end, split.image_of)
 
