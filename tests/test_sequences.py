@@ -627,6 +627,10 @@ def test_a_reward_is_a_finite_number() -> None:
             {"teacher": "inverse_sigmoid", "teacher_k": math.inf, "cross_entropy": 0.1},
             "train.teacher_k=inf must be a finite number",
         ),
+        (
+            {"teacher": "linear", "teacher_slope": math.nan, "cross_entropy": 0.1},
+            "train.teacher_slope=nan must be a finite number",
+        ),
     ],
 )
 def test_settings_that_mean_nothing(changes: dict[str, Any], message: str) -> None:

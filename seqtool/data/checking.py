@@ -167,7 +167,7 @@ class Checks:
 class Memory:
     """The different examples so far, by their hashes, in Bloom filters (Bloom 1970).
 
-    In ten million examples, the probability that a new one seems to be a repetition is below 1 in 400. When the
+    In ten million examples, the probability that even one new one seems to be a repetition is below 1 in 400. When the
     second filter is full, with half of its bits set, no more examples are remembered, and 1 new one in 2^12 seems to be
     a repetition.
     """

@@ -63,8 +63,9 @@ class TrainSettings(declarations.Train):
             raise InputError(f"train.baseline={self.baseline} needs train.samples of at least 2, not {self.samples}.")
         if self.objective == "sequence" and self.teacher != "always" and not self.cross_entropy:
             raise InputError(f"train.teacher={self.teacher} needs a share of cross-entropy: train.cross_entropy=0.2.")
-        if not math.isfinite(k):
-            raise InputError(f"train.teacher_k={k} must be a finite number.")
+        for setting in ("teacher_k", "teacher_slope", "teacher_least"):
+            if not math.isfinite(values[setting]):
+                raise InputError(f"train.{setting}={values[setting]} must be a finite number.")
         if self.teacher == "linear" and self.teacher_least >= 1:
             least = f"train.teacher_least={self.teacher_least:g}"
             raise InputError(f"train.teacher=linear with {least} never falls below 1: lower train.teacher_least.")
