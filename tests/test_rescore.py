@@ -35,14 +35,15 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         write_lines(Path("in.es"), REFERENCES)
         write_lines(Path("train.en"), [*SOURCES[:2], SOURCES[3]])
         write_lines(Path("train.es"), [*REFERENCES[:2], REFERENCES[3]])
-        files = [
-            "data=parallel",
-            "data.train=train.es,train.en",
-            "data.valid=train.es,train.en",
-            "validation.max_length=5",
-        ]
-        sizes = ["model=sutskever", "model.hidden=4", "model.embedding=4", "data.vocabulary.kind=word", "train.steps=1"]
-        assert run("train", *files, *sizes, *MACHINE, "data.processes=1", "run=back") == 0
+        settings = ["data=parallel", "data.vocabulary.kind=word", "data.processes=1", "validation.max_length=5"]
+        settings += ["model=sutskever", "model.hidden=4", "model.embedding=4", "train.steps=1", *MACHINE]
+        for directory, train, joint in (
+            ("back", "train.es,train.en", "false"),
+            ("back-joint", "train.es,train.en", "true"),
+            ("forth-joint", "train.en,train.es", "true"),
+        ):
+            data = [f"data.train={train}", f"data.valid={train}", f"data.vocabulary.joint={joint}"]
+            assert run("train", *data, *settings, f"run={directory}") == 0
         search = ["checkpoint=builtin/words", "input=in.en", "beam=5", "n_best=5", "format=jsonl"]
         assert run("translate", *search, "output=lists.jsonl", *MACHINE) == 0
         yield
@@ -156,6 +157,14 @@ def test_ctrl_c_leaves_the_old_files(monkeypatch: pytest.MonkeyPatch) -> None:
         ("weights=1,0,0 checkpoint=builtin/text", "builtin/text holds a language model: use seqtool generate."),
         ("weights=1,0,0 lm=builtin/words", "builtin/words holds a translation model: use seqtool translate."),
         ("weights=1,0,0 checkpoint=runs/back", "checkpoint=runs/back does not know most words of its source side: is "),
+        (
+            "weights=1,0,0,0 checkpoint=runs/back reverse=runs/back-joint",
+            "reverse=runs/back-joint translates from es to en: beside ",
+        ),
+        (
+            "weights=1,0,0,0 checkpoint=runs/back,runs/forth-joint",
+            "checkpoint=runs/forth-joint translates from en to es: beside ",
+        ),
         ("weights=1,0 output=lists.jsonl", "output=lists.jsonl is the same file as nbest=lists.jsonl, which is read"),
         ("weights=1,0 format=json", "Unknown format 'json'; choose from text, jsonl."),
         ("weights=1,0 beam=2", "'beam' is not a setting of rescore"),
@@ -172,3 +181,13 @@ def test_unfit_settings_are_refused(settings: str, message: str, capsys: Capture
     assert run("rescore", *nbest, *settings.split(), *MACHINE) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert sorted(Path.cwd().iterdir()) == before
+
+
+def test_models_of_opposite_directions_are_no_ensemble(capsys: Capture) -> None:
+    """Both have the same joint vocabulary. The languages are read off the names of the training files."""
+    models = ["checkpoint=runs/forth-joint,runs/back-joint", "input=in.en"]
+    assert run("translate", *models, *MACHINE) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "back-joint" in message.partition(" translates from es to en: beside ")[0]
+    assert message.endswith("forth-joint, it must translate from en to es.") or "forth-joint/" in message
+    assert run("translate", "checkpoint=runs/forth-joint,runs/forth-joint", "input=in.en", *MACHINE) == 0

@@ -678,10 +678,13 @@ def test_eval_reads_the_output_of_translate(
     assert "out.jsonl line 1 is not a record as written by translate format=jsonl." in capsys.readouterr().err
     Path("table.tsv").write_text("a\tb\nc\td\n")
     assert run("eval", "hypotheses=in.txt", "references=table.tsv") == 0
-    assert "Every line of table.tsv has a tab, so it seems to be a table" in caplog.text
+    assert "The lines of table.tsv have tabs, so it seems to be a table" in caplog.text
     caplog.clear()
     assert run("eval", "hypotheses=in.txt", "references=in.txt", "sources=table.tsv", "bootstrap=0") == 0
-    assert "Every line of table.tsv has a tab, so it seems to be a table" in caplog.text
+    assert "The lines of table.tsv have tabs, so it seems to be a table" in caplog.text
+    caplog.clear()
+    assert run("translate", "checkpoint=runs/attend", "input=table.tsv") == 0
+    assert "The lines of table.tsv have tabs, so it seems to be a table" in caplog.text
     Path("captions.csv").write_text("file,caption\na.jpg,a cat\n")
     assert run("eval", "hypotheses=in.txt", "references=captions.csv") == 2
     assert "references=captions.csv contains captions: add task=captioning, or" in capsys.readouterr().err
@@ -722,7 +725,8 @@ REFUSED_SETTINGS = {
     "hypotheses=none.txt references=hyp.txt": r"none\.txt does not exist\.",
     "hypotheses=empty.txt references=hyp.txt": r"empty\.txt is empty\.",
     "hypotheses=latin.txt references=hyp.txt": r"latin\.txt line 2 is not valid UTF-8",
-    "hypotheses=runs references=hyp.txt": r"runs is a directory, not a text file\.",
+    "hypotheses=runs references=hyp.txt": r"hypotheses=runs is a directory.* are evaluated by checkpoint=RUN\.",
+    "hypotheses=hyp.txt references=hyp.txt baseline=runs/attend": r"=runs/attend is a directory.* seeds=RUN baseline=",
     "hypotheses=hyp.txt references=hyp.txt tokenize=13b": r"13b",
     "hypotheses=hyp.txt references=hyp.txt gold=hyp.txt": r"alignments=FILE and gold=FILE must be given together\.",
     "checkpoint=runs/attend split=tset": r"Unknown split 'tset'; this corpus has train, valid, test\. For files of",

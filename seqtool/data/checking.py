@@ -20,8 +20,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from seqtool.data.corpora.corpus import Corpus, FileCorpus
-from seqtool.data.text.languages import SCRIPTS, language_of
+from seqtool.data.corpora.corpus import Corpus
+from seqtool.data.text.languages import SCRIPTS, code_of, language_of
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import sync
 
@@ -248,17 +248,8 @@ def _shift(lengths: NDArray[np.int64]) -> int:
 
 
 def _languages(corpus: Corpus) -> list[str]:
-    """The codes of the languages of sentence pairs; an empty list for other data, and if one is not in `SCRIPTS`.
-
-    A language that has only the default name, `source` or `target`, is read off the training file's: train.de.gz.
-    """
-    names = [str(getattr(corpus, f"{side}_language", "")) for side in corpus.sides]
-    files = corpus.files()["train"] if isinstance(corpus, FileCorpus) else ()
-    if len(files) == len(names) == 2:
-        endings = [Path(file.name.removesuffix(".gz")).suffix[1:] for file in files]
-        choices = zip(names, corpus.sides, endings, strict=True)
-        names = [ending if name == side else name for name, side, ending in choices]
-    codes = [re.split("[-_]", name.lower())[0] for name in names]
+    """The codes of the languages of sentence pairs; an empty list for other data, and if one is not in `SCRIPTS`."""
+    codes = [code_of(str(getattr(corpus, f"{side}_language", ""))) for side in corpus.sides]
     return codes if len(codes) == 2 and SCRIPTS.keys() >= set(codes) else []
 
 

@@ -94,6 +94,11 @@ class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaption
             yield f"bootstrap must be at least 2, or 0 for no intervals, not {self.bootstrap}."
         if len(names(self.baseline)) > 1:
             yield f"baseline={','.join(self.baseline)} names several files or runs, which needs seeds=RUN,RUN,…."
+        settings = {"hypotheses": "evaluated by checkpoint=RUN", "baseline": "compared by seeds=RUN baseline=RUN"}
+        for name, advice in settings.items():
+            for path in names(getattr(self, name)):
+                if Path(path).is_dir():
+                    yield f"{name}={path} is a directory, not a file: runs are {advice}."
 
 
 DECLARED = declarations.declared(EvaluationSettings).items()

@@ -22,7 +22,7 @@ from seqtool.metrics import translation
 from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, record_of, too_few
 from seqtool.metrics.scores import TRANSLATION, System, labels_of, score
-from seqtool.runtime.files import check_directory, keeping, parse_json, read_lines
+from seqtool.runtime.files import check_directory, keeping, parse_json, read_lines, warn_of_table
 from seqtool.runtime.network import LibraryDownload
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
@@ -428,10 +428,9 @@ def read_translations(path: str) -> list[str]:
 
 
 def _read_side(path: str) -> list[str]:
-    """Read the lines of a text file. Warn of a table, whose columns would be read as one text."""
+    """Read the lines of a text file. Warn of a table."""
     lines = list(read_lines(Path(path)))
-    if all("\t" in line for line in lines):
-        log.warning("Every line of %s has a tab, so it seems to be a table: give a file with only one side.", path)
+    warn_of_table(path, lines)
     return lines
 
 

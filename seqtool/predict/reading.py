@@ -13,7 +13,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from seqtool.errors import InputError
-from seqtool.runtime.files import MAX_LINE_BYTES, printing_to_stderr, read_lines, warn_of_carriage_return
+from seqtool.runtime.files import MAX_LINE_BYTES, printing_to_stderr, read_lines, warn_of_carriage_return, warn_of_table
 
 PROMPT = "> "
 
@@ -26,8 +26,11 @@ def windows(path: str | None, size: int) -> Iterator[list[str]]:
     """
     if is_file(path):
         lines = _decode_lines() if path is None else read_lines(Path(path), may_be_empty=True)
-        while window := list(islice(lines, size)):
+        window = list(islice(lines, size))
+        warn_of_table(path or "standard input", window)
+        while window:
             yield window
+            window = list(islice(lines, size))
     elif is_typed():
         yield from _read_prompt()
     else:

@@ -1,7 +1,7 @@
 """`Translator`: a trained translation model, or an ensemble. Used by `translate`, `score`, `eval` and notebooks."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from seqtool.data.corpora.parallel import languages
 from seqtool.data.text.alignment import (
     Link,
     Matrix,
@@ -33,6 +34,7 @@ from seqtool.models.tracing import embed
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, Text, check_texts, encode
 from seqtool.predict.trace import Example
 from seqtool.predict.units import Reading, Unit, find_unit
+from seqtool.training.checkpoint import Checkpoint
 from seqtool.view import plots
 
 if TYPE_CHECKING:
@@ -138,6 +140,24 @@ class Translation(Prediction):
         return {"source": self.source.text, "source_unknown": self.source.unknown, **super().inputs()}
 
 
+def check_directions(checkpoints: Mapping[str, Checkpoint]) -> None:
+    """Raise InputError if two models do not go together since they translate in opposite directions, as far as their
+    data name languages.
+
+    checkpoints: by their names in messages; those that begin with reverse= should translate in the other direction
+    """
+    first: tuple[str, tuple[str, str]] | None = None
+    for name, checkpoint in checkpoints.items():
+        data = checkpoint.config.get("data", {})
+        source, target = languages(data.get("source_language"), data.get("target_language"), data.get("train"))
+        if source != target:
+            direction = (target, source) if name.startswith("reverse=") else (source, target)
+            first = first or (name, direction)
+            if direction == first[1][::-1]:
+                expected = f"beside {first[0]}, it must translate from {target} to {source}"
+                raise InputError(f"{name} translates from {source} to {target}: {expected}.")
+
+
 @dataclass(eq=False, repr=False)
 class Translator(Predictor):
     """A trained translation model or an ensemble, with its vocabularies and settings.
@@ -152,6 +172,10 @@ class Translator(Predictor):
     output_name = "a translation"
     command = "translate"
     sides = ("source", "target")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_directions({str(checkpoint.path): checkpoint for checkpoint in self.checkpoints})
 
     @property
     def source_length(self) -> int:

@@ -16,7 +16,7 @@ import stat
 import sys
 import zlib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from io import TextIOWrapper
@@ -153,6 +153,12 @@ def _read_rest_of_word(file: Any) -> bytes:
     return rest
 
 
+def warn_of_table(name: str, lines: Sequence[str]) -> None:
+    """Warn of lines that all have tabs, whose columns would be read as one text."""
+    if lines and all("\t" in line for line in lines):
+        log.warning("The lines of %s have tabs, so it seems to be a table: give a file with only one side.", name)
+
+
 def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """The pairs of lines of two parallel files. Raises InputError if one ends before the other."""
     counts = [0, 0]
@@ -168,9 +174,11 @@ def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of a file whose lines are a source, a tab and a target. Raises InputError for any other line."""
+    """The pairs of a file whose lines are a source, a tab and a target, or blank, which makes a pair of empty texts.
+    Raises InputError for any other line.
+    """
     for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t")
+        columns = line.split("\t") if line.strip() else ["", ""]
         if len(columns) != 2:
             advice = "" if len(columns) > 2 else ". Or give two files, source,target"
             advice = ". CSV is not read: save it with tabs" if ".csv" in path.suffixes else advice

@@ -124,6 +124,31 @@ def test_tsv_lines_have_one_tab(line: str, tabs: int, tmp_path: Path) -> None:
     assert str(error.value) == expected
 
 
+def test_blank_lines_of_a_table_are_empty_pairs(tmp_path: Path) -> None:
+    """As in two files, so that preparation counts and drops them, and a table may end in one."""
+    path = write(tmp_path / "a.tsv", "a\tb\n\nc\td\n \n\n")
+    assert list(read_tsv(path)) == [("a", "b"), ("", ""), ("c", "d"), ("", ""), ("", "")]
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "languages"),
+    [
+        (["a/train.de-en.de.gz", "train.en"], ("source", "target"), ("de", "en")),
+        (["train.pt-BR", "train.zh_TW"], ("source", "target"), ("pt-BR", "zh_TW")),
+        (["train.de", "train.en"], ("Hessian", "target"), ("Hessian", "en")),
+        (["train.src", "train.tgt"], ("source", "target"), ("source", "target")),
+        (["train.de"], ("source", "target"), ("source", "target")),
+        ("train.de.tsv", ("source", "target"), ("source", "target")),
+    ],
+)
+def test_languages_without_a_name_are_read_off_the_files(
+    files: str | list[str], given: tuple[str, str], languages: tuple[str, str]
+) -> None:
+    names = {"source_language": given[0], "target_language": given[1]}
+    corpus = ParallelFiles(train=files, valid=None, test=None, **names)
+    assert (corpus.source_language, corpus.target_language) == languages
+
+
 def test_a_wrong_number_of_files_is_refused() -> None:
     with pytest.raises(InputError) as error:
         make_corpus(["a", "b", "c"])

@@ -6,6 +6,7 @@ from typing import Any, final
 
 from seqtool.data.corpora import toy
 from seqtool.data.corpora.corpus import Digest, FileCorpus, Files, Names, TextCorpus, check_sizes
+from seqtool.data.text.languages import SCRIPTS, code_of
 from seqtool.data.text.words import words_and_punctuation
 from seqtool.errors import InputError
 from seqtool.runtime.files import read_tsv, read_two_files
@@ -30,10 +31,9 @@ class ParallelFiles(PairFiles):
     def __init__(
         self, *, train: Names, valid: Names | None, test: Names | None, source_language: str, target_language: str
     ) -> None:
-        self.source_language = source_language
-        self.target_language = target_language
         names = {"train": train, "valid": valid, "test": test}
         self._files = {split: _files(split, value or []) for split, value in names.items() if value or split == "train"}
+        self.source_language, self.target_language = languages(source_language, target_language, train)
 
 
 @final
@@ -81,6 +81,19 @@ class Toy(TextCorpus):
         if self._longest != toy.MAX_WORDS:
             inputs |= {"longest": self._longest, "long": toy.LONG_VERSION}
         return {**inputs, "continuous": toy.CONTINUOUS_VERSION} if self._continuous else inputs
+
+
+def languages(source: str, target: str, train: Names) -> tuple[str, str]:
+    """The names of the two languages. If there are two training files, a language that has only the default name,
+    `source` or `target`, is read off its file's name, if that ends in a known code, such as train.de.gz.
+    """
+    if not isinstance(train, list) or [*map(type, train)] != [str, str]:
+        return source, target
+    first, second = (Path(name.removesuffix(".gz")).suffix[1:] for name in train)
+    return (
+        first if source == "source" and code_of(first) in SCRIPTS else source,
+        second if target == "target" and code_of(second) in SCRIPTS else target,
+    )
 
 
 def _files(split: str, value: Names) -> Files:

@@ -1,5 +1,6 @@
 """Recognises the language of a line, if it is clear: by its script and by frequent words (languages.yaml)."""
 
+import re
 import unicodedata
 from collections import Counter
 from functools import cache
@@ -21,6 +22,11 @@ for code, text in TABLES["words"].items():
 # In another script are so many letters, and at most this share of them in its own; in another language, so many of its
 # frequent words, and more than twice as many as of its own.
 MIN_LETTERS, MAX_SHARE, MIN_WORDS = 10, 0.2, 3
+
+
+def code_of(name: str) -> str:
+    """The beginning of a language's name that may be its code, such as pt of pt-BR."""
+    return re.split("[-_]", name.lower())[0]
 
 
 def language_of(text: str, declared: str) -> str | None:
