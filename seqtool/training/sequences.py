@@ -115,21 +115,27 @@ class SequenceLoss(TrainingLoss):
     def forward(self, batch: Batch, state: Any = None) -> Loss:
         if not self.training:
             return super().forward(batch, state)
-        settings, device, source = self.settings, batch.target.device, self._augmented(batch.source)
+        settings, device, source = self.settings, batch.target.device, batch.source
+        source = replace(source, rows=None, captions_each=1) if isinstance(source, Images) else source
+        source = self.model.augmented(source)
         sources, row = self.rewards.sources(batch.indices)
         counts, longest = np.bincount(row), np.zeros(len(sources), np.int64)
         np.maximum.at(longest, row, (batch.labels != PAD).sum(1).cpu().numpy())
         limits = [min(limit_of(length), self.model.max_positions or MAX_LENGTH) for length in longest.tolist()]
-        samples = self._write(source, sources, limits)
-        if settings.risk_reference and settings.baseline == "risk":
+        self.model.eval()
+        with no_gradients():
+            source = self.model.annotated(source) if self.model.rests else source
+            encoded = self.model.encode(source)
+            samples = self._write(encoded, sources, limits)
+            greedy = self._write(encoded, sources, limits, greedy=True) if settings.baseline == "greedy" else None
+        self.model.train()
+        if settings.risk_reference:
             for i, ids in dict(zip(row.tolist(), batch.target.tolist(), strict=True)).items():
                 samples[i].append(Hypothesis(ids[1 : ids.index(EOS)], 0.0, 0.0, None, ended=True))
         rewards = self.rewards(sources, samples)
         drawn = rewards[:, : settings.samples].to(device)  # without the reference's
-        if settings.baseline == "greedy":
-            others = self.rewards(sources, self._write(source, sources, limits, greedy=True))
-        else:
-            others = (rewards.sum(1, keepdim=True) - rewards) / max(1, rewards.shape[1] - 1)
+        mean_of_others = (rewards.sum(1, keepdim=True) - rewards) / max(1, rewards.shape[1] - 1)
+        others = self.rewards(sources, greedy) if greedy else mean_of_others
         source = self.model.annotated(source)
         if isinstance(batch.source, Images):
             captions = {"rows": batch.source.rows, "captions_each": batch.source.captions_each}
@@ -145,20 +151,7 @@ class SequenceLoss(TrainingLoss):
         """Keep the mean reward of the last update, for the log."""
         self.mean_reward = reward
 
-    def _augmented(self, source: Any) -> Any:
-        """A batch's source, augmented, without its captions. An image encoder that rests has read it, without dropout;
-        one that is trained will read it once to draw samples and once, with dropout, for the losses.
-        """
-        source = replace(source, rows=None, captions_each=1) if isinstance(source, Images) else source
-        source = self.model.augmented(source)
-        if self.model.rests:
-            self.model.eval()
-            source = self.model.annotated(source)
-            self.model.train()
-        return source
-
-    @no_gradients()
-    def _write(self, source: Any, sources: Indices, limits: list[int], *, greedy: bool = False) -> Samples:
+    def _write(self, encoded: Any, sources: Indices, limits: list[int], *, greedy: bool = False) -> Samples:
         """Draw samples for each source, of at most as many tokens as its limit, or take the likeliest tokens."""
         count, length, is_drawn = 1 if greedy else self.settings.samples, max(limits), self.hard and not greedy
         draws = range(2 * count if is_drawn else count)  # of words, and then of locations
@@ -170,8 +163,7 @@ class SequenceLoss(TrainingLoss):
             is_soft = (share < model.soft_share).numpy()
             noise[is_soft, count:] = EXPECTED
         noise = noise.to(self.baseline.device)
-        self.model.eval()
-        memory, state = self.model.encode(source)
+        memory, state = encoded
         if is_drawn:  # each sample has locations of its own, or the expected context
             rows = torch.arange(len(limits), device=noise.device).repeat_interleave(count)
             memory, state = tree.select((memory, state), rows)
@@ -188,7 +180,6 @@ class SequenceLoss(TrainingLoss):
             top_p=1.0,
             keep_attention=is_drawn,
         )
-        self.model.train()
         flat = [sequence for row in samples for sequence in row]
         samples = [flat[i : i + count] for i in range(0, len(flat), count)]
         for row in (row for row, soft in zip(samples, is_soft, strict=True) if soft):
@@ -216,13 +207,11 @@ class SequenceLoss(TrainingLoss):
             locations = nn.utils.rnn.pad_sequence(lists, batch_first=True).to(device)
             model: Any = self.model
             output = model.forward_at(source, inputs, locations)
-        else:
-            output = self.model(source, inputs)
-        log_s = torch.zeros(len(labels), device=device)
-        if self.hard:
             alpha = output.attention.clamp_min(torch.finfo(output.attention.dtype).tiny)
             log_s = alpha.gather(-1, locations.clamp_min(0)[:, :, None]).squeeze(-1).log()
             log_s = (log_s * ((labels != PAD) & (locations != EXPECTED))).sum(1)
+        else:
+            output, log_s = self.model(source, inputs), torch.zeros(len(labels), device=device)
         if self.settings.baseline == "risk":
             with no_gradients():
                 log_p = log_s - self.model.loss(output.features, labels, 0.0).nll.sum(1)
@@ -231,8 +220,7 @@ class SequenceLoss(TrainingLoss):
             advantage = (rewards - others) / shape[1]
         weights = (advantage * counts[:, None]).flatten()
         total, nll = self.model.loss(output.features, labels, 0.0, weights)
-        if self.hard:
-            total = total - self.model.penalties.reward * (weights * log_s).sum()
+        total = total - self.model.penalties.reward * (weights * log_s).sum()
         return total, nll.sum() / (labels != PAD).sum().clamp_min(1)
 
     def _risk(self, samples: Samples, rewards: Float[Tensor, "B K"], log_p: Float[Tensor, "B K"]) -> Tensor:
