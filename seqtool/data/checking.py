@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from seqtool.data.corpora.corpus import Corpus
+from seqtool.data.corpora.corpus import Corpus, ImageCorpus
 from seqtool.data.text.languages import SCRIPTS, code_of, language_of
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import sync
@@ -51,6 +51,7 @@ log = logging.getLogger("seqtool")
 def check_names(clean: Sequence[str], corpus: Corpus) -> None:
     """Raise InputError unless these are kinds of problems that can be found in the corpus."""
     data = ["any", "pairs", "languages"][: 1 + (len(corpus.sides) == 2) + bool(_languages(corpus))]
+    data += ["images"] * isinstance(corpus, ImageCorpus)
     kinds = [kind for kind, (needed, *_) in KINDS.items() if needed in data]
     if others := [kind for kind in clean if kind not in kinds]:
         languages = " (the languages of the data are not known)" * (data[-1] == "pairs")
@@ -159,7 +160,7 @@ class Checks:
             if kind not in clean and number > (0 if name else MIN_SHARE * total):
                 clause, advice = KINDS[kind][1:]
                 problem = f"{number:,} of {total:,} {of} ({number / total:.2%}) {clause}"
-                advice += f"; data.clean={kind} leaves them out of training" * (is_train and kind != "captions")
+                advice += f"; data.clean={kind} leaves them out of training" * is_train
                 finding = {"kind": kind, "split": name or split, "count": number, "total": total, "advice": advice}
                 self.findings.append({**finding, "problem": f"{problem}, such as {samples[key]}"})
 

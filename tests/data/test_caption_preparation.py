@@ -214,6 +214,9 @@ def test_a_held_out_image_in_training_is_found_under_another_name(config: Config
     assert cleaned.summary["splits"]["train"]["dropped"] == {"held_out": 5}
     assert cleaned.summary["splits"]["train"]["images"] == len(cleaned.split("train").files) - 1
     assert [] in cleaned.split("train").references(), "a held-out picture has no captions to train on"
+    kinds = ["held_out", "duplicates", "captions"]
+    usual = prepare(with_settings(config, vocabulary_minimum_count=1, clean=kinds, strict=True))
+    assert usual.summary["splits"]["train"]["dropped"] == {"held_out": 5, "captions": 2}
     with pytest.raises(InputError, match=r"refuses these data: 2 of 37 captions of train .* belong to images"):
         prepare(with_settings(config, vocabulary_minimum_count=1, strict=True, cache=str(tmp_path / "other")))
     assert not list((tmp_path / "other").glob("album*"))
