@@ -81,6 +81,7 @@ def test_its_card_says_what_it_is_and_may_be_edited(capsys: pytest.CaptureFixtur
         and "| this model | BLEU " in text
         and "seqtool translate checkpoint=words" in text
     )
+    assert 'model.translate(["I have a cat."])' in text
     assert "runs/words" not in text and "{" not in text
     exec(textwrap.dedent(text.partition("In Python:\n\n")[2].partition("\n\n##")[0]))  # the example for Python runs
     assert capsys.readouterr().out.startswith("[")
@@ -103,6 +104,7 @@ def test_no_file_names_a_directory_of_the_machine_that_trained_it(directory: Pat
     assert (config["data"]["train"], config["data"]["valid"], config["data"]["cache"]) == ("a.tsv", "b.tsv", "private")
     card = Path("mine/card.md").read_text("utf-8")
     assert "| size | train 2 pairs; valid 2 pairs |" in card and "ParallelFiles: train a.tsv, valid b.tsv," in card
+    assert 'model.translate(["…"])' in card, "the source may be in any language"
     shutil.rmtree("private")
     assert run("export runs/mine output=gone") == 0
     assert "| size | not recorded |" in Path("gone/card.md").read_text("utf-8")

@@ -481,7 +481,8 @@ def unknown_setting(key: str, existing: set[str], choices: dict[str, str | None]
         if matching_choices:
             return f"setting '{key}' of {files.command} exists only with {group}={_series(matching_choices, 'or')}"
     if commands_with(key, files) in ([], [files.command]):
-        return unknown(key, existing)
+        clause = unknown(key, existing)
+        return clause if ";" in clause else f"{clause}; see seqtool {files.command} --help"
     setting = other_name(key, existing)
     return foreign_setting(key, files) + (f"; did you mean '{setting}'?" if setting else "")
 

@@ -116,14 +116,16 @@ def unknown(name: str, existing: Iterable[str], *, kind: str = "setting") -> str
     if 0 < len(choices) <= MAX_LISTED_CHOICES:
         return f"{clause}; choose from {', '.join(choices)}"
     if choices and kind != "setting":
-        return f"{clause}; choose from {', '.join(nearest)} and {len(choices) - MAX_LISTED_CHOICES} more"
+        return f"{clause}; choose from {', '.join(sorted(nearest))} and {len(choices) - MAX_LISTED_CHOICES} more"
     return clause
 
 
 def sentence(clauses: Sequence[str]) -> str:
     """Join clauses, as from `unknown`, into one sentence."""
     if len(clauses) > 1:
-        clauses = [re.sub(r"; (did you mean .*\?|choose from .*)$", r" (\1)", clause) for clause in clauses]
+        clauses = [
+            re.sub(r"; (did you mean .*\?|choose from .*|see seqtool .*)$", r" (\1)", clause) for clause in clauses
+        ]
     text = "; ".join(clauses)
     return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")
 
