@@ -173,6 +173,8 @@ def main() -> None:
         return
     if options.record and options.check is not None and options.settings:
         raise InputError(f"--record needs the row's own evaluation: leave out {shlex.join(options.settings)}.")
+    if options.record and options.check is None:  # before any training
+        check_settings(row, [command_facts([*shlex.split(row.train), *options.settings])])
     before = stored(row, options.rows.parent, may_be_missing=options.record)
     if options.check is not None:
         measured = [check(row, options.check, options.settings)]
@@ -387,15 +389,20 @@ def stored(row: Row, folder: Path, *, may_be_missing: bool = False) -> dict[str,
     return {"training": row.facts, "evaluation": evaluation_facts(record, None), "seeds": {}}
 
 
+def check_settings(row: Row, trainings: Iterable[Facts]) -> None:
+    """Raise InputError for a training with other settings than the row's, besides the seed."""
+    expected = {name: value for name, value in row.facts.items() if name != "setting seed"}
+    if others := list(dict.fromkeys(line for facts in trainings for line in changed(facts, expected))):
+        raise InputError(f"--record needs the row's own settings, but the run has {'; '.join(others)}.")
+
+
 def store(row: Row, measured: Sequence[Measured], before: Mapping[str, Any], folder: Path) -> None:
     """Write the row's record, rows/NAME.json, and print what rows.yaml should say of it. Seeds that were not measured
     now stay as they were stored `before`, if they were measured in the same way and have all of the row's scores.
     """
     if not all(each.training for each in measured):
         raise InputError("--record needs the run whose checkpoint was evaluated, which is not here.")
-    expected = {name: value for name, value in row.facts.items() if name != "setting seed"}
-    if others := list(dict.fromkeys(line for each in measured for line in changed(each.training, expected))):
-        raise InputError(f"--record needs the row's own settings, but the run has {'; '.join(others)}.")
+    check_settings(row, [each.training for each in measured])
     seeds = {
         each.seed: {
             "checkpoint": each.evaluation.get("checkpoint"),

@@ -322,6 +322,7 @@ def test_losses_are_compared_at_the_same_updates(bench: Bench) -> None:
 def test_a_record_is_of_the_rows_seeds_and_settings(bench: Bench) -> None:
     before = bench.rows.with_name("rows").joinpath("mine.json").read_bytes()
     for words, message in (
+        (["seed=3", "optim.lr=0.01"], "the row's own settings, but the run has setting optim.lr"),
         (["seed=2"], "--record needs a run of each of the row's seeds, 1."),
         (
             ["--check", bench.train("other", "optim.lr=0.01")],
@@ -330,6 +331,7 @@ def test_a_record_is_of_the_rows_seeds_and_settings(bench: Bench) -> None:
     ):
         with pytest.raises(InputError, match=re.escape(message)):
             bench.reproduce("mine", "--record", *words)
+    assert not Path("runs/mine-seed-3").exists(), "refused before training"
     assert bench.rows.with_name("rows").joinpath("mine.json").read_bytes() == before
 
 
