@@ -84,7 +84,7 @@ def test_a_warm_up_that_fits_is_accepted(workspace: Path, settings: str) -> None
     assert run("train", *TASKS["translation"], *COMMON, *WORDS, "run=r", *settings.split()) == 0
 
 
-@pytest.mark.parametrize("stop", ["train.minutes=1e-4", "train.patience=1 train.validate_every=1 optim=sgd optim.lr=0"])
+@pytest.mark.parametrize("stop", ["train.minutes=0.01", "train.patience=1 train.validate_every=1 optim=sgd optim.lr=0"])
 def test_a_warm_up_cut_short_by_time_or_patience_is_in_the_verdict(
     workspace: Path, capsys: pytest.CaptureFixture[str], stop: str
 ) -> None:
