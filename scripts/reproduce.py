@@ -174,7 +174,10 @@ def main() -> None:
     if options.record and options.check is not None and options.settings:
         raise InputError(f"--record needs the row's own evaluation: leave out {shlex.join(options.settings)}.")
     if options.record and options.check is None:  # before any training
-        check_settings(row, [command_facts([*shlex.split(row.train), *options.settings])])
+        facts = command_facts([*shlex.split(row.train), *options.settings])
+        check_settings(row, [facts])
+        if any(setting.startswith("seed=") for setting in options.settings) and facts["setting seed"] not in row.seeds:
+            raise InputError(f"--record needs one of the row's seeds, {', '.join(map(str, row.seeds))}.")
     before = stored(row, options.rows.parent, may_be_missing=options.record)
     if options.check is not None:
         measured = [check(row, options.check, options.settings)]

@@ -56,7 +56,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ("command", "file"),
     [
         ([*TRAIN, "model.hidden=64", "run=large"], "runs/large/checkpoints/step-0000001"),
-        (["prepare", *TEXT, "data.cache=new"], "new/parallel-en-de-"),
+        (["prepare", *TEXT, "data.cache=new"], "new/parallel-source-target-"),
         (["prepare", *PHOTOS, "model=show_tell", "data.cache=new"], "new/images-"),
         (["translate", "checkpoint=runs/r", "device=cpu", "beam=1", "input=a.en", "output=o.txt"], "o.txt"),
         (["translate", "checkpoint=runs/r", "device=cpu", "beam=1", "input=a.en", "format=jsonl"], "standard output"),

@@ -12,10 +12,9 @@ from omegaconf import DictConfig
 
 from seqtool import tasks
 from seqtool.cli.inspect import facts
-from seqtool.data.corpora.parallel import languages
 from seqtool.data.preparation import corpus_settings
-from seqtool.data.text.languages import code_of
 from seqtool.errors import InputError, printable
+from seqtool.predict.translator import direction
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
@@ -93,8 +92,8 @@ def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str
     """
     config, data = original.config, original.config.get("data", {})
     kind, predictor = TASKS[original.task].model, resolve_name(tasks.task_of_checkpoint(original).predictor)
-    source, _ = languages(data.get("source_language", "en"), "", data.get("train"))
-    example = EXAMPLES.get(original.task, "…") if code_of(str(source)) == "en" else "…"  # a user's task has none
+    is_foreign = original.task == "translation" and (direction(original) or ("",))[0] != "en"
+    example = "…" if is_foreign else EXAMPLES.get(original.task, "…")  # a user's task has none
     descriptions = facts(replace(original, config=_strip_directories({**config, "data": corpus_settings(data)})))
     cache = moved_data.find_cache(original, data)
     sizes = [

@@ -29,7 +29,7 @@ from seqtool.runtime.devices import keep_memory, make_default
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
-from seqtool.training.checkpoint import Checkpoint, find
+from seqtool.training.checkpoint import find
 
 LINES_PER_WINDOW = 1000
 MODELS: dict[str, Any] = {"checkpoint": Translator, "reverse": Translator, "lm": Generator}  # settings of `rescore`
@@ -134,9 +134,10 @@ def _rescore(config: DictConfig) -> None:
         raise InputError(f"rescore has {twice[0]} twice: name each model once.")
     if bool(paths["weights"]) == bool(paths["tune"]):
         raise InputError("rescore needs either weights=FILE or numbers, or tune=FILE, the references of the lists.")
-    models = {f"{kind}={path}": find(path, trust=modules(config.trust)) for kind in MODELS for path in paths[kind]}
-    check_directions({name: model for name, model in models.items() if not name.startswith("lm=")})
-    labels = ["search", *models, "length"]
+    models = [(kind, path) for kind in MODELS for path in paths[kind]]
+    labels = ["search", *(f"{kind}={path}" for kind, path in models), "length"]
+    opened = {f"{kind}={path}": find(path, trust=modules(config.trust), purpose="record") for kind, path in models}
+    check_directions({name: checkpoint for name, checkpoint in opened.items() if not name.startswith("lm=")})
     weights = _read_weights(paths["weights"], labels) if paths["weights"] else np.empty(0)
     lists = read_records(settings.nbest, files.read_lines(Path(settings.nbest)), _checked_list)
     references = [read_translations(path) for path in paths["tune"]]
@@ -146,7 +147,7 @@ def _rescore(config: DictConfig) -> None:
     sources, texts = [n_best["source"] for n_best in lists for _ in range(size)], [text["text"] for text in hypotheses]
     keep_memory()
     columns = [[text["score"] for text in hypotheses], lengths(texts)[0]]
-    columns[1:1] = [_log_probabilities(*model, sources, texts, config) for model in models.items()]
+    columns[1:1] = [_log_probabilities(*model, sources, texts, config) for model in models]
     if not distributed.is_first():
         return
     scores = np.array(columns, float).T.reshape(len(lists), size, -1)
@@ -194,13 +195,11 @@ def _read_weights(values: Sequence[str], labels: Sequence[str]) -> NDArray[np.fl
     return weights
 
 
-def _log_probabilities(
-    name: str, checkpoint: Checkpoint, sources: list[str], texts: list[str], config: DictConfig
-) -> list[float]:
-    """What a model gives to each pair or text, in nats. name: begins with a key of `MODELS`"""
-    kind = name.partition("=")[0]
+def _log_probabilities(kind: str, path: str, sources: list[str], texts: list[str], config: DictConfig) -> list[float]:
+    """What a model gives to each pair or text, in nats. kind: the setting that names the model, a key of `MODELS`"""
+    name = f"{kind}={path}"
     machine = {name: config[name] for name in declarations.declared(declarations.InferenceMachine)}
-    model = MODELS[kind].load(checkpoint, **machine)
+    model = MODELS[kind].load(path, trust=modules(config.trust), **machine)
     sides = {"source": sources, "target": texts} if kind != "reverse" else {"source": texts, "target": sources}
     for side in model.sides:
         ids = [*chain.from_iterable(getattr(model, f"{side}_vocabulary").encode_batch(sides[side]))]

@@ -97,7 +97,8 @@ class Checks:
         is_unusual = None  # whether the image of each caption has another number of captions than most images
         if is_train and images is not None:
             captions = np.bincount(images)
-            is_unusual = (captions != np.argmax(np.bincount(captions)))[images]
+            often = np.bincount(captions)
+            is_unusual = (captions != np.flatnonzero(often == often.max())[-1])[images]
         known = {name: np.unique(np.concatenate([*keys, LAST_HASH])) for name, keys in self._held_out.items()}
         is_in_training = {name: np.zeros(len(keys), bool) for name, keys in known.items()}
         clean = steps.settings.clean if is_train else []
@@ -250,7 +251,7 @@ def _shift(lengths: NDArray[np.int64]) -> int:
 
 def _languages(corpus: Corpus) -> list[str]:
     """The codes of the languages of sentence pairs; an empty list for other data, and if one is not in `SCRIPTS`."""
-    codes = [code_of(str(getattr(corpus, f"{side}_language", ""))) for side in corpus.sides]
+    codes = [code_of(str(name)) for name in getattr(corpus, "languages", ())]
     return codes if len(codes) == 2 and SCRIPTS.keys() >= set(codes) else []
 
 

@@ -532,6 +532,9 @@ class PairSteps(Steps):
     def texts(self, split: str) -> Iterator[Texts]:
         return self.corpus.pairs(split)
 
+    def summary(self, directory: Path) -> dict[str, Any]:
+        return {"languages": list(self.corpus.languages)}
+
     def write_other_files(self, directory: Path, split: str) -> None:
         if split == "train":
             return

@@ -24,17 +24,18 @@ def windows(path: str | None, size: int) -> Iterator[list[str]]:
     From a file, all lists but the last are full. From a pipe, a list holds the lines that have arrived, so that none
     waits for later ones. From a terminal, a list holds what was typed or pasted at the prompt.
     """
+    if not is_file(path) and is_typed():
+        yield from _read_prompt()
+        return
     if is_file(path):
         lines = _decode_lines() if path is None else read_lines(Path(path), may_be_empty=True)
-        window = list(islice(lines, size))
-        warn_of_table(path or "standard input", window)
-        while window:
-            yield window
-            window = list(islice(lines, size))
-    elif is_typed():
-        yield from _read_prompt()
+        found = iter(lambda: list(islice(lines, size)), [])
     else:
-        yield from _read_pipe(size)
+        found = _read_pipe(size)
+    for number, window in enumerate(found):
+        if number == 0:
+            warn_of_table(path or "standard input", window)
+        yield window
 
 
 def count_lines(path: str | None) -> int | None:

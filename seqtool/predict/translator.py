@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from seqtool.data.corpora.corpus import TextCorpus
 from seqtool.data.corpora.parallel import languages
 from seqtool.data.text.alignment import (
     Link,
@@ -23,6 +25,7 @@ from seqtool.data.text.alignment import (
     piece_words,
     word_attention,
 )
+from seqtool.data.text.languages import SCRIPTS, code_of
 from seqtool.data.text.properties import Rule
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import computing, encoded_sentences, force_all, map_in_batches, source_length
@@ -34,6 +37,7 @@ from seqtool.models.tracing import embed
 from seqtool.predict.predictor import EncodedText, Prediction, Predictor, Text, check_texts, encode
 from seqtool.predict.trace import Example
 from seqtool.predict.units import Reading, Unit, find_unit
+from seqtool.settings.classes import locate_target
 from seqtool.training.checkpoint import Checkpoint
 from seqtool.view import plots
 
@@ -140,22 +144,30 @@ class Translation(Prediction):
         return {"source": self.source.text, "source_unknown": self.source.unknown, **super().inputs()}
 
 
+def direction(checkpoint: Checkpoint) -> tuple[str, str] | None:
+    """The codes of the languages that a model translates from and to; None unless its data name two known ones."""
+    data, corpus = checkpoint.config.get("data", {}), None
+    with suppress(InputError):
+        corpus = locate_target(data, trusted=checkpoint.trust, base=TextCorpus)
+    source, target = (data.get(name, getattr(corpus, name, "")) for name in ("source_language", "target_language"))
+    first, second = (code_of(str(name)) for name in languages(source, target, data.get("train")))
+    return (first, second) if first != second and {first, second} <= SCRIPTS.keys() else None
+
+
 def check_directions(checkpoints: Mapping[str, Checkpoint]) -> None:
-    """Raise InputError if two models do not go together since they translate in opposite directions, as far as their
-    data name languages.
+    """Raise InputError if two models translate in opposite directions, as far as their data name languages.
 
     checkpoints: by their names in messages; those that begin with reverse= should translate in the other direction
     """
-    first: tuple[str, tuple[str, str]] | None = None
+    seen: dict[tuple[str, str], str] = {}
     for name, checkpoint in checkpoints.items():
-        data = checkpoint.config.get("data", {})
-        source, target = languages(data.get("source_language"), data.get("target_language"), data.get("train"))
-        if source != target:
-            direction = (target, source) if name.startswith("reverse=") else (source, target)
-            first = first or (name, direction)
-            if direction == first[1][::-1]:
-                expected = f"beside {first[0]}, it must translate from {target} to {source}"
+        if (codes := direction(checkpoint)) is not None:
+            source, target = codes
+            forward = (target, source) if name.startswith("reverse=") else codes
+            if (other := seen.get(forward[::-1])) is not None:
+                expected = f"beside {other}, it must translate from {target} to {source}"
                 raise InputError(f"{name} translates from {source} to {target}: {expected}.")
+            seen.setdefault(forward, name)
 
 
 @dataclass(eq=False, repr=False)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from io import TextIOWrapper
-from itertools import combinations, zip_longest
+from itertools import combinations, repeat, zip_longest
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
@@ -154,8 +154,9 @@ def _read_rest_of_word(file: Any) -> bytes:
 
 
 def warn_of_table(name: str, lines: Sequence[str]) -> None:
-    """Warn of lines that all have tabs, whose columns would be read as one text."""
-    if lines and all("\t" in line for line in lines):
+    """Warn of lines that all have tabs inside, whose columns would be read as one text."""
+    texts = list(filter(None, map(str.strip, lines)))
+    if texts and all("\t" in text for text in texts):
         log.warning("The lines of %s have tabs, so it seems to be a table: give a file with only one side.", name)
 
 
@@ -174,11 +175,16 @@ def read_two_files(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_tsv(path: Path) -> Iterator[tuple[str, str]]:
-    """The pairs of a file whose lines are a source, a tab and a target, or blank, which makes a pair of empty texts.
-    Raises InputError for any other line.
+    """The pairs of a file whose lines are a source, a tab and a target, or blank, which makes a pair of empty texts
+    unless only blank lines follow. Raises InputError for any other line.
     """
+    blank = 0
     for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t") if line.strip() else ["", ""]
+        if not line.strip(" "):
+            blank += 1
+            continue
+        yield from repeat(("", ""), blank)
+        blank, columns = 0, line.split("\t")
         if len(columns) != 2:
             advice = "" if len(columns) > 2 else ". Or give two files, source,target"
             advice = ". CSV is not read: save it with tabs" if ".csv" in path.suffixes else advice

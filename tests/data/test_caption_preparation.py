@@ -222,13 +222,16 @@ def test_a_held_out_image_in_training_is_found_under_another_name(config: Config
     assert not list((tmp_path / "other").glob("album*"))
 
 
-def test_the_usual_number_of_captions_is_that_of_most_images(config: Config, tmp_path: Path) -> None:
-    """Not that of most captions: three images have one, and one has five."""
-    train = {**{f"{letter}.png": [f"A {letter}."] for letter in "abc"}, "d.png": list(CAPTIONS)}
+@pytest.mark.parametrize(("single", "found", "example"), [("abc", "5 of 8", "d.png"), ("a", "1 of 6", "a.png")])
+def test_the_usual_number_of_captions_is_that_of_most_images(
+    single: str, found: str, example: str, config: Config, tmp_path: Path
+) -> None:
+    """Not that of most captions: three images have one, and one has five. Of equally many, the larger number."""
+    train = {**{f"{letter}.png": [f"A {letter}."] for letter in single}, "d.png": list(CAPTIONS)}
     write_album(tmp_path / "pictures", train=train, valid={"v.png": ["Odd."]})
     cache = prepare(with_settings(config, vocabulary_minimum_count=1))
     (problem,) = [finding["problem"] for finding in cache.summary["findings"]]
-    assert problem.startswith("5 of 8 captions of train ") and "d.png" in problem
+    assert problem.startswith(f"{found} captions of train ") and example in problem
 
 
 def test_bad_images_are_reported_and_harm_nothing_else(config: Config, tmp_path: Path) -> None:

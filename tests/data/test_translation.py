@@ -13,7 +13,7 @@ from seqtool.data.corpora import multi30k
 from seqtool.data.corpora.multi30k import Multi30k
 from seqtool.data.corpora.parallel import ParallelFiles, Toy
 from seqtool.errors import InputError
-from seqtool.runtime.files import read_lines, read_tsv, read_two_files
+from seqtool.runtime.files import read_lines, read_tsv, read_two_files, warn_of_table
 from seqtool.settings.classes import build
 
 
@@ -125,9 +125,20 @@ def test_tsv_lines_have_one_tab(line: str, tabs: int, tmp_path: Path) -> None:
 
 
 def test_blank_lines_of_a_table_are_empty_pairs(tmp_path: Path) -> None:
-    """As in two files, so that preparation counts and drops them, and a table may end in one."""
-    path = write(tmp_path / "a.tsv", "a\tb\n\nc\td\n \n\n")
-    assert list(read_tsv(path)) == [("a", "b"), ("", ""), ("c", "d"), ("", ""), ("", "")]
+    """As in two files, so that preparation counts and drops them. At the end they are no pairs."""
+    path = write(tmp_path / "a.tsv", "a\tb\n\n \nc\td\n \n\n")
+    assert list(read_tsv(path)) == [("a", "b"), ("", ""), ("", ""), ("c", "d")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_table"),
+    [(["a\tb", "", "c\td", " "], True), (["a\tb", "c"], False), (["\tif x:", "\t\treturn"], False), ([""], False)],
+)
+def test_a_table_in_place_of_a_text_is_named(
+    lines: list[str], is_table: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_table("a.tsv", lines)
+    assert ("The lines of a.tsv have tabs, so it seems to be a table" in caplog.text) == is_table
 
 
 @pytest.mark.parametrize(
@@ -137,6 +148,8 @@ def test_blank_lines_of_a_table_are_empty_pairs(tmp_path: Path) -> None:
         (["train.pt-BR", "train.zh_TW"], ("source", "target"), ("pt-BR", "zh_TW")),
         (["train.de", "train.en"], ("Hessian", "target"), ("Hessian", "en")),
         (["train.src", "train.tgt"], ("source", "target"), ("source", "target")),
+        (["complex.en", "simple.en"], ("source", "target"), ("source", "target")),
+        (["train.de", "train.txt"], ("source", "target"), ("de", "target")),
         (["train.de"], ("source", "target"), ("source", "target")),
         ("train.de.tsv", ("source", "target"), ("source", "target")),
     ],
@@ -146,7 +159,8 @@ def test_languages_without_a_name_are_read_off_the_files(
 ) -> None:
     names = {"source_language": given[0], "target_language": given[1]}
     corpus = ParallelFiles(train=files, valid=None, test=None, **names)
-    assert (corpus.source_language, corpus.target_language) == languages
+    assert corpus.languages == languages
+    assert (corpus.source_language, corpus.target_language) == given, "on which the names of caches depend"
 
 
 def test_a_wrong_number_of_files_is_refused() -> None:

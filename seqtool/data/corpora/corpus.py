@@ -89,6 +89,11 @@ class TextCorpus(Corpus):
     source_language: str
     target_language: str
 
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The names of its languages for messages and checks."""
+        return self.source_language, self.target_language
+
     @abstractmethod
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
         """Yield the split's pairs of source and target sentences, which are read one by one."""

@@ -31,9 +31,14 @@ class ParallelFiles(PairFiles):
     def __init__(
         self, *, train: Names, valid: Names | None, test: Names | None, source_language: str, target_language: str
     ) -> None:
+        self.source_language = source_language
+        self.target_language = target_language
         names = {"train": train, "valid": valid, "test": test}
         self._files = {split: _files(split, value or []) for split, value in names.items() if value or split == "train"}
-        self.source_language, self.target_language = languages(source_language, target_language, train)
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        return languages(self.source_language, self.target_language, list(map(str, self._files["train"])))
 
 
 @final
@@ -84,12 +89,14 @@ class Toy(TextCorpus):
 
 
 def languages(source: str, target: str, train: Names) -> tuple[str, str]:
-    """The names of the two languages. If there are two training files, a language that has only the default name,
-    `source` or `target`, is read off its file's name, if that ends in a known code, such as train.de.gz.
+    """The names of the two languages. If there are two training files that do not end alike, a language that has only
+    the default name, `source` or `target`, is read off its file's name, if that ends in a code, as train.de.gz does.
     """
     if not isinstance(train, list) or [*map(type, train)] != [str, str]:
         return source, target
     first, second = (Path(name.removesuffix(".gz")).suffix[1:] for name in train)
+    if code_of(first) == code_of(second):
+        return source, target
     return (
         first if source == "source" and code_of(first) in SCRIPTS else source,
         second if target == "target" and code_of(second) in SCRIPTS else target,
