@@ -12,6 +12,7 @@ import pytest
 
 import seqtool
 from seqtool.cli import main as cli
+from seqtool.errors import InputError
 from seqtool.metrics.translation import Bleu, bleu_parts, tune
 from seqtool.predict.translator import Translator
 from seqtool.runtime.files import config_directory, write_lines
@@ -192,3 +193,17 @@ def test_models_of_opposite_directions_are_no_ensemble(capsys: Capture) -> None:
     expected = r"back-joint\S* translates from es to en: beside \S*forth-joint\S*, it must translate from en to es\.$"
     assert re.search(expected, message)
     assert run("translate", "checkpoint=runs/forth-joint,runs/forth-joint", "input=in.en", *MACHINE) == 0
+
+
+def test_an_error_names_the_model(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InputError("a text has too many tokens.")
+
+    monkeypatch.setattr(Translator, "forced", refuse)
+    assert rescore(MODELS[0], "weights=1,1,0") == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"seqtool: {MODELS[0]}: a text has too many tokens."
+
+
+def test_a_built_in_model_does_not_translate_back(capsys: Capture) -> None:
+    assert rescore("checkpoint=builtin/words", "reverse=builtin/words", "weights=1,1,1,0") == 2
+    assert "reverse=builtin/words translates from en to es: beside checkpoint=" in capsys.readouterr().err

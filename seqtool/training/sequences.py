@@ -122,6 +122,8 @@ class SequenceLoss(TrainingLoss):
         counts, longest = np.bincount(row), np.zeros(len(sources), np.int64)
         np.maximum.at(longest, row, (batch.labels != PAD).sum(1).cpu().numpy())
         limits = [min(limit_of(length), self.model.max_positions or MAX_LENGTH) for length in longest.tolist()]
+        # An image encoder that rests reads an image once, without dropout; one that is trained reads it once for the
+        # samples and once, with dropout, for the losses.
         self.model.eval()
         with no_gradients():
             source = self.model.annotated(source) if self.model.rests else source
@@ -152,7 +154,10 @@ class SequenceLoss(TrainingLoss):
         self.mean_reward = reward
 
     def _write(self, encoded: Any, sources: Indices, limits: list[int], *, greedy: bool = False) -> Samples:
-        """Draw samples for each source, of at most as many tokens as its limit, or take the likeliest tokens."""
+        """Draw samples for each source, of at most as many tokens as its limit, or take the likeliest tokens.
+
+        encoded: the memory and the first state that the model's `encode` returned for the sources
+        """
         count, length, is_drawn = 1 if greedy else self.settings.samples, max(limits), self.hard and not greedy
         draws = range(2 * count if is_drawn else count)  # of words, and then of locations
         numbers = [random_numbers(self.seed, self.update, sources.tolist(), k, length) for k in draws]
