@@ -28,19 +28,13 @@ Answer = Callable[..., Any]  # takes the arguments by name and returns a tensor 
 
 
 class Case(NamedTuple):
-    """A test case, for which the arguments of an exercise are drawn.
+    """A test case, for which the arguments of an exercise are drawn."""
 
-    B, T, S: the sizes of the axes
-
-    padded: whether there is padding; in beam search, whether there is only one hypothesis so far
-    scale: the factor of all arguments but the parameters
-    """
-
-    B: int
+    B: int  # the sizes of the axes
     T: int
     S: int
-    padded: bool = False
-    scale: int = 1
+    padded: bool = False  # whether there is padding; in beam search, whether there is only one hypothesis so far
+    scale: int = 1  # the factor of all arguments but the parameters
 
     def shape(self, axes: str) -> list[int]:
         """The shape that axes such as `B×4H` describe. K equals T; if S equals T and exceeds 1, so do H, D, E and A."""
@@ -159,16 +153,11 @@ LIBRARIES = ("<", *(str(Path(inspect.getfile(module)).parent) for module in (os,
 
 
 class Difference(NamedTuple):
-    """A difference from the textbook solution and the likely mistake, as clauses.
+    """A difference from the textbook solution and the likely mistake, as clauses."""
 
-    what: what differs
-    mistake: the likely mistake; empty if none is known
-    error: the exception that the answer raised, if it raised one
-    """
-
-    what: str
-    mistake: str = ""
-    error: Exception | None = None
+    what: str  # what differs
+    mistake: str = ""  # the likely mistake; empty if none is known
+    error: Exception | None = None  # the exception that the answer raised, if it raised one
 
 
 Tensors = dict[str, Tensor]  # results, or gradients, by their names

@@ -36,18 +36,12 @@ log = logging.getLogger("seqtool")
 
 @dataclass(frozen=True)
 class Job:
-    """A training job.
+    """A training job."""
 
-    config: the whole configuration
-    run: the settings outside groups
-    train: the settings of the group `train`
-    task: translation, captioning or language modelling
-    """
-
-    config: DictConfig
-    run: declarations.Run
-    train: TrainSettings
-    task: Task
+    config: DictConfig  # the whole configuration
+    run: declarations.Run  # the settings outside groups
+    train: TrainSettings  # the settings of the group `train`
+    task: Task  # translation, captioning or language modelling
 
     @classmethod
     def from_config(cls, config: DictConfig) -> "Job":

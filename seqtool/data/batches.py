@@ -27,20 +27,13 @@ BLOCKS_PER_BUFFER = 64  # neighbouring examples stay together in a block, so tha
 
 @dataclass(frozen=True)
 class Batch(Tensors):
-    """A batch of examples.
+    """A batch of examples."""
 
-    source: the encoder's input; None for a language model.
-    target: B×(T+1) ids; each row is BOS, a sentence, EOS and padding.
-    indices: the examples' indices in the split.
-    tokens: the number of labels that are not padding.
-    continues: whether rows continue those of the previous batch, from its last state; None for independent examples.
-    """
-
-    source: Source | Images | None
-    target: Tensor
-    indices: Indices
-    tokens: int
-    continues: bool | None = None
+    source: Source | Images | None  # the encoder's input; None for a language model
+    target: Tensor  # B×(T+1) ids; each row is BOS, a sentence, EOS and padding
+    indices: Indices  # the examples' indices in the split
+    tokens: int  # the number of labels that are not padding
+    continues: bool | None = None  # whether rows continue those of the batch before; None for independent examples
 
     @property
     def inputs(self) -> Tensor:

@@ -190,15 +190,11 @@ def length_penalty(name: str, alpha: float) -> LengthPenalty:
 class Continuations(NamedTuple):
     """Continuations of a search's rows, on the CPU. All continuations of a step are B×W, W for each sentence; selected
     ones have one dimension.
-
-    row: the row of the search that each continuation extends
-    token: the id that each continuation adds
-    log_p: the log-probability of each continuation in nats, summed from the first step
     """
 
-    row: Int[Tensor, "..."]
-    token: Int[Tensor, "..."]
-    log_p: Float[Tensor, "..."]
+    row: Int[Tensor, "..."]  # the row of the search that each continuation extends
+    token: Int[Tensor, "..."]  # the id that each continuation adds
+    log_p: Float[Tensor, "..."]  # the log-probability of each continuation in nats, summed from the first step
 
     def at(self, *indices: Tensor) -> "Continuations":
         """The continuations at these indices, one tensor for each dimension."""
@@ -251,18 +247,12 @@ def _select_path(steps: list[Tensor], path: list[list[int]]) -> Tensor | None:
 
 
 class Candidate(NamedTuple):
-    """A continuation that was considered.
+    """A continuation that was considered."""
 
-    parent: the index of the candidate that it continues, in the previous step; −1 at the first step
-    token: the id that it adds
-    log_probability: its log-probability in nats, summed from the first step
-    fate: `kept` in the beam, `ended` (with EOS, set aside) or `pruned`
-    """
-
-    parent: int
-    token: int
-    log_probability: float
-    fate: str
+    parent: int  # the index of the candidate that it continues, in the previous step; −1 at the first step
+    token: int  # the id that it adds
+    log_probability: float  # its log-probability in nats, summed from the first step
+    fate: str  # `kept` in the beam, `ended` (with EOS, set aside) or `pruned`
 
 
 class Lattice:

@@ -20,16 +20,11 @@ StepFunction = Callable[[Any, Any, Int[Tensor, "N"]], Step[Any]]
 
 
 class TokenPredictions(NamedTuple):
-    """What a model predicted at each token of a text, EOS included.
+    """What a model predicted at each token of a text, EOS included."""
 
-    entropy: the entropy of the distribution, in nats
-    tokens: the k likeliest tokens, best first
-    log_p: the log-probabilities of these tokens
-    """
-
-    entropy: Float[Tensor, "T"]
-    tokens: Int[Tensor, "T k"]
-    log_p: Float[Tensor, "T k"]
+    entropy: Float[Tensor, "T"]  # the entropy of the distribution, in nats
+    tokens: Int[Tensor, "T k"]  # the k likeliest tokens, best first
+    log_p: Float[Tensor, "T k"]  # the log-probabilities of these tokens
 
     def truncate(self, count: int) -> "TokenPredictions":
         """Return the predictions at the first `count` tokens."""
@@ -37,41 +32,25 @@ class TokenPredictions(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """The numbers of a whole output: the prefix from which a hypothesis was decoded, and its continuation.
+    """The numbers of a whole output: the prefix from which a hypothesis was decoded, and its continuation."""
 
-    prefix_tokens: the length of the prefix, in tokens
-    log_probability_with_prefix: the log-probability of all tokens, in nats
-    score_with_prefix: the score of all tokens
-    """
-
-    prefix_tokens: int
-    log_probability_with_prefix: float
-    score_with_prefix: float
+    prefix_tokens: int  # the length of the prefix, in tokens
+    log_probability_with_prefix: float  # the log-probability of all tokens, in nats
+    score_with_prefix: float  # the score of all tokens
 
 
 class Hypothesis(NamedTuple):
-    """A decoded sequence.
+    """A decoded sequence."""
 
-    tokens: its ids, including a prefix, without BOS and EOS
-    log_probability: the sum over its tokens in nats, EOS included, without a prefix
-    score: the number by which it was ranked, without a prefix; the expected score with it if `mbr` ranked
-    attention: a row for each token and, if it ended, one for EOS; None if attention was not kept
-    ended: true if it ended with EOS, false if it reached the maximum length
-    log_p: the log-probability of each token, EOS included, after forced decoding (`force`)
-    predictions: what the model predicted at each token, if this was requested
-    whole: the numbers of prefix and continuation together, if it has a prefix
-    locations: the source position that hard attention chose, for each row of attention; None if it chose none
-    """
-
-    tokens: list[int]
-    log_probability: float
-    score: float
-    attention: Float[Tensor, "T S"] | None
-    ended: bool
-    log_p: Float[Tensor, "T"] | None = None
-    predictions: TokenPredictions | None = None
-    whole: Whole | None = None
-    locations: list[int] | None = None
+    tokens: list[int]  # its ids, including a prefix, without BOS and EOS
+    log_probability: float  # the sum over its tokens in nats, EOS included, without a prefix
+    score: float  # the number by which it was ranked, without a prefix; the expected score with it if `mbr` ranked
+    attention: Float[Tensor, "T S"] | None  # a row for each token and, if it ended, for EOS; None if it was not kept
+    ended: bool  # true if it ended with EOS, false if it reached the maximum length
+    log_p: Float[Tensor, "T"] | None = None  # of each token, EOS included, after forced decoding (`force`)
+    predictions: TokenPredictions | None = None  # what the model predicted at each token, if this was requested
+    whole: Whole | None = None  # the numbers of prefix and continuation together, if it has a prefix
+    locations: list[int] | None = None  # that hard attention chose, for each row of attention; None if it chose none
 
 
 def hypotheses(
@@ -99,16 +78,11 @@ def hypotheses(
 
 
 class Prefix(NamedTuple):
-    """The beginnings of the outputs of B sentences, all of one length.
+    """The beginnings of the outputs of B sentences, all of one length."""
 
-    tokens: BOS and t ids, of which the model has read all but the last
-    attention: the attention over the source at each id that was read; None without attention
-    location: the source position that hard attention chose at each id; None if it chose none
-    """
-
-    tokens: Int[Tensor, "B length"]
-    attention: Float[Tensor, "B t S"] | None
-    location: Int[Tensor, "B t"] | None = None
+    tokens: Int[Tensor, "B length"]  # BOS and t ids, of which the model has read all but the last
+    attention: Float[Tensor, "B t S"] | None  # over the source at each id that was read; None without attention
+    location: Int[Tensor, "B t"] | None = None  # the position that hard attention chose at each id, if it chose any
 
 
 @torch.no_grad()

@@ -52,18 +52,14 @@ LOG_P_DIGITS = 6  # the number of decimal places of a log-probability
 class Translate(Request):
     """Translate sentences.
 
-    prefixes: the beginning of each translation
-    likeliest: the number of likeliest tokens to send for each position
-    weights, tree: whether to send the attention, and the tree of the search for one sentence
-
     Small requests that want only translations are answered together if their model and settings are the same.
     """
 
     sentences: list[str]
-    prefixes: list[Prefix] | None = None
-    likeliest: int = 0
-    weights: bool = False
-    tree: bool = False
+    prefixes: list[Prefix] | None = None  # the beginning of each translation
+    likeliest: int = 0  # the number of likeliest tokens to send for each position
+    weights: bool = False  # whether to send the attention
+    tree: bool = False  # whether to send the tree of the search for one sentence
 
     def __post_init__(self) -> None:
         if self.prefixes is not None and len(self.prefixes) != len(self.sentences):
@@ -190,15 +186,12 @@ class PictureRequest(Request):
 
 @dataclass(kw_only=True)
 class Caption(PictureRequest):
-    """Caption pictures.
-
-    weights, picture: whether to send the attention, and the pictures as the model saw them
-    """
+    """Caption pictures."""
 
     prefix: Prefix = ""
     likeliest: int = 0
-    weights: bool = False
-    picture: bool = False
+    weights: bool = False  # whether to send the attention
+    picture: bool = False  # whether to send the pictures as the model saw them
 
     def answer(self, models: Sequence[Any]) -> Answer:
         if not self.images:
@@ -245,18 +238,13 @@ class Next(Request):
 
 @dataclass(kw_only=True)
 class Inside(PictureRequest):
-    """Show the states, gates and attention of a model while it reads an example, or the attributions of its tokens.
+    """Show the states, gates and attention of a model while it reads an example, or the attributions of its tokens."""
 
-    text: the text or its pieces; for a translation model that of `source`, for a captioner that of the only picture
-    method: the method of attribution; if it is empty, states, gates and attention are sent
-    position, other: the position of a token, from 0, and the token that it is compared with in attributions
-    """
-
-    text: Prefix
+    text: Prefix  # the text or its pieces; for a translator that of `source`, for a captioner that of the only picture
     source: str | None = None
-    method: str = ""
-    position: int | None = None
-    other: str = ""
+    method: str = ""  # the method of attribution; if it is empty, states, gates and attention are sent
+    position: int | None = None  # the position of the token that is explained, from 0
+    other: str = ""  # the token that it is compared with
 
     def answer(self, models: Sequence[Any]) -> Answer:
         predictor = self.model_of(models, Translator, Captioner, Generator)

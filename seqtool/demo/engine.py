@@ -21,16 +21,11 @@ MAX_WAITING = 64  # the number of requests in the queue, besides those being ans
 
 
 class WorkItem(ABC):
-    """The work that a request asks of the models.
+    """The work that a request asks of the models."""
 
-    group: items of one group that wait at the same time are answered together; with None an item is answered alone
-    size: the size of this item, in any unit that its group shares
-    max_group_size: the maximum sum of the sizes of items that are answered together
-    """
-
-    group: Hashable = None
-    size: int = 1
-    max_group_size: int = 1
+    group: Hashable = None  # items of one group that wait at the same time are answered together; None: alone
+    size: int = 1  # the size of this item, in any unit that its group shares
+    max_group_size: int = 1  # the maximum sum of the sizes of items that are answered together
 
     @abstractmethod
     def answer(self, models: Sequence[Any]) -> Any:

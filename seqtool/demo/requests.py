@@ -54,14 +54,10 @@ TYPE_NAMES = {
 
 @dataclass(kw_only=True)
 class Request(WorkItem):
-    """The fields that all requests have. A subclass declares its own; fields without a default are required.
+    """The fields that all requests have. A subclass declares its own; fields without a default are required."""
 
-    model: the index of the model in the server's list; None is the first that can answer the request
-    settings: settings of decoding that replace the server's
-    """
-
-    model: int | None = None
-    settings: dict[str, Any] | None = None
+    model: int | None = None  # its index in the server's list; None: the first that can answer the request
+    settings: dict[str, Any] | None = None  # settings of decoding that replace the server's
 
     @classmethod
     def parse(cls, content: bytes) -> Self:

@@ -106,18 +106,12 @@ DECLARED = declarations.declared(EvaluationSettings).items()
 
 @dataclass(frozen=True)
 class Segment:
-    """A sentence or an image of a test set.
+    """A sentence or an image of a test set."""
 
-    name: the line number, from 1, or the name of the image
-    references: the reference texts, at least one
-    source: the sentence that is translated; None if it is unknown or the segment is an image
-    gold: the gold alignment between the words of the source and of the first reference; None if there is none
-    """
-
-    name: int | str
-    references: Sequence[str]
-    source: str | None = None
-    gold: Gold | None = None
+    name: int | str  # the line number, from 1, or the name of the image
+    references: Sequence[str]  # the reference texts, at least one
+    source: str | None = None  # the sentence that is translated; None if it is unknown or the segment is an image
+    gold: Gold | None = None  # links between the words of the source and of the first reference, if there are any
 
 
 class Evaluation(ABC):
@@ -160,36 +154,23 @@ class Evaluation(ABC):
 
 @dataclass
 class Output:
-    """The output of a system.
+    """The output of a system."""
 
-    name: the name of the system's run, or of the file that holds its hypotheses
-    hypotheses: the hypotheses by the names of the segments
-    flags: the flags of each hypothesis for a report; empty if the hypotheses were read from a file
-    details: the details of segments for a report; None without a report, or if the hypotheses were read from a file
-    """
-
-    name: str
-    hypotheses: dict[Any, str] = field(default_factory=dict)
-    flags: list[list[str]] = field(default_factory=list)
-    details: report.Details | None = None
+    name: str  # the name of the system's run, or of the file that holds its hypotheses
+    hypotheses: dict[Any, str] = field(default_factory=dict)  # the hypotheses by the names of the segments
+    flags: list[list[str]] = field(default_factory=list)  # of each hypothesis; empty if they were read from a file
+    details: report.Details | None = None  # for a report; None without one, or if hypotheses were read from a file
 
 
 @dataclass(kw_only=True)
 class SystemsEvaluation(Evaluation):
-    """The scores of systems that wrote hypotheses for the same segments.
+    """The scores of systems that wrote hypotheses for the same segments."""
 
-    settings: the settings of `eval`
-    segments: the segments of the test set, at least one
-    outputs: the outputs of the evaluated system, of its baseline if there is one, and of the systems `beside` it
-    options: keyword arguments of the scorers, such as `tokenize`
-    training_counts: how often each word occurs in the training data, for a report; None if unknown
-    """
-
-    settings: EvaluationSettings
-    segments: Sequence[Segment]
-    outputs: Sequence[Output]
-    options: Mapping[str, Any]
-    training_counts: Mapping[str, int] | None = None
+    settings: EvaluationSettings  # the settings of `eval`
+    segments: Sequence[Segment]  # the segments of the test set, at least one
+    outputs: Sequence[Output]  # of the evaluated system, of its baseline if there is one, and of those `beside` it
+    options: Mapping[str, Any]  # keyword arguments of the scorers, such as `tokenize`
+    training_counts: Mapping[str, int] | None = None  # of each word in the training data, for a report; None if unknown
 
     task: ClassVar[str]
     segment_key: ClassVar[str]  # the key of a segment's name in records
@@ -467,18 +448,13 @@ class EvaluationData(NamedTuple):
 
 @dataclass
 class Evaluator(ABC):
-    """Evaluates the models of one task, or files.
-
-    schema: the class that declares the task's settings of `eval`
-    decoding_schema: the class that declares the task's settings of decoding
-    labels: the keys of the task's records, which user-defined scores must not have as labels
-    """
+    """Evaluates the models of one task, or files."""
 
     settings: EvaluationSettings
 
-    schema: ClassVar[type]
-    decoding_schema: ClassVar[type]
-    labels: ClassVar[frozenset[str]] = frozenset()
+    schema: ClassVar[type]  # the class that declares the task's settings of `eval`
+    decoding_schema: ClassVar[type]  # the class that declares the task's settings of decoding
+    labels: ClassVar[frozenset[str]] = frozenset()  # keys of the task's records, which no user's score may have
 
     @abstractmethod
     def problems(self, *, checkpoint: bool) -> Iterator[str]:

@@ -59,27 +59,19 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class CaptionOutput(Output):
-    """A system's captions, and for a report also pictures and attention.
+    """A system's captions, and for a report also pictures and attention."""
 
-    pictures: data URLs of the pictures, by image
-    captions: the captions with their words and attention, by image
-    """
-
-    pictures: dict[str, str] = field(default_factory=dict)
-    captions: dict[str, Caption] = field(default_factory=dict)
+    pictures: dict[str, str] = field(default_factory=dict)  # data URLs of the pictures, by image
+    captions: dict[str, Caption] = field(default_factory=dict)  # the captions with their words and attention, by image
 
 
 @dataclass(kw_only=True)
 class CaptionEvaluation(SystemsEvaluation):
-    """The scores of captions.
-
-    meteor_and_spice: METEOR and SPICE (0–1) of each system, if they were requested and are available
-    likelihood: the likelihood of the references; None if it was not requested
-    """
+    """The scores of captions."""
 
     outputs: Sequence[CaptionOutput]
-    meteor_and_spice: Sequence[Mapping[str, float]]
-    likelihood: "Likelihood | None" = None
+    meteor_and_spice: Sequence[Mapping[str, float]]  # of each system (0–1), if they were requested and are available
+    likelihood: "Likelihood | None" = None  # the likelihood of the references; None if it was not requested
 
     task = CAPTIONING
     segment_key = "image"

@@ -42,21 +42,14 @@ class TextEvaluation(Evaluation):
     """The scores of a language model's predictions of a text.
 
     All symbols outside the vocabulary are the same token, UNK, so a text with many of them seems easier to predict.
-
-    settings: the settings of `eval`
-    name: the name of the text
-    lines: the lines, with their line ends
-    ids: the token ids of each line; with EOS if it was read by itself
-    token_nats: −log p of each token of the text
-    predictions: the likeliest tokens at each position (`predictor.prediction_records`); empty if not requested
     """
 
-    settings: EvaluationSettings
-    name: str
-    lines: Sequence[str]
-    ids: Sequence[Sequence[int]]
-    token_nats: Floats
-    predictions: Sequence[dict[str, Any]]
+    settings: EvaluationSettings  # the settings of `eval`
+    name: str  # the name of the text
+    lines: Sequence[str]  # the lines, with their line ends
+    ids: Sequence[Sequence[int]]  # the token ids of each line; with EOS if it was read by itself
+    token_nats: Floats  # −log p of each token of the text
+    predictions: Sequence[dict[str, Any]]  # the likeliest tokens at each position; empty: not requested
 
     def __post_init__(self) -> None:
         self.tokens = np.array([len(ids) for ids in self.ids], np.int64)

@@ -42,12 +42,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True)
 class TranslationEvaluation(SystemsEvaluation):
-    """The scores of translations. The first score is BLEU.
+    """The scores of translations. The first score is BLEU."""
 
-    alignment: scores of word alignments against gold alignments; None if there are none
-    """
-
-    alignment: AlignmentScores | None = None
+    alignment: AlignmentScores | None = None  # against gold alignments; None if there are none
 
     task = TRANSLATION
     segment_key = "line"

@@ -264,18 +264,12 @@ def _lcs_length(masks: dict[str, int], size: int, words: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Counts:
-    """How often each n-gram of one order occurs in each caption: entries sorted by caption, then by n-gram.
+    """How often each n-gram of one order occurs in each caption: entries sorted by caption, then by n-gram."""
 
-    caption: the index of each entry's caption
-    ngram: the id of each entry's n-gram
-    count: how often the n-gram occurs in the caption
-    example_start: for each n-gram id, where the n-gram starts at one of its occurrences in the words of all captions
-    """
-
-    caption: Integers
-    ngram: Integers
-    count: Integers
-    example_start: Integers
+    caption: Integers  # the index of each entry's caption
+    ngram: Integers  # the id of each entry's n-gram
+    count: Integers  # how often the n-gram occurs in the caption
+    example_start: Integers  # for each n-gram id, where one of its occurrences starts in the words of all captions
 
 
 def count_ngrams(words: Sequence[str], lengths: Integers) -> Iterator[Counts]:

@@ -29,25 +29,16 @@ Statistics = NDArray[Any]  # a row for each segment; the scores of a corpus are 
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """The description of a metric.
+    """The description of a metric."""
 
-    name: the name in settings and in the files of a run
-    label: the name in tables, curves and JSON
-    digits: the number of decimal places
-    unit: the unit that follows a value; may be empty
-    task: the task whose `eval` computes it; empty if none does
-    scorer: `module:name` of the function or class that makes its `Scorer`; None if something else computes it
-    title: a longer name for reports; empty if it is the label
-    """
-
-    name: str
-    label: str
+    name: str  # the name in settings and in the files of a run
+    label: str  # the name in tables, curves and JSON
     higher_is_better: bool = True
-    digits: int = 2
-    unit: str = ""
-    task: str = ""
-    scorer: str | None = None
-    title: str = ""
+    digits: int = 2  # the number of decimal places
+    unit: str = ""  # the unit that follows a value; may be empty
+    task: str = ""  # the task whose `eval` computes it; empty if none does
+    scorer: str | None = None  # `module:name` of what makes its `Scorer`; None if something else computes it
+    title: str = ""  # a longer name for reports; empty if it is the label
 
     @property
     def heading(self) -> str:

@@ -23,14 +23,10 @@ LABELS = ("0", "1", "2–4", "5–9", "10–99", "100–999", "1,000+")  # the l
 
 @dataclass(frozen=True)
 class WordScore:
-    """F1 of the words whose training count lies in one range; `f1` is None if the references contain no such word.
+    """F1 of the words whose training count lies in one range; `f1` is None if the references contain no such word."""
 
-    label: the range
-    words: the number of these words in the references
-    """
-
-    label: str
-    words: int
+    label: str  # the range
+    words: int  # the number of these words in the references
     f1: Estimate | None
 
 

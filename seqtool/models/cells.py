@@ -26,18 +26,12 @@ InputProjection = Float[Tensor, "N {self.gates*self.hidden}"]  # `self` is the c
 
 
 class Cell(nn.Module, ABC):
-    """One step of a recurrence, from the input projection `x` and the state to the new state.
+    """One step of a recurrence, from the input projection `x` and the state to the new state."""
 
-    gates: the number of gates; the input projection has gates·H numbers
-    tensors: the number of tensors in the state
-    recurrent: the map U from h to the gates
-    letters: the names of the state's tensors
-    """
-
-    gates: int
-    tensors: int = 1
-    recurrent: nn.Linear
-    letters: tuple[str, ...] = ("h", "c")
+    gates: int  # the number of gates; the input projection has gates·H numbers
+    tensors: int = 1  # the number of tensors in the state
+    recurrent: nn.Linear  # the map U from h to the gates
+    letters: tuple[str, ...] = ("h", "c")  # the names of the state's tensors
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -278,16 +272,11 @@ class Stack(nn.ModuleList):
 
 @dataclass(frozen=True)
 class Encoding:
-    """An encoder's output for a batch.
+    """An encoder's output for a batch."""
 
-    annotations: the annotation vectors h_j, D = H·directions
-    forward: the final state of each layer that reads left to right, after the last word
-    backward: the final state of each layer that reads right to left, after the first word; None with one direction
-    """
-
-    annotations: Float[Tensor, "N S D"]
-    forward: tuple[State, ...]
-    backward: tuple[State, ...] | None
+    annotations: Float[Tensor, "N S D"]  # the annotation vectors h_j, D = H·directions
+    forward: tuple[State, ...]  # the final state of each layer that reads left to right, after the last word
+    backward: tuple[State, ...] | None  # the same of those that read right to left; None with one direction
 
 
 class Encoder(nn.Module):

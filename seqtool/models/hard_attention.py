@@ -59,18 +59,12 @@ CREDITS = ("caption", "future")  # `Penalties` says what these do
 
 @dataclass(frozen=True)
 class Rows:
-    """The N rows made from a batch of B images.
+    """The N rows made from a batch of B images."""
 
-    image: the index in the batch of each row's image
-    expected_rows: the first `expected_rows` rows take the expected context
-    samples: each of the remaining images has this number of adjacent rows, each of which draws its own context
-    uniform_noise: a random number in [0, 1) for each step of the n rows that draw
-    """
-
-    image: Int[Tensor, "N"]
-    expected_rows: int
-    samples: int
-    uniform_noise: Float[Tensor, "n T"]
+    image: Int[Tensor, "N"]  # the index in the batch of each row's image
+    expected_rows: int  # the first `expected_rows` rows take the expected context
+    samples: int  # each of the remaining images has this number of adjacent rows, each of which draws its own context
+    uniform_noise: Float[Tensor, "n T"]  # a random number in [0, 1) for each step of the n rows that draw
 
     @classmethod
     def draw(cls, images: int, steps: int, samples: int, soft_share: float, device: torch.device) -> "Rows":
@@ -99,38 +93,25 @@ class Rows:
 
 @dataclass(frozen=True)
 class DrawnLocations:
-    """The locations that hard attention drew for an output's N rows.
+    """The locations that hard attention drew for an output's N rows."""
 
-    image, expected_rows, samples: as in `Rows`
-    log_probability: log α of each drawn location, for the n rows that drew
-    entropy: the entropy of α at each step of these rows, in nats
-    """
-
-    image: Int[Tensor, "N"]
+    image: Int[Tensor, "N"]  # this and the next two as in `Rows`
     expected_rows: int
     samples: int
-    log_probability: Float[Tensor, "n T"]
-    entropy: Float[Tensor, "n T"]
+    log_probability: Float[Tensor, "n T"]  # log α of each drawn location, for the n rows that drew
+    entropy: Float[Tensor, "n T"]  # the entropy of α at each step of these rows, in nats
 
 
 @dataclass(frozen=True)
 class Penalties:
-    """The terms of a model's loss besides −log p, for each caption, summed over its steps (`losses.TrainingLoss`).
+    """The terms of a model's loss besides −log p, for each caption, summed over its steps (`losses.TrainingLoss`)."""
 
-    doubly_stochastic: λ, the weight of Σ_i (1 − Σ_t α_ti)²; the other terms are for hard attention
-    reward: λ_r, the weight of the advantage times log-probability, (R − b) · Σ_t log p(s_t), with R = Σ_t log p(y_t)
-    entropy: λ_e, the weight of Σ_t H[s_t]
-    baseline: b, which is moving_average (of R), leave_one_out (the mean R of the image's other samples) or none (0)
-    decay: the decay of the moving average
-    credit: caption (R for every draw) or future (for each draw the log p of its own word and of later words)
-    """
-
-    doubly_stochastic: float = 0.0
-    reward: float = 0.0
-    entropy: float = 0.0
-    baseline: str = "moving_average"
-    decay: float = 0.9
-    credit: str = "caption"
+    doubly_stochastic: float = 0.0  # λ, the weight of Σ_i (1 − Σ_t α_ti)²; the other terms are for hard attention
+    reward: float = 0.0  # λ_r, the weight of (R − b) · Σ_t log p(s_t), with R = Σ_t log p(y_t)
+    entropy: float = 0.0  # λ_e, the weight of Σ_t H[s_t]
+    baseline: str = "moving_average"  # b: moving_average, leave_one_out (of the image's other samples) or none (0)
+    decay: float = 0.9  # the decay of the moving average
+    credit: str = "caption"  # caption (R for every draw) or future (log p of its own and of later words)
 
 
 def hard_attention_terms(

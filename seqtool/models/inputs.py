@@ -41,15 +41,11 @@ class Source(Tensors):
 
 @dataclass(frozen=True)
 class Images(Tensors):
-    """Images, of which a batch may have several captions, N = G·K: G groups of K captions of one image.
-
-    rows: the row of `values` with the image of each group; None if these are all rows, in order
-    captions_each: K
-    """
+    """Images, of which a batch may have several captions, N = G·K: G groups of K captions of one image."""
 
     values: Tensor
-    rows: Int[Tensor, "G"] | None = None
-    captions_each: int = 1
+    rows: Int[Tensor, "G"] | None = None  # the row of `values` with the image of each group; None: all rows, in order
+    captions_each: int = 1  # K
 
     def each(self, values: Tensor) -> Tensor:
         """What was computed of each image, for each of the N captions."""
@@ -74,13 +70,10 @@ class Annotations(Images):
 
 @dataclass(frozen=True)
 class Pixels(Images):
-    """Pictures, resized for a backbone.
-
-    may_mirror: whether each may be mirrored in training; None if none may
-    """
+    """Pictures, resized for a backbone."""
 
     values: UInt8[Tensor, "B 3 height width"]
-    may_mirror: Bool[Tensor, "B"] | None = None
+    may_mirror: Bool[Tensor, "B"] | None = None  # whether each may be mirrored in training; None if none may
 
 
 @dataclass(frozen=True)

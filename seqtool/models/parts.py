@@ -54,14 +54,10 @@ def weighted_sum(weights: Float[Tensor, "N S"], values: Float[Tensor, "B S D"]) 
 
 
 class CrossEntropy(NamedTuple):
-    """The loss of a batch, in nats.
+    """The loss of a batch, in nats."""
 
-    total: the smoothed and weighted cross-entropy, summed over the real tokens, to be minimised
-    nll: −log p of each token, without gradient; 0 at padding
-    """
-
-    total: Float[Tensor, ""]
-    nll: Float[Tensor, "N T"]
+    total: Float[Tensor, ""]  # the smoothed and weighted cross-entropy, summed over the real tokens, to be minimised
+    nll: Float[Tensor, "N T"]  # −log p of each token, without gradient; 0 at padding
 
 
 def cross_entropy(

@@ -25,18 +25,12 @@ CONTEXTS = ("initial_state", "every_step", "both")
 
 
 class StepOutput(NamedTuple, Generic[StateT]):
-    """The result of one step of the recurrence, or of all T steps of a target.
+    """The result of one step of the recurrence, or of all T steps of a target."""
 
-    state: the state after the step, or after the last of T steps
-    feature_inputs: the tensors that features are computed from, N×… or N×T×…
-    attention: α, N×S or N×T×S; None without attention
-    location: as in `contract.Step`, N or N×T
-    """
-
-    state: StateT
-    feature_inputs: tuple[Tensor, ...]
-    attention: Tensor | None = None
-    location: Tensor | None = None
+    state: StateT  # the state after the step, or after the last of T steps
+    feature_inputs: tuple[Tensor, ...]  # the tensors that features are computed from, N×… or N×T×…
+    attention: Tensor | None = None  # α, N×S or N×T×S; None without attention
+    location: Tensor | None = None  # as in `contract.Step`, N or N×T
 
 
 class RecurrentDecoder(EncoderDecoder[StateT]):

@@ -283,13 +283,10 @@ class KeyValueCache:
 
 @dataclass(frozen=True)
 class SourceMemory:
-    """The keys and values of the source for each layer of the decoder.
-
-    bias: what is added to the scores of attention: 0 at real positions, −∞ elsewhere
-    """
+    """The keys and values of the source for each layer of the decoder."""
 
     layers: tuple[Float[Tensor, "B S EE"], ...]
-    bias: Float[Tensor, "B 1 1 S"]
+    bias: Float[Tensor, "B 1 1 S"]  # what is added to the scores of attention: 0 at real positions, −∞ elsewhere
 
 
 def bias_of(mask: Bool[Tensor, "B S"], like: Tensor) -> Float[Tensor, "B 1 1 S"]:

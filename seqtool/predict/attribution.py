@@ -185,19 +185,13 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be explained: how a model predicts the tokens of a text.
-
-    inputs: the ids of a sentence, S, or annotation vectors, S×D; and the ids of the T tokens that are read, from BOS on
-    labels: the T tokens that are predicted
-    others: the tokens that they are compared with, by position
-    steps: the number of points of integrated gradients; None for the gradient at the inputs
-    """
+    """What is to be explained: how a model predicts the tokens of a text."""
 
     model: EncoderDecoder[Any]
-    inputs: Sides
-    labels: Sequence[int]
-    others: Mapping[int, int]
-    steps: int | None
+    inputs: Sides  # S ids of a sentence, or S×D annotation vectors; and the T ids that are read, from BOS on
+    labels: Sequence[int]  # the T tokens that are predicted
+    others: Mapping[int, int]  # the tokens that they are compared with, by position
+    steps: int | None  # the number of points of integrated gradients; None for the gradient at the inputs
 
     def run(self, rows: Sides) -> Any:
         """Return the model's `Output` for N rows of ids, of annotation vectors or of words' vectors.

@@ -108,16 +108,11 @@ class Caption(Prediction):
 
 
 class CaptionedImage(NamedTuple):
-    """An image that was captioned, or that cannot be read.
+    """An image that was captioned, or that cannot be read."""
 
-    name: its path or URL, or its number in the list
-    pixels: the pixels that the model saw, size × size × 3
-    captions: its n best captions, best first, or the error if it cannot be read
-    """
-
-    name: str
-    pixels: NDArray[np.uint8]
-    captions: list[Caption] | InputError
+    name: str  # its path or URL, or its number in the list
+    pixels: NDArray[np.uint8]  # the pixels that the model saw, size × size × 3
+    captions: list[Caption] | InputError  # its n best captions, best first, or the error if it cannot be read
 
 
 @dataclass

@@ -54,18 +54,14 @@ class Continuation(Prediction):
 
 @dataclass
 class Draft:
-    """A text that is being sampled. It ends before the first text of `stops`, or with EOS.
-
-    on_text: called with each new part of the text, as soon as this cannot be the beginning of a stop text
-    passed_length: the number of characters already passed to `on_text`
-    """
+    """A text that is being sampled. It ends before the first text of `stops`, or with EOS."""
 
     stops: Sequence[str]
-    on_text: Callable[[str], None] | None
+    on_text: Callable[[str], None] | None  # called with each new part, once it cannot be the beginning of a stop text
     text: str = ""
     ended: bool = False
     pieces: list[str] = field(default_factory=list)
-    passed_length: int = 0
+    passed_length: int = 0  # the number of characters already passed to `on_text`
 
     def add(self, piece: str, *, ends: bool = False) -> bool:
         """Add a piece and return whether the text has ended. Pieces after the end are left out, and so is one that

@@ -32,18 +32,12 @@ ROWS_PER_BATCH = 512  # captions times sequences of locations
 
 @dataclass(frozen=True)
 class Likelihood:
-    """The likelihoods of captions.
+    """The likelihoods of captions."""
 
-    values: `log_p` for soft attention, `bound` and `estimate` for hard attention: each caption's value in nats
-    tokens: each caption's length in tokens, EOS included
-    images: the index of the image that each caption describes
-    samples: K for hard attention, None for soft
-    """
-
-    values: dict[str, NDArray[np.float64]]
-    tokens: NDArray[np.int64]
-    images: NDArray[np.int64]
-    samples: int | None
+    values: dict[str, NDArray[np.float64]]  # of each caption in nats: `log_p`; for hard attention `bound`, `estimate`
+    tokens: NDArray[np.int64]  # each caption's length in tokens, EOS included
+    images: NDArray[np.int64]  # the index of the image that each caption describes
+    samples: int | None  # K for hard attention, None for soft
 
     def record(self) -> dict[str, Any]:
         """The counts, and the mean of each value over the captions, for JSON."""

@@ -33,22 +33,14 @@ EQUAL = DocumentFrequencies(2, {}, "none", "equal")  # give all n-grams the same
 
 @dataclass(frozen=True)
 class MinimumBayesRisk:
-    """Ranks hypotheses by their mean score against samples.
+    """Ranks hypotheses by their mean score against samples."""
 
-    weights: the weights of the scores, by name (`scores.weighted_sums`)
-    task: the task whose scores they are
-    decode: makes the text of ids
-    tokenize: how texts are tokenised, as in `eval`
-    frequencies: the document frequencies for CIDEr; None gives all n-grams the same weight
-    log_p: λ, the weight of a hypothesis's own log-probability in nats
-    """
-
-    weights: Mapping[str, float]
-    task: str
-    decode: Callable[[Sequence[int]], str]
-    tokenize: str
-    frequencies: DocumentFrequencies | None = None
-    log_p: float = 0.0
+    weights: Mapping[str, float]  # the weights of the scores, by name (`scores.weighted_sums`)
+    task: str  # the task whose scores they are
+    decode: Callable[[Sequence[int]], str]  # makes the text of ids
+    tokenize: str  # how texts are tokenised, as in `eval`
+    frequencies: DocumentFrequencies | None = None  # for CIDEr; None gives all n-grams the same weight
+    log_p: float = 0.0  # λ, the weight of a hypothesis's own log-probability in nats
 
     @classmethod
     def of(

@@ -46,19 +46,14 @@ Text = str | Sequence[str] | None  # a text or its pieces, to be read by a model
 
 @dataclass(eq=False)
 class EncodedText:
-    """A text and its ids, without BOS and EOS. Pieces and words, which only some outputs need, are computed on demand.
-
-    limit: the maximum number of tokens that the model reads; None: all
-    split: splits the text into the words that alignments number
-    ended: whether the text ends there; an output that was cut off does not
-    """
+    """A text and its ids, without BOS and EOS. Pieces and words, which few outputs need, are computed on demand."""
 
     text: str
     ids: list[int]
     vocabulary: Vocabulary
-    limit: int | None = None
-    split: Callable[[str], list[str]] = str.split
-    ended: bool = True
+    limit: int | None = None  # the maximum number of tokens that the model reads; None: all
+    split: Callable[[str], list[str]] = str.split  # splits the text into the words that alignments number
+    ended: bool = True  # whether the text ends there; an output that was cut off does not
 
     @property
     def read(self) -> list[int]:
@@ -247,16 +242,11 @@ def prediction_records(
 
 
 class EnsembleMember(NamedTuple):
-    """A model of an ensemble.
+    """A model of an ensemble."""
 
-    model: the model of a checkpoint
-    vocabularies: its vocabularies, by the names of the predictor's arguments
-    shared: values that must be equal in all members; each key is the end of the error message if two of them differ
-    """
-
-    model: Any
-    vocabularies: dict[str, Vocabulary]
-    shared: dict[str, Any]
+    model: Any  # the model of a checkpoint
+    vocabularies: dict[str, Vocabulary]  # its vocabularies, by the names of the predictor's arguments
+    shared: dict[str, Any]  # what must be equal in all members; each key is the end of a message if two differ
 
 
 @dataclass(eq=False, repr=False)

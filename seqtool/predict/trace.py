@@ -28,19 +28,13 @@ SATURATED = 0.1, 0.9  # a gate below or above is saturated (Karpathy, Johnson an
 
 
 class Example(NamedTuple):
-    """A text and, except for language models, a source that a model is to read.
-
-    source: the ids of a sentence, S, EOS included; or the annotation vectors of an image, S×D
-    source_text: the source if it is a sentence
-    grid: the numbers of rows and columns of an image's locations, which are in reading order
-    pixels: the pixels that the model saw, size × size × 3
-    """
+    """A text and, except for language models, a source that a model is to read."""
 
     text: "EncodedText"
-    source: Tensor | None = None
-    source_text: "EncodedText | None" = None
-    grid: tuple[int, int] | None = None
-    pixels: NDArray[np.uint8] | None = None
+    source: Tensor | None = None  # the ids of a sentence, S, EOS included; or the annotation vectors of an image, S×D
+    source_text: "EncodedText | None" = None  # the source if it is a sentence
+    grid: tuple[int, int] | None = None  # rows and columns of an image's locations, which are in reading order
+    pixels: NDArray[np.uint8] | None = None  # the pixels that the model saw, size × size × 3
 
 
 def as_input(sources: Tensor | None) -> Any:

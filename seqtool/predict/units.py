@@ -111,20 +111,13 @@ class Unit:
 
 
 class Reading(NamedTuple):
-    """A model and what it is about to read: N streams of a text, or N sentences.
+    """A model and what it is about to read: N streams of a text, or N sentences."""
 
-    model: a model of plain parts, in evaluation mode
-    source: the sentences that are translated, N×S; None for a language model
-    tokens: N×(T+1) ids, each of which is predicted from those before it in its row
-    numbers: N×(T+1), the number of each token in the text; -1 for BOS, EOS, padding and warm-up, which are left out
-    pieces: the pieces of the text, or of each sentence
-    """
-
-    model: Any
-    source: Any
-    tokens: Tensor
-    numbers: Tensor
-    pieces: Sequence[Sequence[str]]
+    model: Any  # a model of plain parts, in evaluation mode
+    source: Any  # the sentences that are translated, N×S; None for a language model
+    tokens: Tensor  # N×(T+1) ids, each of which is predicted from those before it in its row
+    numbers: Tensor  # N×(T+1), the number of each token in the text; -1 for BOS, EOS, padding and warm-up
+    pieces: Sequence[Sequence[str]]  # the pieces of the text, or of each sentence
 
     @classmethod
     def of(cls, model: Any, source: Any, texts: Sequence[EncodedText]) -> "Reading":

@@ -26,15 +26,12 @@ PR_SET_PDEATHSIG = 1  # from Linux's sys/prctl.h
 
 @dataclass(frozen=True)
 class Fork:
-    """One of the processes: its number, from 0, and the socket at which the first expects the others.
-
-    others: the ids of the other processes, in the first
-    """
+    """One of the processes: its number, from 0, and the socket at which the first expects the others."""
 
     rank: int
     size: int
     socket: socket.socket
-    others: Sequence[int]
+    others: Sequence[int]  # the ids of the other processes, in the first
 
     def has_lost_one(self) -> bool:
         """Whether another process has ended, as far as the first knows."""

@@ -100,20 +100,13 @@ def difference(content: bytes, size: int, sha256: str) -> str | None:
 
 @dataclass(frozen=True)
 class LibraryDownload:
-    """A download by another library.
+    """A download by another library."""
 
-    subject: the subject of the message if it fails, such as "testset=wmt14/full".
-    advice: the end of the message: what to do instead.
-    addresses: the addresses that the library downloads.
-    is_probed: whether the first address is tried beforehand, for libraries that retry for minutes if no server answers.
-    refusal: the reason why nothing may be downloaded; None if it may.
-    """
-
-    subject: str
-    advice: str
-    addresses: Sequence[str] = ()
-    is_probed: bool = False
-    refusal: str | None = None
+    subject: str  # the subject of the message if it fails, such as "testset=wmt14/full"
+    advice: str  # the end of the message: what to do instead
+    addresses: Sequence[str] = ()  # the addresses that the library downloads
+    is_probed: bool = False  # whether the first address is tried before, for libraries that retry for minutes
+    refusal: str | None = None  # the reason why nothing may be downloaded; None if it may
 
     def check(self) -> None:
         """Raise InputError if the download is refused, or if its address is probed and does not answer in time."""

@@ -33,44 +33,26 @@ from seqtool.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The properties of a setting besides its name, type, default and help.
+    """The properties of a setting besides its name, type, default and help."""
 
-    reads: whether it names a file or directory that is read; with `text`, another input such as a test set
-    writes: whether it names a file or directory that is written; with `text`, another output such as a run
-    several: whether it may hold several values, `a,b,c`
-    text: whether it may hold any text, which is taken literally
-    classes: whether it holds names of Python modules or classes
-    positional: whether arguments without `key=` are its values
-    at_least, at_most: the inclusive limits of a number
-    above, below: the exclusive limits of a number
-    unit: the unit of the limits, which follows them in messages
-    choices: the values that it may have; empty if they are not limited to a list
-    fixed: whether a resumed run must keep its value; None means that the group that contains it decides
-    streams: True if only models that read streams of text use it, False if only other models do, None if all do
-    method: `search` or `sampling` if only that way of decoding uses it
-    attention: whether it needs a model with attention over a source
-    checkpoint: whether `eval` uses it only with a checkpoint
-    scored: whether it can change scores, if it is a setting of decoding
-    """
-
-    reads: bool = False
-    writes: bool = False
-    several: bool = False
-    text: bool = False
-    classes: bool = False
-    positional: bool = False
-    at_least: float | None = None
-    at_most: float | None = None
-    above: float | None = None
-    below: float | None = None
-    unit: str = ""
-    choices: tuple[str, ...] = ()
-    fixed: bool | None = None
-    streams: bool | None = None
-    method: str = ""
-    attention: bool = False
-    checkpoint: bool = False
-    scored: bool = True
+    reads: bool = False  # whether it names a file or directory that is read; with `text`, another input, as a test set
+    writes: bool = False  # whether it names a file or directory that is written; with `text`, another output, as a run
+    several: bool = False  # whether it may hold several values, `a,b,c`
+    text: bool = False  # whether it may hold any text, which is taken literally
+    classes: bool = False  # whether it holds names of Python modules or classes
+    positional: bool = False  # whether arguments without `key=` are its values
+    at_least: float | None = None  # the lowest value of a number
+    at_most: float | None = None  # the highest
+    above: float | None = None  # a limit that a number must exceed
+    below: float | None = None  # a limit below which it must stay
+    unit: str = ""  # the unit of the limits, which follows them in messages
+    choices: tuple[str, ...] = ()  # the values that it may have; empty if they are not limited to a list
+    fixed: bool | None = None  # whether a resumed run must keep its value; None: the group that contains it decides
+    streams: bool | None = None  # True: only models that read streams of text use it; False: only others; None: all
+    method: str = ""  # `search` or `sampling` if only that way of decoding uses it
+    attention: bool = False  # whether it needs a model with attention over a source
+    checkpoint: bool = False  # whether `eval` uses it only with a checkpoint
+    scored: bool = True  # whether it can change scores, if it is a setting of decoding
 
     @property
     def is_literal(self) -> bool:

@@ -89,23 +89,15 @@ UNFINISHED = re.compile(rf"\.({NAME.pattern})-(\w+)")  # directories during `sav
 class Checkpoint:
     """A checkpoint that `find` opened: its record has been read and checked, and the files that its purpose needs match
     the manifest. Tensors are read only when they are needed.
-
-    path: the checkpoint's directory.
-    task: the name of the task that the model was trained for.
-    config: the run's settings.
-    progress: the run's progress, as in `saving.Progress`.
-    versions: the versions of the software that wrote the checkpoint.
-    data: the digests of the data's files.
-    trust: the modules, besides this package, whose classes the checkpoint may name.
     """
 
-    path: Path
-    task: str
-    config: dict[str, Any]
-    progress: dict[str, Any]
-    versions: dict[str, str]
-    data: dict[str, Any]
-    trust: Sequence[str] = ()
+    path: Path  # the checkpoint's directory
+    task: str  # the name of the task that the model was trained for
+    config: dict[str, Any]  # the run's settings
+    progress: dict[str, Any]  # the run's progress, as in `saving.Progress`
+    versions: dict[str, str]  # the versions of the software that wrote the checkpoint
+    data: dict[str, Any]  # the digests of the data's files
+    trust: Sequence[str] = ()  # the modules, besides this package, whose classes the checkpoint may name
 
     @property
     def model_task(self) -> str:

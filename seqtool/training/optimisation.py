@@ -27,14 +27,11 @@ Schedule = Callable[[int, float, int], float]
 
 @dataclasses.dataclass
 class Optimisation:
-    """An optimiser whose learning rates follow a schedule.
-
-    plateau: a plateau is this number of validations in a row without improvement; None if the schedule has none.
-    """
+    """An optimiser whose learning rates follow a schedule."""
 
     optimiser: torch.optim.Optimizer
     schedule: Schedule
-    plateau: int | None
+    plateau: int | None  # this number of validations in a row without improvement; None if the schedule has none
 
     def __post_init__(self) -> None:
         self._rates = [group["lr"] for group in self.optimiser.param_groups]

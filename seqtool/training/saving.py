@@ -86,39 +86,23 @@ class Progress:
     """A run's progress: everything except tensors that a resumed run needs.
 
     Patience and schedule use only scheduled validations, so that an unscheduled one, at a limit, changes nothing.
-
-    step: the number of steps taken.
-    epoch: the number of whole epochs.
-    position: the number of batches used in the current epoch.
-    seconds: the time trained.
-    best: the best checkpoint's name and scores.
-    stale: the number of scheduled validations in a row that were not better than the `yardstick`.
-    since_halving: the number of such validations since the learning rate was last halved.
-    plateaus: how often the learning rate was halved.
-    yardstick: the best scores of a scheduled validation.
-    scheduled: the checkpoints of the latest scheduled validations.
-    last: the scores of the last validation.
-    skipped: the number of steps whose loss or gradient was not finite.
-    skipped_in_a_row: the number of steps skipped since the last step that was not skipped.
-    good: the name of the last checkpoint with a finite validation loss and no skipped step right before it.
-    meter: the sums with which the next record of the training loss begins.
     """
 
-    step: int = 0
-    epoch: int = 0
-    position: int = 0
-    seconds: float = 0.0
-    best: dict[str, Any] = field(default_factory=dict)
-    stale: int = 0
-    since_halving: int = 0
-    plateaus: int = 0
-    yardstick: dict[str, Any] = field(default_factory=dict)
-    scheduled: list[str] = field(default_factory=list)
-    last: dict[str, Any] = field(default_factory=dict)
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    good: str | None = None
-    meter: dict[str, Any] = field(default_factory=dict)
+    step: int = 0  # the number of steps taken
+    epoch: int = 0  # the number of whole epochs
+    position: int = 0  # the number of batches used in the current epoch
+    seconds: float = 0.0  # the time trained
+    best: dict[str, Any] = field(default_factory=dict)  # the best checkpoint's name and scores
+    stale: int = 0  # the number of scheduled validations in a row that were not better than the `yardstick`
+    since_halving: int = 0  # the number of such validations since the learning rate was last halved
+    plateaus: int = 0  # how often the learning rate was halved
+    yardstick: dict[str, Any] = field(default_factory=dict)  # the best scores of a scheduled validation
+    scheduled: list[str] = field(default_factory=list)  # the checkpoints of the latest scheduled validations
+    last: dict[str, Any] = field(default_factory=dict)  # the scores of the last validation
+    skipped: int = 0  # the number of steps whose loss or gradient was not finite
+    skipped_in_a_row: int = 0  # the number of steps skipped since the last step that was not skipped
+    good: str | None = None  # the last checkpoint with a finite validation loss and no skipped step right before it
+    meter: dict[str, Any] = field(default_factory=dict)  # the sums with which the next loss's record begins
 
     @classmethod
     def of(cls, saved: Checkpoint) -> "Progress":
@@ -182,17 +166,14 @@ class Progress:
 class TrainingState:
     """The optimiser's moments, the loss scale, hard attention's baseline (in `loss`), the state that streams carry
     over, and torch's random generators. `training.checkpoint` lists their names in a checkpoint.
-
-    rows: the number of parallel streams of all processes (`Examples.stream_count`); None for independent examples.
-    carried: this process's part of the state from which the streams' next batch starts; None for a fresh state.
     """
 
     loss: TrainingLoss
     optimiser: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    rows: int | None
+    rows: int | None  # parallel streams of all processes (`Examples.stream_count`); None for independent examples
     device: torch.device
-    carried: Any = None
+    carried: Any = None  # this process's part of the state from which the streams' next batch starts, if any
 
     def state_dicts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors by name, and other values. All processes take part."""
@@ -249,15 +230,11 @@ def _process_key(name: str, process: int) -> str:
 
 @dataclass
 class Checkpoints:
-    """The checkpoints of one run, in its directory.
-
-    origin: what each checkpoint records about the run besides its progress.
-    vocabularies: the vocabulary files to copy into each.
-    """
+    """The checkpoints of one run, in its directory."""
 
     run: Path
-    origin: Mapping[str, Any]
-    vocabularies: list[Path]
+    origin: Mapping[str, Any]  # what each checkpoint records about the run besides its progress
+    vocabularies: list[Path]  # the vocabulary files to copy into each
     _saved_seconds: float = 0.0  # the time trained, in seconds, at the last checkpoint
 
     def is_due(self, progress: Progress, minutes: float | None) -> bool:

@@ -32,13 +32,9 @@ def random_numbers(
 
 @dataclass(frozen=True)
 class Teacher:
-    """How often a decoder reads the reference's word rather than its own, by the number of the update i.
+    """How often a decoder reads the reference's word rather than its own, by the update's number i (section 2.4)."""
 
-    schedule: linear, max(least, k − slope · i); exponential, k^i; or inverse_sigmoid, k / (k + exp(i / k)) (section
-        2.4)
-    """
-
-    schedule: str
+    schedule: str  # linear, max(least, k − slope · i), exponential, k^i, or inverse_sigmoid, k / (k + exp(i / k))
     k: float
     slope: float
     least: float

@@ -49,22 +49,14 @@ Samples = list[list[Hypothesis]]  # K of each source
 
 @dataclass(frozen=True)
 class Rewards:
-    """The rewards of sequences: a weighted sum of scores (`scores.weighted_sums`).
+    """The rewards of sequences: a weighted sum of scores (`scores.weighted_sums`)."""
 
-    weights: the weights of the scores, by name
-    references: the references of the source with this index, of captions tokenised
-    texts: makes the texts of sequences of ids, as references are
-    scorers: makes the scorers of sequences with these references
-    end: whether the end of a sequence counts as a word
-    source_of: the index of each training example's source; None if example i has the source i
-    """
-
-    weights: Mapping[str, float]
-    references: Callable[[int], Sequence[str]]
-    texts: Callable[[Sequence[Sequence[int]]], Sequence[str]]
-    scorers: Callable[[Sequence[Sequence[str]]], Iterable[Scorer]]
-    end: bool = True
-    source_of: NDArray[np.int64] | None = None
+    weights: Mapping[str, float]  # the weights of the scores, by name
+    references: Callable[[int], Sequence[str]]  # the references of the source with this index, of captions tokenised
+    texts: Callable[[Sequence[Sequence[int]]], Sequence[str]]  # makes the texts of sequences of ids, as references are
+    scorers: Callable[[Sequence[Sequence[str]]], Iterable[Scorer]]  # of sequences with these references
+    end: bool = True  # whether the end of a sequence counts as a word
+    source_of: NDArray[np.int64] | None = None  # the source of each training example; None: example i has source i
 
     def sources(self, examples: Indices) -> tuple[Indices, Indices]:
         """The indices of a batch's sources in the order of its inputs, and which of them each example has."""

@@ -49,12 +49,7 @@ class Stop:
 
 @dataclass
 class Trainer:
-    """One run: `train` continues from `progress` until it reaches a limit or is asked to stop.
-
-    best_by: the name of the score by which validations are compared.
-    rewards: the rewards of sequences; None trains by cross-entropy.
-    compiles: whether losses are computed by the `graphs` that torch.compile makes, from a model of plain parts.
-    """
+    """One run: `train` continues from `progress` until it reaches a limit or is asked to stop."""
 
     model: EncoderDecoder[Any]
     examples: Examples
@@ -64,11 +59,11 @@ class Trainer:
     log: MetricsLog
     settings: TrainSettings
     machine: Machine
-    best_by: str
+    best_by: str  # the name of the score by which validations are compared
     seed: int
     progress: Progress = field(default_factory=Progress)
-    rewards: Rewards | None = None
-    compiles: bool = False
+    rewards: Rewards | None = None  # the rewards of sequences; None trains by cross-entropy
+    compiles: bool = False  # whether losses are computed by the `graphs` that torch.compile makes
     graphs: Graphs | None = None
 
     def __post_init__(self) -> None:

@@ -104,21 +104,14 @@ how the image was made to `fit` (`model.encoder.fit`).
 
 @dataclass
 class Validator:
-    """Scores a model on one split, decoding each sentence or image once.
-
-    split: the split to score the model on.
-    sources: the split's inputs, to decode.
-    score: scores the outputs, in the order of the sources.
-    vocabulary: the target vocabulary.
-    example: returns the input and the reference of the i-th source and, of a sentence, the tokens under `attention`.
-    """
+    """Scores a model on one split, decoding each sentence or image once."""
 
     split: Split
-    sources: Sources
-    score: Callable[[list[str]], Scores]
-    vocabulary: Vocabulary
+    sources: Sources  # the split's inputs, to decode
+    score: Callable[[list[str]], Scores]  # scores the outputs, in the order of the sources
+    vocabulary: Vocabulary  # of the target
     _: KW_ONLY
-    example: Callable[[int], Sample]
+    example: Callable[[int], Sample]  # input and reference of a source and, of a sentence, the tokens of `attention`
     settings: ValidationSettings
     machine: Machine
 
@@ -200,12 +193,10 @@ class StreamValidator:
     The text is read as parallel streams, whose state is carried from chunk to chunk. Only the first stream begins where
     the text does; the others begin without the text before them. With `data.lines`, its lines are read instead, each by
     itself and with its end.
-
-    epoch: one pass over the examples
     """
 
     examples: Examples
-    epoch: Epoch
+    epoch: Epoch  # one pass over the examples
     vocabulary: Vocabulary
     _: KW_ONLY
     characters: int

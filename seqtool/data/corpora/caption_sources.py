@@ -16,18 +16,12 @@ COCO_YEARS = (2014, 2017)
 
 
 class CaptionFiles(ImageCorpus):
-    """A corpus of annotation files and a directory of images.
+    """A corpus of annotation files and a directory of images."""
 
-    _directory: the directory of the images
-    _folders: folders that the directory must have, each as a tuple of its possible names
-    _files: the annotation files by their role, such as "captions" or a split
-    _advice: the advice if an annotation file is missing, by its role
-    """
-
-    _directory: Path
-    _files: dict[str, Path]
-    _folders: tuple[tuple[str, ...], ...] = ()
-    _advice: Mapping[str, str]
+    _directory: Path  # the directory of the images
+    _files: dict[str, Path]  # the annotation files by their role, such as "captions" or a split
+    _folders: tuple[tuple[str, ...], ...] = ()  # that the directory must have, each as a tuple of its possible names
+    _advice: Mapping[str, str]  # the advice if an annotation file is missing, by its role
 
     def files(self) -> dict[str, Path]:
         """The annotation files by their role."""
