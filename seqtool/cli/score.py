@@ -71,9 +71,7 @@ def score(config: DictConfig) -> None:
         model: Any = seqtool.load(names(config.checkpoint), trust=modules(config.trust), **model_settings)
         make_default(model.device)
         model.check_scoring(with_sources=settings.sources is not None)
-        with ScoreWriter(
-            settings, model, alignments=settings.alignments, words=settings.words, greyscale=settings.greyscale
-        ).opened() as writer:
+        with ScoreWriter(settings, model).opened() as writer:
             _score_lines(settings, model, writer, total)
 
 

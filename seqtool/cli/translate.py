@@ -66,10 +66,7 @@ def translate(config: DictConfig) -> None:
     with distributed.group():
         distributed.from_first(settings.check)  # before the model is loaded
         translator = Translator.from_config(config)
-        writer = TranslationWriter(
-            settings, translator, alignments=settings.alignments, words=settings.words, greyscale=settings.greyscale
-        )
-        with writer.opened():
+        with TranslationWriter(settings, translator).opened() as writer:
             _translate_lines(settings, translator, writer)
 
 

@@ -69,7 +69,7 @@ class Writer(ABC, Generic[P]):
 
     unit: ClassVar[str]  # what progress bars and messages call one source
 
-    def __init__(self, settings: OutputSettings, predictor: Predictor) -> None:
+    def __init__(self, settings: declarations.Output, predictor: Predictor) -> None:
         plots_attributions = "plot" if settings.attribution else None  # which need no attention
         names = [name for name, setting in declarations.declared(type(settings)).items() if setting.attention]
         set_names = [name for name in names if getattr(settings, name) not in (None, False)]
@@ -144,29 +144,19 @@ class TranslationWriter(Writer[Translation]):
     """Writes translations, with alignments and plots on request."""
 
     unit = "line"
+    settings: declarations.AlignedOutput
 
-    def __init__(
-        self,
-        settings: OutputSettings,
-        predictor: Predictor,
-        *,
-        alignments: str | None,
-        words: str,
-        greyscale: bool = False,
-    ) -> None:
-        """`alignments`: the file for alignments; `words`: how links and plots split texts, a name in `SPLITS`;
-        `greyscale`: whether plots have the colours of Bahdanau et al. 2015, Figure 3.
-        """
+    def __init__(self, settings: declarations.AlignedOutput, predictor: Predictor) -> None:
         super().__init__(settings, predictor)
         if isinstance(predictor, Translator):
-            predictor.split = SPLITS[words]
-        self.alignments, self.greyscale = alignments, greyscale
-        shows_words = alignments is not None or settings.plot is not None or settings.format == "grid"
-        self._warns_of_no_spaces = words == "spaces" and shows_words
+            predictor.split = SPLITS[settings.words]
+        shows_words = settings.alignments is not None or settings.plot is not None or settings.format == "grid"
+        self._warns_of_no_spaces = settings.words == "spaces" and shows_words
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
-        with super().opened(), nullcontext() if self.alignments is None else self.file(self.alignments) as self.links:
+        path = self.settings.alignments
+        with super().opened(), nullcontext() if path is None else self.file(path) as self.links:
             yield self
 
     def warn_of_no_spaces(self, *columns: Iterable[str]) -> None:
@@ -185,7 +175,7 @@ class TranslationWriter(Writer[Translation]):
             predictor: Any = self.predictor
             file = self.plot / f"alignment-{self.count:04d}.{self.settings.figures}"
             with plots.optional_figure(file):
-                best.plot(file, end=self.settings.end, greyscale=self.greyscale)
+                best.plot(file, end=self.settings.end, greyscale=self.settings.greyscale)
                 if len(predictor.models) == 1 and self.count <= LINES_WITH_HEADS:
                     predictor.trace(best).plot_heads(self.plot, self.settings.figures, number=self.count)
 
