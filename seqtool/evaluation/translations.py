@@ -81,11 +81,11 @@ class TranslationEvaluation(SystemsEvaluation):
         system, baseline, *_ = (system.statistics[0] for system in self.systems.values())
         gaps = translation.length_gaps(baseline, system, short, long, samples=self.system.samples)
         text = {
-            f"BLEU ahead of the baseline, {short_label} source {self.unit}": gaps.short.text(),
-            f"BLEU ahead of the baseline, {long_label} source {self.unit}": gaps.long.text(),
-            "the difference of the two": gaps.growth.text(),
+            f"BLEU ahead of the baseline, {short_label} source {self.unit}": gaps["short"].text(),
+            f"BLEU ahead of the baseline, {long_label} source {self.unit}": gaps["long"].text(),
+            "the difference of the two": gaps["growth"].text(),
         }
-        return {**record_of(gaps), "text": text}
+        return {**{name: record_of(gap) for name, gap in gaps.items()}, "text": text}
 
     def record(self) -> dict[str, Any]:
         """The results as plain containers, with the parts of BLEU:

@@ -167,28 +167,22 @@ def lengths(sources: Sequence[str]) -> tuple[list[int], str]:
     return [len(source.split()) for source in sources], "words"
 
 
-@dataclass(frozen=True)
-class Gaps:
-    """A system's lead over its baseline in BLEU."""
-
-    short: Estimate  # the lead on short sentences
-    long: Estimate  # the lead on long sentences
-    growth: Estimate  # long minus short
-
-
-def length_gaps(baseline: Statistics, system: Statistics, short: Indices, long: Indices, *, samples: int) -> Gaps:
-    """The system's lead over its baseline, from BLEU statistics and the same resamples. `short` and `long` are the
-    indices of the sentences in two bins, neither of them empty.
+def length_gaps(
+    baseline: Statistics, system: Statistics, short: Indices, long: Indices, *, samples: int
+) -> dict[str, Estimate]:
+    """The system's lead over its baseline on `short` sentences, on `long` ones, and its `growth` from short to long;
+    from BLEU statistics and the same resamples. `short` and `long` are the indices of the sentences in two bins,
+    neither of them empty.
     """
 
     def lead(i: Indices) -> float:
         return bleu_parts(system[i]).score - bleu_parts(baseline[i]).score
 
-    return Gaps(
-        short=bootstrap(lead, [short], samples),
-        long=bootstrap(lead, [long], samples),
-        growth=bootstrap(lambda i, j: lead(j) - lead(i), [short, long], samples),
-    )
+    return {
+        "short": bootstrap(lead, [short], samples),
+        "long": bootstrap(lead, [long], samples),
+        "growth": bootstrap(lambda i, j: lead(j) - lead(i), [short, long], samples),
+    }
 
 
 def tune(scores: NDArray[np.float64], statistics: Statistics) -> tuple[float, NDArray[np.float64]]:

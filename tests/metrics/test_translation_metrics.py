@@ -231,13 +231,14 @@ def test_gaps_between_systems_grow_with_length() -> None:
     system = [references[i] if i in long_sentences else hypothesis for i, hypothesis in enumerate(hypotheses)]
     statistics = [bleu_statistics(texts, [references]) for texts in (hypotheses, system)]
     gaps = length_gaps(statistics[0], statistics[1], short, long, samples=200)
-    assert (gaps.short.value, gaps.short.low, gaps.short.high) == (0, 0, 0)
-    assert gaps.long.value == pytest.approx(100 - bleu_parts(statistics[0][long]).score)
-    assert gaps.growth.value == pytest.approx(gaps.long.value - gaps.short.value)
-    assert 0 < gaps.growth.low < gaps.growth.value < gaps.growth.high
-    opposite = length_gaps(statistics[1], statistics[0], short, long, samples=200)
-    assert opposite.growth.value == pytest.approx(-gaps.growth.value)
-    assert opposite.growth.low == pytest.approx(-gaps.growth.high)
+    growth = gaps["growth"]
+    assert gaps["short"] == Estimate(0, 0, 0)
+    assert gaps["long"].value == pytest.approx(100 - bleu_parts(statistics[0][long]).score)
+    assert growth.value == pytest.approx(gaps["long"].value - gaps["short"].value)
+    assert growth.low is not None and growth.high is not None and 0 < growth.low < growth.value < growth.high
+    opposite = length_gaps(statistics[1], statistics[0], short, long, samples=200)["growth"]
+    assert opposite.value == pytest.approx(-growth.value)
+    assert opposite.low == pytest.approx(-growth.high)
 
 
 def test_alignment_error_rate() -> None:
