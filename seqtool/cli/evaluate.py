@@ -63,7 +63,9 @@ def evaluate(config: DictConfig) -> None:
             used["seed"] = decoding["seed"]
         if settings.report is not None and os.environ.get("RANK", "0") == "0":
             origin = {"checkpoints": ", ".join(paths), "decoding": _as_arguments(used)} if paths else {}
-            page = evaluation.report({**origin, **settings.origin()})
+            title, subtitle, sections = evaluation.page()
+            facts = report.facts("Origin", {**origin, **settings.origin()})
+            page = report.page(title, subtitle, [facts, *sections])
             report.write(Path(settings.report), page, evaluation.details())
             print(f"Report: {settings.report}", file=sys.stderr)
         if settings.format == "jsonl":

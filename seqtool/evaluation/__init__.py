@@ -143,14 +143,6 @@ class Evaluation(ABC):
         """Yield, in chunks, the details that the report shows when a segment is opened."""
         yield from ()
 
-    def report(self, origin: Mapping[str, str]) -> dict[str, Any]:
-        """Return the report, a single HTML page, for `view.report.write`.
-
-        origin: the settings that say what was scored (checkpoint, files, …), with their values
-        """
-        title, subtitle, sections = self.page()
-        return report.page(title, subtitle, [report.facts("Origin", origin), *sections])
-
 
 @dataclass
 class Output:
