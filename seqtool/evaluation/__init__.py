@@ -4,12 +4,6 @@ Each task has an evaluator, in `translations`, `captions` or `texts`. It reads s
 model write a hypothesis for each of them or reads the hypotheses from a file, and scores them (`metrics.scores`). The
 result is an `Evaluation`, which every task can write as JSON, as text and as an HTML report.
 This module has the code that all tasks share.
-
-- `EvaluationSettings`: the settings.
-- `Segment` and `Output`: a sentence or image of a test set, and the output of a system.
-- `Evaluation`: the interface of results, `SystemsEvaluation`: the results of systems that write hypotheses, and
-  `SeedsEvaluation`: the results of runs with several seeds.
-- `Evaluator`: the interface of the tasks' evaluators.
 """
 
 import logging

@@ -1,9 +1,7 @@
 """Metrics, and the scores of systems.
 
-- `SCORES` has the built-in metrics, which scores.yaml lists; a new metric is a line there and a `Scorer`. `Metric` is
-  the base class of user-defined metrics.
-- `System` holds the scores of a system, with intervals, and of each segment.
-- `Comparison` compares a system with its baseline.
+`SCORES` has the built-in metrics, which scores.yaml lists; a new metric is a line there and a `Scorer`. `Metric` is the
+base class of user-defined metrics.
 """
 
 import math
