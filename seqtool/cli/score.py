@@ -5,7 +5,7 @@ from n-best lists, by the scores of further models.
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from itertools import chain, repeat
@@ -79,8 +79,10 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
     """Score the lines window by window, and print a summary and the words that the model does not know."""
     nats, tokens = 0.0, 0
     unknown_words = {"sources": Counter[str](), "references": Counter[str]()}
+    text_windows = windows(settings.references, LINES_PER_WINDOW)
+    source_windows = repeat(None) if settings.sources is None else windows(settings.sources, LINES_PER_WINDOW)
     with writer.progress("score", lambda: total) as bar:
-        for sources, texts in _windows(settings):
+        for sources, texts in zip(source_windows, text_windows, strict=settings.sources is not None):
             writer.warn_of_no_spaces(sources or [], texts)
             predictions: Sequence[Any] = model.forced(sources, texts, likeliest=settings.likeliest)
             for source, prediction in zip(sources or [""] * len(texts), predictions, strict=True):
@@ -101,20 +103,8 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
         report_unknown(counts, f"of the {side}")
 
 
-def _windows(settings: ScoreSettings) -> Iterator[tuple[list[str] | None, list[str]]]:
-    """Yield windows of LINES_PER_WINDOW lines or fewer of the sources (None without sources) and of the references."""
-    references = windows(settings.references, LINES_PER_WINDOW)
-    sources = repeat(None) if settings.sources is None else windows(settings.sources, LINES_PER_WINDOW)
-    yield from zip(sources, references, strict=settings.sources is not None)
-
-
+@distributed.group()
 def rescore(config: DictConfig) -> None:
-    """Write the best text of each list. Only texts or records are written to standard output."""
-    with distributed.group():
-        _rescore(config)
-
-
-def _rescore(config: DictConfig) -> None:
     """Choose again from the lists, which several processes score together. The first alone tunes and writes."""
     # imported here because `score` does not need sacreBLEU
     from seqtool.evaluation.translations import read_records, read_translations
