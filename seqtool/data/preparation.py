@@ -57,12 +57,7 @@ C = TypeVar("C", bound=Corpus)
 
 @dataclass
 class LimitSettings(declarations.Limits):
-    """Limits for training examples.
-
-    minimum: the minimum length of each side, in tokens.
-    maximum: the maximum length of each side, in tokens; None means no limit.
-    ratio: the maximum ratio of the longer side's length to the shorter side's; None means no limit.
-    """
+    """The settings under `data.limits`; configs/preparation.yaml says what each is."""
 
     def check(self) -> None:
         """Raise InputError for invalid limits, and for limits that no example can meet."""
@@ -88,12 +83,7 @@ class LimitSettings(declarations.Limits):
 class CacheSettings(declarations.Cache):
     """The settings under `data` for the cache; all other settings under `data` belong to the corpus.
 
-    cache: the directory that contains caches.
-    processes: the number of processes that encode; None means one per CPU, up to 8.
-    strict: whether data with problems are refused (`checking`).
-    clean: the kinds of problems whose training examples are left out, as a list once `cache_settings` has made it.
-    vocabulary: the settings of the vocabularies.
-    limits: the limits for training pairs and captions; plain text has none.
+    `clean` is a list once `cache_settings` has made it. configs/preparation.yaml says what each setting is.
     """
 
     vocabulary: VocabularySettings

@@ -137,11 +137,7 @@ class Karpathy(CaptionFiles):
 
 @final
 class Flickr30k(_Flickr):
-    """Flickr30k (Young et al. 2014), with the splits of Karpathy and Li, since it is published without any.
-
-    directory: the directory of the captions (results_20130124.token or results.csv) and of the folder of images
-    split_file: dataset_flickr30k.json; only the splits are read from it
-    """
+    """Flickr30k (Young et al. 2014) in the splits of Karpathy and Li (`split_file`): it is published without any."""
 
     name = "flickr30k"
     _folders = (("flickr30k_images", "flickr30k-images"),)

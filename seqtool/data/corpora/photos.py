@@ -21,15 +21,8 @@ FEW_IMAGES = 100  # with fewer, captions of a model that is trained on these alo
 class Photos(CaptionFiles):
     """Your own photos: a directory of images, and files of captions in any form that `caption_files` reads.
 
-    directory: the directory of the images
-    train: the file of captions to train on
-    valid: the file to validate on; None means `valid_share` of the images of `train`
-    test: the file to test on; None means `test_share` of the images of `train` or, if `valid` is a file, no split
-    valid_share: the fraction of the images of `train` that are used for validation
-    test_share: the fraction of the images of `train` that are used for testing
-
-    If `train` gives the splits of its images, as Karpathy's files do, these are used. Otherwise the names of the images
-    decide, not their order.
+    configs/data/photos.yaml says what each argument is. If `train` gives the splits of its images, as Karpathy's files
+    do, these are used. Otherwise the names of the images decide, not their order.
     """
 
     name = "photos"

@@ -17,13 +17,8 @@ BUILT_IN: dict[str, Any] = {"seed": 1, "train": 20_000}  # arguments of `toy.gen
 
 @final
 class PlainText(FileCorpus):
-    """Your own text, plain or .gz, kept as it is; several files are joined in order.
-
-    train: the files to train on; None means the English sentences of the built-in grammar, one per line
-    valid: the files to validate on; None means the end of `train`, which is then not used for training
-    test: the files to test on; None means that there is no split `test`
-    valid_share: the fraction of the characters of `train` that are used for validation if `valid` is None
-    lines: whether each line is a sequence of its own, without its line end; empty lines are then left out
+    """Your own text, plain or .gz, kept as it is; several files are joined in order. With `lines`, empty lines are left
+    out. configs/data/text.yaml says what each argument is.
     """
 
     name = "text"

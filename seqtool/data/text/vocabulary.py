@@ -303,19 +303,9 @@ def _printable(piece: str) -> str:
 
 @dataclass
 class VocabularySettings(declarations.Vocabulary):
-    """The settings under `data.vocabulary`.
+    """The settings under `data.vocabulary`; configs/preparation.yaml says what each is.
 
-    kind: unigram, bpe, char or word.
-    size: the number of entries with the four special ones: exact for unigram and bpe, a maximum for char and word. None
-        means `DEFAULT_SIZE`, or `VERBATIM_SIZE` for plain text, or the nearest size that the text allows.
-    source_size: the size of the source vocabulary; None means `size`.
-    target_size: the size of the target vocabulary; None means `size`.
-    joint: whether both languages share one vocabulary.
-    minimum_count: the least number of times that an entry, a word or a character of plain text, occurs.
-    sample: the number of random pairs from which SentencePiece learns; None means all pairs, kept in memory.
-    normalization: none, nfc or nfkc.
-    lowercase: whether text is converted to lower case.
-    reuse: the directory of a cache or checkpoint whose vocabularies are used instead; other settings are then ignored.
+    If no size is set, it is `DEFAULT_SIZE` (`VERBATIM_SIZE` for plain text) or the nearest that the text allows.
     """
 
     def check(self) -> None:
