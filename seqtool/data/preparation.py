@@ -106,11 +106,7 @@ def corpus_settings(config: Config) -> Config:
 
 
 def make_corpus(config: Config, kind: type[C], *, trusted: Trust) -> C:
-    """Make the corpus that a configuration describes. Its files are not checked yet.
-
-    config: the group `data`.
-    kind: the class that the corpus must belong to.
-    trusted: the classes that the configuration may name (`Trust`).
+    """Make the corpus that `config`, the group `data`, describes. Its files are not checked yet.
 
     Raises InputError if the corpus does not belong to `kind`.
     """
@@ -190,16 +186,11 @@ class Steps(ABC):
 def prepare(
     config: Config, kind: type[C], make_steps: Callable[[C, CacheSettings], Steps], *, needs: Sequence[str] = ()
 ) -> Cache:
-    """Open the cache of a corpus. It is made if it does not exist.
+    """Open the cache of the corpus that `config`, the group `data`, describes. It is made if it does not exist.
 
-    config: the group `data`.
-    kind: the class that the corpus must belong to.
-    make_steps: makes the steps; it is called when the corpus's files exist.
-    needs: the splits that the corpus must have.
-
-    If another process is making the same cache, this call waits. After an interruption, the next call resumes. Raises
-    InputError and removes unfinished work if text or images are unusable or change meanwhile, or if the corpus lacks a
-    split that is needed, which is checked before any split is read.
+    `make_steps` is called when the corpus's files exist. If another process is making the same cache, this call waits.
+    After an interruption, the next call resumes. Raises InputError and removes unfinished work if text or images are
+    unusable or change meanwhile, or if the corpus lacks a split that it `needs`, which is checked before any is read.
     """
     settings = cache_settings(config)
     corpus = make_corpus(config, kind, trusted=True)

@@ -180,13 +180,8 @@ def find(checkpoint: str | Path | Checkpoint, *, trust: Sequence[str] = (), purp
     or a built-in model, `builtin/NAME`.
 
     Only the record and the files that the purpose needs are read and compared with the manifest. If a run's checkpoint
-    is damaged, another of the run is opened instead, with a warning.
-
-    checkpoint: the path; a checkpoint that is already open is returned unchanged
-    trust: the modules, besides this package, whose classes the checkpoint may name
-    purpose: what the checkpoint is opened for
-
-    Raises InputError if there is no checkpoint, or no intact one.
+    is damaged, another of the run is opened instead, with a warning. A `Checkpoint`, which is open already, is returned
+    unchanged. `trust` is as in `Checkpoint`. Raises InputError if there is no checkpoint, or no intact one.
     """
     if isinstance(checkpoint, Checkpoint):
         return checkpoint

@@ -114,13 +114,7 @@ def _digest(path: Path) -> str:
 
 
 def prepare_or_reuse(checkpoint: Checkpoint, data: Config, base: type[Corpus], prepare: Callable[[], Cache]) -> Cache:
-    """The cache that `prepare` makes for a run that resumes; if the text's files are gone, the run's previous cache.
-
-    checkpoint: the checkpoint from which the run resumes
-    data: the settings of its data
-    base: the base class of its corpus
-    prepare: makes the cache
-    """
+    """The cache that `prepare` makes for a run that resumes; if the text's files are gone, the run's previous cache."""
     try:
         return prepare()
     except InputError as error:

@@ -165,13 +165,8 @@ class MetricsLog:
 
 
 def summary(run: Path, config: DictConfig, progress: Progress, best: Mapping[str, Any], usage: str) -> Iterator[str]:
-    """Yield the lines that are printed at the end of a run.
-
-    run: the run's directory
-    config: its settings
-    progress: its progress
-    best: the name and scores of its best checkpoint
-    usage: a format string, with {checkpoint}, of the command that uses the trained model
+    """Yield the lines that are printed at the end of a run. `best` is the best checkpoint, as in `Progress`; `usage` is
+    the command that uses the trained model, a format string with {checkpoint}.
     """
     settings, trust = typed(TrainSettings, config.train), trust_option(config, resuming=False)
     limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # reported if time ran out before

@@ -142,12 +142,9 @@ class Progress:
         return better
 
     def add_scheduled(self, scores: Scores, *, by: str, plateau: int | None, kept: int) -> None:
-        """Count a scheduled validation for patience and plateaus.
+        """Count a scheduled validation for patience and plateaus. The checkpoints of the last `kept` are kept.
 
-        scores: the scores of this step
-        by: the name of the score that is compared
         plateau: the learning rate is halved after this number of validations without improvement; None: never
-        kept: the number of checkpoints of scheduled validations to keep
         """
         better = is_better(scores, self.yardstick, by=by)
         if better:

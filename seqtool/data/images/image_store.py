@@ -145,12 +145,8 @@ def is_store(path: Path) -> bool:
 def prepare_captions(
     config: Config, encoder: EncoderSettings, *, device: torch.device, needs: Sequence[str] = ()
 ) -> Cache:
-    """Prepare the cache of a corpus of images with captions, and the store of its images, unless they exist.
-
-    config: the settings under `data`
-    encoder: the image encoder that the store is for
-    device: where the backbone computes
-    needs: the splits that the corpus must have
+    """Open or make the cache of the captions that `config`, the group `data`, describes (`prepare`), and the store of
+    their images. The backbone computes on `device`.
     """
     steps = partial(CaptionSteps, encoder=encoder, device=device)
     return prepare(config, ImageCorpus, steps, needs=needs)

@@ -324,15 +324,11 @@ class VocabularySettings(declarations.Vocabulary):
 def train(
     lines: Iterable[str], settings: VocabularySettings, *, side: str | None = None, verbatim: bool = False
 ) -> Vocabulary:
-    """Learn a vocabulary. The same lines and settings give the same vocabulary.
+    """Learn a vocabulary from lines of text. The same lines and settings give the same vocabulary.
 
-    lines: lines of text; with their line ends if `verbatim`.
-    settings: the settings of the vocabulary.
-    side: the side of the vocabulary, source or target; None if there is only one vocabulary.
-    verbatim: whether white space is kept unchanged.
-
-    Raises InputError if there is nothing to learn from, or if the text has too few pieces or too many characters for
-    the size.
+    If `verbatim` (`Form`), the lines have their line ends. `side` is source or target; None if there is only one
+    vocabulary. Raises InputError if there is nothing to learn from, or if the text has too few pieces or too many
+    characters for the size.
     """
     settings.check()
     name = f"{side}_size" if side is not None and getattr(settings, f"{side}_size") is not None else "size"
