@@ -13,7 +13,6 @@ import json
 import logging
 import re
 import sys
-import textwrap
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -379,12 +378,10 @@ def _learn_pieces(lines: list[str], form: Form, size: int) -> bytes:
         raise InputError("The training text has no words: nothing can be learnt from it.")
     model = io.BytesIO()
     options: dict[str, Any] = {}
+    lines = [part for line in lines for part in _cut(line.removesuffix("\n"))]
     if form.verbatim:
-        lines = [part for line in lines for part in _cut_evenly(line.removesuffix("\n"))]
         line_ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece would strip them
         options = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": line_ends}
-    else:
-        lines = [part for line in lines for part in _cut_at_spaces(line)]
     if characters & STAND_INS.keys():
         table = str.maketrans(STAND_INS)
         lines = [line.translate(table) for line in lines]
@@ -412,14 +409,7 @@ def _learn_pieces(lines: list[str], form: Form, size: int) -> bytes:
     return model.getvalue()
 
 
-def _cut_evenly(line: str) -> list[str]:
+def _cut(line: str) -> list[str]:
     """Cut a line into parts that are not too long for SentencePiece."""
     starts = range(0, max(1, len(line)), MAX_LINE_CHARACTERS)
     return [line[start : start + MAX_LINE_CHARACTERS] for start in starts]
-
-
-def _cut_at_spaces(line: str) -> list[str]:
-    """Cut a line at spaces if it is too long for SentencePiece."""
-    if len(line) <= MAX_LINE_CHARACTERS or len(line.encode()) <= MAX_LINE_BYTES:
-        return [line]
-    return textwrap.wrap(line, MAX_LINE_CHARACTERS, break_on_hyphens=False)
