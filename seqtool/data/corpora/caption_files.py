@@ -517,27 +517,20 @@ def _check_lines(row: Sequence[str], line: int, index: int, separator: str, path
     for cell in row:
         for number, inner_line in enumerate(cell.split("\n")[1:], line + 1):
             cells = inner_line.split(separator)
-            if len(cells) > index and len(cells) > 1 and _may_be_image_name(cells[index].strip(), row[index].strip()):
+            name = cells[index].strip() if len(cells) > max(index, 1) else None
+            if name is not None and _form(name) in ("image", _form(row[index].strip())):
                 raise InputError(
                     f'{path} line {line:,} opens a quote (") that has not closed in line {number:,}, which names '
-                    f"{cells[index].strip()}: close it, or leave it out."
+                    f"{name}: close it, or leave it out."
                 )
 
 
-def _may_be_image_name(name: str, image: str) -> bool:
-    """Whether `name` may be the name of an image in a file in which `image` is one.
-
-    This is so if `name` has the suffix of an image or the suffix of `image`, or if both have no suffix and the same
-    form.
-    """
-    suffix, image_suffix = (Path(text).suffix.casefold() for text in (name, image))
-    if suffix in SUFFIXES or suffix == image_suffix != "":
-        return True
-    return suffix == image_suffix and _form(name) == _form(image)
-
-
 def _form(name: str) -> str | int:
-    """The form of a name without a suffix: "number", "path", or its number of words."""
+    """The form of an image's name: "image" for the suffix of one, any other suffix, "number", "path", or its number of
+    words.
+    """
+    if suffix := Path(name).suffix.casefold():
+        return "image" if suffix in SUFFIXES else suffix
     if name.isdigit():
         return "number"
     return "path" if "/" in name or "\\" in name else len(name.split())
