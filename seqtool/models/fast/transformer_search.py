@@ -66,7 +66,7 @@ class SharedCache:
         n, length, width = cache.layers[0].shape
         shape = n // beams, beams, length, 2, heads, width // 2 // heads  # G×M×p×2×h×d
         layers = (layer.to(dtype).view(shape).permute(3, 0, 4, 2, 1, 5).flatten(3, 4) for layer in cache.layers)
-        storage, filled = tuple(_with_room(layer, beams) for layer in layers), beams * length
+        storage, filled = tuple(F.pad(layer, (0, 0, 0, _spare_slots(beams))) for layer in layers), beams * length
         if beams == 1:
             return cls(storage, None, length, beams, None, [filled])
         own = storage[0].new_full((beams, beams), -torch.inf).fill_diagonal_(0.0).repeat(n // beams, 1)
@@ -145,7 +145,8 @@ class SharedCache:
         storage = []
         for layer in self.storage:
             if slots is None:
-                room = _room(layer, len(tables), count, self.members)
+                shape = 2, len(tables), layer.shape[2], count + _spare_slots(self.members), layer.shape[4]
+                room = layer.new_empty(shape)
                 to = tables.to(layer.device, non_blocking=True)
                 torch.index_select(layer[:, :, :, :count], 1, to, out=room[:, :, :, :count])
             else:
@@ -154,21 +155,9 @@ class SharedCache:
         return replace(self, storage=tuple(storage), visible=visible, free_slots=[count])
 
 
-def _room(like: Float[Tensor, "2 _ h _ d"], tables: int, filled: int, members: int) -> Float[Tensor, "2 G h slots d"]:
-    """Return tables with room for `filled` slots and for at least one more token of each of their rows."""
-    return like.new_empty(2, tables, like.shape[2], filled + _spare_slots(members), like.shape[4])
-
-
 def _spare_slots(members: int) -> int:
     """The number of slots that new tables have to spare, enough for a token of each row of a source."""
     return max(ROOM, members)
-
-
-def _with_room(used: Float[Tensor, "2 G h s d"], members: int) -> Float[Tensor, "2 G h slots d"]:
-    """Copy tables into larger ones."""
-    room = _room(used, used.shape[1], used.shape[3], members)
-    room[:, :, :, : used.shape[3]] = used
-    return room
 
 
 class WordsProjected:
