@@ -124,8 +124,8 @@ def test_steps_agree_under_no_grad_and_inference_mode(models: Models, mode: Call
 
 
 @torch.inference_mode()
-def test_two_threads_may_continue_one_state(models: Models) -> None:
-    """A position that one thread has taken but not filled yet is not given to another: the second gets a copy."""
+def test_a_position_is_claimed_once(models: Models) -> None:
+    """A position that one step has taken but not filled yet is not given to another: the second gets a copy."""
     _, fast = models
     first = fast.step((), fast.encode(None)[1], torch.tensor([5])).state
     shared, copied = (PreallocatedCache.claim_next(first.cache, SIZES["context"]) for _ in range(2))

@@ -112,13 +112,10 @@ class SharedCache:
     def claim_next(self) -> "SharedCache":
         """Return a cache in which the slots of the next token are claimed: this one if possible, or a copy."""
         first = self.storage[0]
-        has_room = first.shape[3] >= self.filled + self.members
+        has_room = first.shape[3] >= self.filled + self.members and self.filled in self.free_slots
         if has_room and (torch.is_inference_mode_enabled() or not first.is_inference()):
-            try:
-                self.free_slots.remove(self.filled)  # a single operation, so two threads cannot both claim it
-                return self
-            except ValueError:
-                pass
+            self.free_slots.remove(self.filled)
+            return self
         copy = self._copy(torch.arange(self.tables), self.visible)
         copy.free_slots.clear()
         return copy

@@ -41,7 +41,9 @@ class PreallocatedCache:
     @classmethod
     def claim_next(cls, cache: Any, context: int) -> "PreallocatedCache":
         """Return a cache in which the position after `cache` is claimed: `cache` itself if possible, or a copy."""
-        if isinstance(cache, cls) and cache._claim():
+        is_free = isinstance(cache, cls) and cache.length in cache.free_positions
+        if is_free and (torch.is_inference_mode_enabled() or not cache.storage.is_inference()):
+            cache.free_positions.remove(cache.length)
             return cache
         width = cache.layers[0].shape[2] // 2
         storage = cache.layers[0].new_empty(len(cache.layers), context, 3 * width)
@@ -71,16 +73,6 @@ class PreallocatedCache:
         """Return the cache that includes the next token, once this has been written."""
         self.free_positions.append(self.length + 1)
         return PreallocatedCache(self.storage, self.length + 1, self.free_positions)
-
-    def _claim(self) -> bool:
-        """Claim the position after the last token; return False if it is taken or the tensor may not be written."""
-        if self.storage.is_inference() and not torch.is_inference_mode_enabled():
-            return False
-        try:
-            self.free_positions.remove(self.length)  # a single operation, so that two threads cannot both claim it
-        except ValueError:
-            return False
-        return True
 
 
 class LayerOperations:
