@@ -7,19 +7,16 @@ import io
 import json
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import UnidentifiedImageError
-from PIL.Image import DecompressionBombError, Image, fromarray
-from PIL.Image import open as pillow_open
+from PIL.Image import Image, fromarray
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from seqtool.data.images.image_decoding import DAMAGE, FORMATS, QUIET, ImageError, fit, open_image
+from seqtool.data.images.image_decoding import fit, open_image
 from seqtool.data.text.alignment import join_pieces
 from seqtool.data.text.vocabulary import Vocabulary
 from seqtool.decoding.batching import encoded_sentences, max_tokens
@@ -307,12 +304,7 @@ def count_attention_weights(
 def model_input(captioner: Captioner, name: str, content: bytes | Image) -> NDArray[np.uint8]:
     """The pixels of a picture that the model sees, size × size × 3. Raises ImageError if it is too large or damaged."""
     if isinstance(content, bytes):
-        width = height = 0
-        with suppress(*DAMAGE, UnidentifiedImageError, DecompressionBombError), QUIET:
-            width, height = pillow_open(io.BytesIO(content), formats=FORMATS).size
-        if width * height > MAX_PIXELS:
-            raise ImageError(name, f"has more than {MAX_PIXELS // 1_000_000} million pixels: make it smaller.")
-        content = open_image(io.BytesIO(content), name=name)
+        content = open_image(io.BytesIO(content), name=name, max_pixels=MAX_PIXELS)
     return fit(content, size=captioner.encoder.size, mode=captioner.encoder.fit)
 
 

@@ -26,7 +26,6 @@ from seqtool.runtime import network
 from seqtool.runtime.workers import in_order
 
 MAX_PIXELS = 100_000_000  # larger images are refused
-TOO_LARGE = f"has more than {MAX_PIXELS // 1_000_000} million pixels: make it smaller."
 LARGE_PIXELS = 16_000_000  # larger images are read one at a time and reduced at once, so that they need little memory
 BAND_PIXELS = 1_000_000  # pixels that are converted at a time
 CHUNK = 64  # images that are read, and encoded by the backbone, together
@@ -103,19 +102,19 @@ def read_image(name: str, *, seconds: float = network.TIMEOUT_SECONDS) -> Image.
     return open_image(BytesIO(content), name=name)
 
 
-def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
+def open_image(file: Path | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Read an image as 8-bit RGB, upright by its EXIF orientation, over white where it is transparent.
 
     An animation gives its first frame. Colour profiles are ignored. Raises ImageError; its message begins with `name`.
     """
     if isinstance(file, Path):
         with _open_regular_file(file, name) as stream:
-            return open_image(stream, name=name)
+            return open_image(stream, name=name, max_pixels=max_pixels)
     with QUIET:
         try:
             image = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:
-            raise ImageError(name, TOO_LARGE) from error
+            raise _size_error(name, max_pixels) from error
         except UnidentifiedImageError as error:
             is_empty = not file.seek(0) and not file.read(1)
             reason = "is empty." if is_empty else f"is not an image of a known format ({', '.join(FORMATS)})."
@@ -124,14 +123,14 @@ def open_image(file: Path | BinaryIO, *, name: str) -> Image.Image:
             raise ImageError(name, reason) from error
         except DAMAGE as error:
             raise _damage_error(name, error) from error
-        return upright_rgb(image, name=name)
+        return upright_rgb(image, name=name, max_pixels=max_pixels)
 
 
-def upright_rgb(image: Image.Image, *, name: str) -> Image.Image:
+def upright_rgb(image: Image.Image, *, name: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Convert an image opened by Pillow as `open_image` does. Raises ImageError; its message begins with `name`."""
-    if image.width * image.height > MAX_PIXELS:
-        raise ImageError(name, TOO_LARGE)
     pixels = image.width * image.height
+    if pixels > max_pixels:
+        raise _size_error(name, max_pixels)
     with QUIET, LARGE_IMAGE_LOCK if pixels > LARGE_PIXELS else nullcontext():
         try:
             image.load()
@@ -155,6 +154,10 @@ def fit(image: Image.Image, *, size: int, mode: str) -> NDArray[np.uint8]:
         left, top = (width - side) / 2, (height - side) / 2
         box = (left, top, left + side, top + side)
     return np.array(image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0))
+
+
+def _size_error(name: str, max_pixels: int) -> ImageError:
+    return ImageError(name, f"has more than {max_pixels // 1_000_000} million pixels: make it smaller.")
 
 
 def _damage_error(name: str, error: BaseException) -> ImageError:
