@@ -43,12 +43,15 @@ def load(
     limit_spinning()  # before torch is imported
 
     from seqtool import tasks
-    from seqtool.predict.predictor import check_paths
+    from seqtool.predict.predictor import check_list
     from seqtool.settings.classes import modules
     from seqtool.training.checkpoint import find
 
-    single = isinstance(checkpoint, str | os.PathLike)
-    paths = check_paths([checkpoint] if single else checkpoint, caller="seqtool.load takes a path or", item="path")
+    def is_path(value: Any) -> bool:
+        return isinstance(value, str | os.PathLike)
+
+    values = [checkpoint] if is_path(checkpoint) else checkpoint
+    paths = check_list(values, caller="seqtool.load takes a path or", item="path", is_valid=is_path, expected="a path")
     if not all(paths) or not paths:
         raise InputError("seqtool.load needs a run or checkpoint, or a list of them.")
     checkpoints = [find(path, trust=modules(trust)) for path in paths]

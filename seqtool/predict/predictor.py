@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property, partial
-from os import PathLike, fspath
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, Self
@@ -610,13 +609,6 @@ def check_texts(values: Any, *, caller: str, item: str) -> list[str]:
     """Return the texts of a list; `caller` and `item` as in `check_list`."""
     texts = check_list(values, caller=caller, item=item, is_valid=lambda text: isinstance(text, str), expected="text")
     return [str(text) for text in texts]
-
-
-def check_paths(values: Any, *, caller: str, item: str) -> list[str]:
-    """Return the paths of a list as strings; `caller` and `item` as in `check_list`."""
-    types = (str, PathLike)
-    paths = check_list(values, caller=caller, item=item, is_valid=lambda p: isinstance(p, types), expected="a path")
-    return [str(fspath(path)) for path in paths]
 
 
 def check_list(values: Any, *, caller: str, item: str, is_valid: Callable[[Any], bool], expected: str) -> list[Any]:
