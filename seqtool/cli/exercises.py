@@ -30,7 +30,7 @@ Answer = Callable[..., Any]  # takes the arguments by name and returns a tensor 
 class Case(NamedTuple):
     """A test case, for which the arguments of an exercise are drawn."""
 
-    B: int  # the sizes of the axes
+    B: int  # the sizes of the axes B, T and S
     T: int
     S: int
     padded: bool = False  # whether there is padding; in beam search, whether there is only one hypothesis so far

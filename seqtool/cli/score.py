@@ -105,7 +105,9 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
 
 @distributed.group()
 def rescore(config: DictConfig) -> None:
-    """Choose again from the lists, which several processes score together. The first alone tunes and writes."""
+    """Choose again from the lists, which several processes score together. The first alone tunes and writes; only texts
+    or records are written to standard output.
+    """
     # imported here because `score` does not need sacreBLEU
     from seqtool.evaluation.translations import read_records, read_translations
     from seqtool.metrics.translation import Bleu, bleu_parts, check_lengths, fitting_tokeniser, lengths, tune

@@ -57,7 +57,7 @@ C = TypeVar("C", bound=Corpus)
 
 @dataclass
 class LimitSettings(declarations.Limits):
-    """The settings under `data.limits`; configs/preparation.yaml says what each is."""
+    """The settings under `data.limits`; the YAML files of preparation in configs/ say what each is."""
 
     def check(self) -> None:
         """Raise InputError for invalid limits, and for limits that no example can meet."""
@@ -83,7 +83,8 @@ class LimitSettings(declarations.Limits):
 class CacheSettings(declarations.Cache):
     """The settings under `data` for the cache; all other settings under `data` belong to the corpus.
 
-    `clean` is a list once `cache_settings` has made it. configs/preparation.yaml says what each setting is.
+    `clean` is a list once `cache_settings` has made it. The YAML files of preparation in configs/, and for plain text
+    configs/data/text.yaml, say what each setting is.
     """
 
     vocabulary: VocabularySettings

@@ -50,7 +50,7 @@ class Hypothesis(NamedTuple):
     log_p: Float[Tensor, "T"] | None = None  # of each token, EOS included, after forced decoding (`force`)
     predictions: TokenPredictions | None = None  # what the model predicted at each token, if this was requested
     whole: Whole | None = None  # the numbers of prefix and continuation together, if it has a prefix
-    locations: list[int] | None = None  # that hard attention chose, for each row of attention; None if it chose none
+    locations: list[int] | None = None  # the source positions chosen by hard attention, one for each row
 
 
 def hypotheses(
@@ -82,7 +82,7 @@ class Prefix(NamedTuple):
 
     tokens: Int[Tensor, "B length"]  # BOS and t ids, of which the model has read all but the last
     attention: Float[Tensor, "B t S"] | None  # over the source at each id that was read; None without attention
-    location: Int[Tensor, "B t"] | None = None  # the position that hard attention chose at each id, if it chose any
+    location: Int[Tensor, "B t"] | None = None  # the source position that hard attention chose at each, if any
 
 
 @torch.no_grad()

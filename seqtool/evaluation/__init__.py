@@ -144,7 +144,7 @@ class Output:
 
     name: str  # the name of the system's run, or of the file that holds its hypotheses
     hypotheses: dict[Any, str] = field(default_factory=dict)  # the hypotheses by the names of the segments
-    flags: list[list[str]] = field(default_factory=list)  # of each hypothesis; empty if they were read from a file
+    flags: list[list[str]] = field(default_factory=list)  # of each hypothesis, for a report; empty for those of a file
     details: report.Details | None = None  # for a report; None without one, or if hypotheses were read from a file
 
 
@@ -440,7 +440,7 @@ class Evaluator(ABC):
 
     schema: ClassVar[type]  # the class that declares the task's settings of `eval`
     decoding_schema: ClassVar[type]  # the class that declares the task's settings of decoding
-    labels: ClassVar[frozenset[str]] = frozenset()  # keys of the task's records, which no user's score may have
+    labels: ClassVar[frozenset[str]] = frozenset()  # keys of the task's records, which cannot label users' scores
 
     @abstractmethod
     def problems(self, *, checkpoint: bool) -> Iterator[str]:

@@ -49,7 +49,7 @@ class TextEvaluation(Evaluation):
     lines: Sequence[str]  # the lines, with their line ends
     ids: Sequence[Sequence[int]]  # the token ids of each line; with EOS if it was read by itself
     token_nats: Floats  # −log p of each token of the text
-    predictions: Sequence[dict[str, Any]]  # the likeliest tokens at each position; empty: not requested
+    predictions: Sequence[dict[str, Any]]  # the likeliest tokens (`prediction_records`), if requested
 
     def __post_init__(self) -> None:
         self.tokens = np.array([len(ids) for ids in self.ids], np.int64)

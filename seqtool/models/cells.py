@@ -276,7 +276,7 @@ class Encoding:
 
     annotations: Float[Tensor, "N S D"]  # the annotation vectors h_j, D = H·directions
     forward: tuple[State, ...]  # the final state of each layer that reads left to right, after the last word
-    backward: tuple[State, ...] | None  # the same of those that read right to left; None with one direction
+    backward: tuple[State, ...] | None  # the same right to left, after the first word; None with one direction
 
 
 class Encoder(nn.Module):

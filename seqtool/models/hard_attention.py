@@ -107,11 +107,11 @@ class Penalties:
     """The terms of a model's loss besides −log p, for each caption, summed over its steps (`losses.TrainingLoss`)."""
 
     doubly_stochastic: float = 0.0  # λ, the weight of Σ_i (1 − Σ_t α_ti)²; the other terms are for hard attention
-    reward: float = 0.0  # λ_r, the weight of (R − b) · Σ_t log p(s_t), with R = Σ_t log p(y_t)
+    reward: float = 0.0  # λ_r, the weight of the advantage times log p, (R − b) · Σ_t log p(s_t); R = Σ_t log p(y_t)
     entropy: float = 0.0  # λ_e, the weight of Σ_t H[s_t]
-    baseline: str = "moving_average"  # b: moving_average, leave_one_out (of the image's other samples) or none (0)
+    baseline: str = "moving_average"  # b: moving_average of R, leave_one_out (mean R of other samples) or none (0)
     decay: float = 0.9  # the decay of the moving average
-    credit: str = "caption"  # caption (R for every draw) or future (log p of its own and of later words)
+    credit: str = "caption"  # R of a draw: of the whole caption, or future: log p of its own word and of later ones
 
 
 def hard_attention_terms(

@@ -45,7 +45,7 @@ Text = str | Sequence[str] | None  # a text or its pieces, to be read by a model
 
 @dataclass(eq=False)
 class EncodedText:
-    """A text and its ids, without BOS and EOS. Pieces and words, which few outputs need, are computed on demand."""
+    """A text and its ids, without BOS and EOS. Pieces and words, which some outputs need, are computed on demand."""
 
     text: str
     ids: list[int]

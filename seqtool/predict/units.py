@@ -116,7 +116,7 @@ class Reading(NamedTuple):
     model: Any  # a model of plain parts, in evaluation mode
     source: Any  # the sentences that are translated, N×S; None for a language model
     tokens: Tensor  # N×(T+1) ids, each of which is predicted from those before it in its row
-    numbers: Tensor  # N×(T+1), the number of each token in the text; -1 for BOS, EOS, padding and warm-up
+    numbers: Tensor  # N×(T+1), each token's number in the text; -1 (left out) for BOS, EOS, padding, warm-up
     pieces: Sequence[Sequence[str]]  # the pieces of the text, or of each sentence
 
     @classmethod

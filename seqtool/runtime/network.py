@@ -105,7 +105,7 @@ class LibraryDownload:
     subject: str  # the subject of the message if it fails, such as "testset=wmt14/full"
     advice: str  # the end of the message: what to do instead
     addresses: Sequence[str] = ()  # the addresses that the library downloads
-    is_probed: bool = False  # whether the first address is tried before, for libraries that retry for minutes
+    is_probed: bool = False  # whether to try the first first: some libraries retry for minutes if no server answers
     refusal: str | None = None  # the reason why nothing may be downloaded; None if it may
 
     def check(self) -> None:

@@ -35,8 +35,8 @@ from seqtool.errors import InputError
 class Setting:
     """The properties of a setting besides its name, type, default and help."""
 
-    reads: bool = False  # whether it names a file or directory that is read; with `text`, another input, as a test set
-    writes: bool = False  # whether it names a file or directory that is written; with `text`, another output, as a run
+    reads: bool = False  # whether it names a file or directory that is read; with `text`, another input (a test set)
+    writes: bool = False  # whether it names a file or directory that is written; with `text`, another output (a run)
     several: bool = False  # whether it may hold several values, `a,b,c`
     text: bool = False  # whether it may hold any text, which is taken literally
     classes: bool = False  # whether it holds names of Python modules or classes

@@ -31,7 +31,7 @@ class Optimisation:
 
     optimiser: torch.optim.Optimizer
     schedule: Schedule
-    plateau: int | None  # this number of validations in a row without improvement; None if the schedule has none
+    plateau: int | None  # the validations in a row without improvement that are one; None if the schedule has none
 
     def __post_init__(self) -> None:
         self._rates = [group["lr"] for group in self.optimiser.param_groups]

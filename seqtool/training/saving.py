@@ -102,7 +102,7 @@ class Progress:
     skipped: int = 0  # the number of steps whose loss or gradient was not finite
     skipped_in_a_row: int = 0  # the number of steps skipped since the last step that was not skipped
     good: str | None = None  # the last checkpoint with a finite validation loss and no skipped step right before it
-    meter: dict[str, Any] = field(default_factory=dict)  # the sums with which the next loss's record begins
+    meter: dict[str, Any] = field(default_factory=dict)  # the sums with which the next record of the loss begins
 
     @classmethod
     def of(cls, saved: Checkpoint) -> "Progress":

@@ -34,7 +34,7 @@ def random_numbers(
 class Teacher:
     """How often a decoder reads the reference's word rather than its own, by the update's number i (section 2.4)."""
 
-    schedule: str  # linear, max(least, k − slope · i), exponential, k^i, or inverse_sigmoid, k / (k + exp(i / k))
+    schedule: str  # linear, max(least, k − slope · i); exponential, k^i; inverse_sigmoid, k / (k + exp(i / k))
     k: float
     slope: float
     least: float

@@ -63,7 +63,7 @@ class Trainer:
     seed: int
     progress: Progress = field(default_factory=Progress)
     rewards: Rewards | None = None  # the rewards of sequences; None trains by cross-entropy
-    compiles: bool = False  # whether losses are computed by the `graphs` that torch.compile makes
+    compiles: bool = False  # whether losses are computed by compiled `graphs` of a model of plain parts
     graphs: Graphs | None = None
 
     def __post_init__(self) -> None:

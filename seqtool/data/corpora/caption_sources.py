@@ -20,7 +20,7 @@ class CaptionFiles(ImageCorpus):
 
     _directory: Path  # the directory of the images
     _files: dict[str, Path]  # the annotation files by their role, such as "captions" or a split
-    _folders: tuple[tuple[str, ...], ...] = ()  # that the directory must have, each as a tuple of its possible names
+    _folders: tuple[tuple[str, ...], ...] = ()  # those that must be there, each as a tuple of its possible names
     _advice: Mapping[str, str]  # the advice if an annotation file is missing, by its role
 
     def files(self) -> dict[str, Path]:

@@ -302,7 +302,7 @@ def _printable(piece: str) -> str:
 
 @dataclass
 class VocabularySettings(declarations.Vocabulary):
-    """The settings under `data.vocabulary`; configs/preparation.yaml says what each is.
+    """The settings under `data.vocabulary`; the YAML files of preparation in configs/ say what each is.
 
     If no size is set, it is `DEFAULT_SIZE` (`VERBATIM_SIZE` for plain text) or the nearest that the text allows.
     """
@@ -410,6 +410,6 @@ def _learn_pieces(lines: list[str], form: Form, size: int) -> bytes:
 
 
 def _cut(line: str) -> list[str]:
-    """Cut a line into parts that are not too long for SentencePiece."""
+    """Cut a line into parts that are not too long for SentencePiece, in the middle of a word if need be."""
     starts = range(0, max(1, len(line)), MAX_LINE_CHARACTERS)
     return [line[start : start + MAX_LINE_CHARACTERS] for start in starts]
