@@ -148,7 +148,8 @@ def user_configs(tmp_path: Path) -> Path:
     """A directory of the user's configurations, for --config-dir."""
     directory = tmp_path / "it's mine, (1)"
     for name, content in {
-        "experiment/mine.yaml": "# @package _global_\ndefaults: [override /model: tiny]\ntrain: {epochs: 3}\n",
+        "experiment/mine.yaml": "# @package _global_\n"
+        "defaults: [override /model: tiny, override /hydra/launcher: basic]\ntrain: {epochs: 3}\n",
         "experiment/lost.yaml": "# @package _global_\ndefaults: [override /model: lost]\n",
         "model/tiny.yaml": "# Tiny.\ndefaults: [large, _self_]\nhidden: 2  # units\nsize: 1\n",
         "model/sub/deep.yaml": "hidden: 3\n",
@@ -503,8 +504,9 @@ def test_a_command_leaves_no_files(calls: list[Any], configs: Path) -> None:
     assert len(calls) == 1
 
 
-def test_cfg_prints_the_configuration_only(calls: list[Any], configs: Path, capsys: Capture) -> None:
-    assert cli.run(["train", "--cfg", "job", "run=a b"], configs) == 0
+@pytest.mark.parametrize("option", ["--cfg", "-c"])
+def test_cfg_prints_the_configuration_only(option: str, calls: list[Any], configs: Path, capsys: Capture) -> None:
+    assert cli.run(["train", option, "job", "run=a b"], configs) == 0
     printed = capsys.readouterr()
     assert "\nrun: a b\n" in printed.out
     assert (calls, printed.err) == ([], "")
@@ -631,6 +633,7 @@ def test_other_settings_keep_hydras_grammar(configs: Path) -> None:
         ("train --cfg all -m", "Only one of --multirun and --cfg can be given."),
         ("train -p", "Argument --package/-p: expected one argument."),
         ("train --resolve", "--resolve goes with --cfg."),
+        ("train -p model", "--package goes with --cfg."),
         (
             "train +epochs=(",
             "Cannot read '+epochs=(': quote the value twice, for the shell and for Hydra: \"key='(value)'\".",

@@ -121,6 +121,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         "vector=first": "Unknown vector 'first'; choose from last, mean, c.",
         "plot=in.en": "plot=in.en is the same file as the input, which is read",
         "output=v.jsonl": "output=v.jsonl must be the name of an .npy file.",
+        "output=no/v.npy": "no/v.npy cannot be written: there is no directory",
         "neighbours=-1": "neighbours must be at least 0, not -1.",
         "checkpoint=builtin/soft": "holds a captioner: use seqtool caption.",
     }

@@ -238,6 +238,8 @@ def test_unwritable_outputs_are_refused_before_decoding(
     arguments = ["eval", f"checkpoint=runs/{name}", "device=cpu", "threads=1"]
     assert run(*arguments, f"output={tmp_path}/no/x") == 2
     assert f"{tmp_path}/no/x cannot be written: there is no directory" in capsys.readouterr().err
+    assert run(*arguments, f"report={tmp_path}/no/x.html") == 2
+    assert f"{tmp_path}/no/x.html cannot be written: there is no directory" in capsys.readouterr().err
     if name == "text":
         (tmp_path / "file").touch()
         assert run(*arguments, f"plot={tmp_path}/file") == 2

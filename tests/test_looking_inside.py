@@ -123,6 +123,7 @@ MESSAGES = {
     "units=column": TAKES,
     "text=a units=column input=a.txt": TAKES,
     "text=a output=a.json": "output=a.json must be a name that ends in .npz or .html.",
+    "text=a output=no/a.npz": "no/a.npz cannot be written: there is no directory",
     "units=column input=a.txt output=a.npz": "output=a.npz must be a name that ends in .json.",
     "units=column input=a.json output=a.json": "output=a.json is the same file as input=a.json, which is read: name "
     "another file to write to.",

@@ -201,8 +201,9 @@ def split(arguments: Sequence[str], command: str) -> tuple[argparse.Namespace, l
             raise InputError(f"'{argument}' is not a setting: write key=value.")
     if options.multirun and options.cfg:
         raise InputError("Only one of --multirun and --cfg can be given.")
-    if options.resolve and not options.cfg:
-        raise InputError("--resolve goes with --cfg.")
+    for option in ("resolve", "package"):
+        if getattr(options, option) and not options.cfg:
+            raise InputError(f"--{option} goes with --cfg.")
     return options, settings, paths
 
 
@@ -215,6 +216,7 @@ def config_files(arguments: Sequence[str], command: str, configs: Path) -> Confi
     """A command's YAML files: the package's, and those in the directory that --config-dir names."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--cfg", "-c")  # else -c would be short for -cd
     option: str | None = parser.parse_known_args(arguments)[0].config_dir
     if option is None:
         return ConfigFiles(command, [configs])
@@ -281,7 +283,7 @@ def _check_file(file: Path, group: str, files: ConfigFiles) -> None:
             if other_group not in all_groups and not other_group.startswith("hydra"):
                 raise InputError(sentence([f"{file}: {unknown(other_group, all_groups, kind='group')}"]))
             choices = files.choices(other_group)
-            if isinstance(choice, str) and choice not in choices:
+            if isinstance(choice, str) and choice not in choices and not other_group.startswith("hydra"):
                 raise InputError(sentence([f"{file}: {unknown(choice, choices, kind=other_group)}"]))
     if group != "experiment" and (files.folders[0] / group).is_dir():
         return  # the file is not a preset

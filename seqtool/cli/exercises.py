@@ -149,7 +149,7 @@ CHANGES: Mapping[str, Sequence[str]] = CATALOGUE.pop("changes")
 EXERCISES = {name: Exercise(**fields) for name, fields in CATALOGUE.items()}
 
 # files that contain no answer: those of Python, torch and seqtool
-LIBRARIES = ("<", *(str(Path(inspect.getfile(module)).parent) for module in (os, torch, seqtool)))
+LIBRARIES = ("<", *(str(Path(inspect.getfile(module)).parent) + os.sep for module in (os, torch, seqtool)))
 
 
 class Difference(NamedTuple):
@@ -213,7 +213,7 @@ def _tensors(answer: Answer, exercise: Exercise, case: Case, gradients: bool) ->
             types = (torch.int64, torch.int32) if name in ("row", "token") else (torch.float64,)
             if result.dtype not in types:
                 return Difference(f"{name} is {result.dtype} instead of {types[0]}", _reason(str(result.dtype)))
-            if exercise.real and result.shape[:2] == inputs[exercise.real].shape:
+            if exercise.real and result.ndim == 3 and result.shape[:2] == inputs[exercise.real].shape:
                 tensors[name] = result.where(inputs[exercise.real][:, :, None], torch.zeros_like(result))
         if not gradients:
             return tensors

@@ -13,7 +13,7 @@ from seqtool import tasks
 from seqtool.errors import InputError
 from seqtool.evaluation.captions import data_url
 from seqtool.predict.attribution import METHODS
-from seqtool.runtime.files import check_directory, check_outputs, read_lines, write_whole
+from seqtool.runtime.files import check_directory, check_outputs, check_writable, read_lines, write_whole
 from seqtool.runtime.tables import table
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names
@@ -48,6 +48,8 @@ def look_inside(settings: declarations.Inspect, path: Path) -> None:
     suffixes = ".npz or .html" if settings.input is None else ".json"
     if settings.output is not None and Path(settings.output).suffix not in suffixes.split():
         raise InputError(f"output={settings.output} must be a name that ends in {suffixes}.")
+    if settings.output is not None:
+        check_writable(Path(settings.output))
     if settings.plot is not None:
         check_directory(Path(settings.plot), "plot")
     pair = [] if settings.pair is None else [part.strip() for part in settings.pair.split("|||")]

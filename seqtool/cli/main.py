@@ -53,7 +53,9 @@ HYDRA_OVERRIDES = (
 
 
 def main() -> None:
-    """Run the installed command. Exits with 0, with 2 after an error in the user's input, or with 130 after Ctrl-C."""
+    """Run the installed command. The exit status is 0, 2 after an error in the user's input, 1 if the reader of the
+    output has closed it, or 128 plus the number of the signal that ended it, such as 130 after Ctrl-C.
+    """
     # Garbage collection during imports would take a third of a short run. `call` turns it on after the imports.
     gc.disable()
     # A signal that the process was started to ignore, as nohup does with SIGHUP, stays ignored.

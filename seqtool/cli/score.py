@@ -105,8 +105,8 @@ def _score_lines(settings: ScoreSettings, model: Any, writer: ScoreWriter, total
 
 @distributed.group()
 def rescore(config: DictConfig) -> None:
-    """Choose again from the lists, which several processes score together. The first alone tunes and writes; only texts
-    or records are written to standard output.
+    """Choose again from the lists, which several processes score together. Only the first process tunes and writes;
+    standard output has texts or records alone.
     """
     # imported here because `score` does not need sacreBLEU
     from seqtool.evaluation.translations import read_records, read_translations

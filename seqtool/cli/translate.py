@@ -18,7 +18,7 @@ from seqtool.predict.reading import count_lines, is_file, is_typed, windows
 from seqtool.predict.translator import Translator
 from seqtool.predict.writing import OutputSettings, TranslationWriter
 from seqtool.runtime import distributed
-from seqtool.runtime.files import check_outputs, finite_json, read_lines, write_whole
+from seqtool.runtime.files import check_outputs, check_writable, finite_json, read_lines, write_whole
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
 from seqtool.view import plots
@@ -117,6 +117,8 @@ def embed(config: DictConfig) -> None:
     check_outputs({"output": settings.output, "plot": settings.plot}, [read])
     if settings.output is not None and not settings.output.endswith(".npy"):
         raise InputError(f"output={settings.output} must be the name of an .npy file.")
+    if settings.output is not None:
+        check_writable(Path(settings.output))
     machine = {name: config[name] for name in declarations.declared(declarations.InferenceMachine)}
     with distributed.group():
         translator = Translator.load(names(settings.checkpoint), trust=modules(settings.trust), **machine)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from seqtool.errors import InputError, printable
 from seqtool.metrics.bootstrap import Estimate
-from seqtool.runtime.files import replacing
+from seqtool.runtime.files import check_writable, replacing
 
 WEB = Path(__file__).with_name("web")
 IMPORT = re.compile(r'import \{[^}]*\} from "\./(?P<file>[\w.]+)";\n')
@@ -160,9 +160,12 @@ class Details:
 
 
 def check_name(path: str | Path) -> None:
-    """Raise InputError unless the name ends in .html or .htm: a file of another kind might be overwritten."""
+    """Raise InputError unless a report can be written to the path, whose name must end in .html or .htm: a file of
+    another kind might be overwritten.
+    """
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{path}: a report is an HTML file, so its name must end in .html.")
+    check_writable(Path(path))
 
 
 def write(path: Path, report: Mapping[str, Any], details: Iterable[str] = ()) -> None:

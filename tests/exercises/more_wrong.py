@@ -343,6 +343,13 @@ def causal_weights_cut(queries, keys, values, mask):
     return (a.tril() * mask[:, None]) @ values
 
 
+@wrong("causal_attention", "the axis H is summed or lost")
+def causal_summed(queries, keys, values, mask):
+    hidden = torch.triu(torch.ones(mask.shape[1], mask.shape[1]), 1).bool() | ~mask[:, None]
+    a = (queries @ keys.mT / math.sqrt(keys.shape[-1])).masked_fill(hidden, -1e9).softmax(-1)
+    return (a @ values).sum(-1)
+
+
 @wrong("causal_attention", "sees one that comes after it")
 def causal_by_one(queries, keys, values, mask):
     T = mask.shape[1]
