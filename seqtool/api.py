@@ -68,7 +68,7 @@ class Run:
     def __init__(self, path: "str | os.PathLike[str]") -> None:
         from seqtool.training.runs import nearby
 
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         if not (self.path / "config.yaml").is_file():
             raise InputError(f"{self.path} is not the directory of a run.{nearby(self.path)}")
 

@@ -13,6 +13,7 @@ class FileServer(ThreadingHTTPServer):
 
     ranges: the Range header of each request
     stall_after: the number of bytes after which an answer stalls; None: answers are complete
+    breaks_off: whether an answer ends instead of stalling
     """
 
     daemon_threads = True
@@ -23,6 +24,7 @@ class FileServer(ThreadingHTTPServer):
         self.takes_ranges = takes_ranges
         self.ranges: list[str | None] = []
         self.stall_after: int | None = None
+        self.breaks_off = False
         self.address = f"http://127.0.0.1:{self.server_port}/"
 
 
@@ -48,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         with suppress(OSError):  # the client closed the connection
             self.wfile.write(content[start:][: self.server.stall_after])
-            while self.server.stall_after is not None:
+            while self.server.stall_after is not None and not self.server.breaks_off:
                 self.wfile.flush()
                 time.sleep(0.05)
 

@@ -655,6 +655,8 @@ def test_places_that_are_read_only_are_refused(
             assert message.startswith(tuple(f"{subject} cannot be written: {reason}" for subject in subjects))
             assert message.startswith(setting) == (kind == "directory") and message.endswith(f"; name another {kind}.")
     assert [path.name for path in closed.iterdir()] == ["old"] and not (directory / "cache").exists()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert "permission denied; name another" in refusal(capsys, f"{command}closed/new")  # only its owner may chmod
 
 
 def test_a_complete_cache_may_be_read_only(directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

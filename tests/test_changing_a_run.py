@@ -82,6 +82,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *settings: str) -> str:
             "model.dropout (0.2, now 0.3), seed (1, now 4), optim.name (adam, now sgd), "
             "schedule.name (constant, now halve_on_plateau)",
         ),
+        ("recurrent", ["optim.amsgrad=true"], "optim.amsgrad (null, now true)"),
         ("photos", ["model.encoder.fine_tune_from=1"], "model.encoder.fine_tune_from (null, now 1)"),
         ("tuned", FROZEN[:1], "model.encoder.fine_tune_from (0, now null)"),
         ("preset", ["--config-dir=mine", "train.accumulate=2"], "train.accumulate (1, now 2)"),
@@ -97,7 +98,7 @@ def test_the_suggested_command_starts_a_new_run(
 ) -> None:
     monkeypatch.chdir(trained_runs)
     message = refusal(capsys, f"run={run}", "train.resume=true", *changes)
-    pronoun = "them" if len(changes) > 1 and run != "preset" else "it"
+    pronoun = "them" if ", now" in listed.partition("), ")[2] else "it"
     start = f"seqtool: Run runs/{run} was started with other settings of {listed}: a resumed run keeps them. "
     assert message.startswith(f"{start}Leave {pronoun} out, or start a new run with its weights: seqtool train ")
     runs_before = set(Path("runs").iterdir())

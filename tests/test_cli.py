@@ -844,6 +844,17 @@ def test_help_shows_user_configurations(user_configs: Path, configs: Path, capsy
         assert "\n  experiment=mine  # choose from lost, mine, paper\n" in text
 
 
+def test_help_shows_values_at_their_own_places_beside_anchors(
+    user_configs: Path, configs: Path, capsys: Capture
+) -> None:
+    text = "hidden: &base {size: 1}\n<<: *base\nfirst: &first 2\nsecond: *first\n"
+    (user_configs / "model" / "tiny.yaml").write_text(text)
+    shown = help_output(
+        capsys, "train", "--config-dir", str(user_configs), "model=tiny", "model.second=7", configs=configs
+    )
+    assert "\n    first: &first 2\n" in shown
+
+
 def test_completion_offers_user_configurations(
     user_configs: Path, configs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

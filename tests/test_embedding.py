@@ -64,7 +64,7 @@ def test_a_vector_that_a_model_lacks_is_refused() -> None:
         embed(make_model("luong"), make_source([[5]]), "first")
     own = make_model("luong")
     own.encoder = torch.nn.Identity()
-    with pytest.raises(InputError, match="Luong has no vector=mean"):
+    with pytest.raises(InputError, match="Luong has no vector=mean: it has no encoder that seqtool knows"):
         embed(own, make_source([[5]]), "mean")
     in_int8 = seqtool.load("builtin/words", device="cpu")
     in_int8.settings.precision = "int8"  # which few processors have

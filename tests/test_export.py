@@ -136,6 +136,10 @@ def test_full_precision_changes_nothing() -> None:
         ("export runs/words", "export needs output=… (see seqtool export --help)."),
         ("export runs/words output=words", "output=words already exists: choose another name."),
         ("export runs/words runs/words output=new", "export needs one path: seqtool export PATH output=FOLDER."),
+        (
+            "export runs/words checkpoint=runs/tuned output=new",
+            "export got checkpoint= and also runs/words: give only one of them.",
+        ),
         ("export runs/word output=new", "There is no run or checkpoint at runs/word. runs holds words, tuned, mine."),
         ("export runs/words output=new precision=int4", "Unknown precision 'int4'; choose from fp16, fp32."),
         ("export runs/words output=new license=MIT", "Unknown setting 'license'; did you mean 'licence'?"),

@@ -154,9 +154,10 @@ def test_several_processes_are_for_long_files_on_a_cpu(tmp_path: Path, monkeypat
         checkpoints: Any = (model,),
         device: str = "cpu",
         threads: Any = None,
-        **batch: int,
+        hypotheses: int = 5,
+        batch: int = 64,
     ) -> int:
-        return forks.worthwhile(str(file), checkpoints, device, threads, **batch)
+        return forks.worthwhile(str(file), checkpoints, device, threads, hypotheses=hypotheses, batch=batch)
 
     assert number() == 1  # this process has imported torch
     monkeypatch.delitem(sys.modules, "torch")

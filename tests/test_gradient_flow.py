@@ -189,6 +189,14 @@ def test_gradients_too_small_for_single_precision_squares_are_measured() -> None
     assert np.isfinite(log_norms).all() and np.allclose(np.diff(log_norms), -np.log10(0.3), atol=0.1)
 
 
+def test_gradients_that_are_not_numbers_are_not_recorded_as_vanished() -> None:
+    model = make_reader("linear", gain=1.0)
+    with torch.no_grad():
+        next(iter(cells_of(model).values())).recurrent.weight.mul_(30)
+    norms = gradient_norms(model, make_text(80))
+    assert norms[0] is None and 0.0 not in norms
+
+
 def test_an_exploded_state_has_no_singular_values() -> None:
     model = make_reader("rnn")
     with torch.no_grad():

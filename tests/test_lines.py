@@ -165,6 +165,14 @@ def test_lines_are_whole_and_have_no_ends(tmp_path: Path, monkeypatch: pytest.Mo
     assert built_in[0] == built_in[1] + "\n"
 
 
+def test_a_repeated_line_is_counted_without_empty_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.txt").write_text("\n\nsame\n\nsame\n" + "".join(f"other {n}\n" for n in range(20)))
+    (tmp_path / "b.txt").write_text("unseen\n")
+    data = {**defaults("data/text"), "train": f"{tmp_path}/a.txt", "valid": f"{tmp_path}/b.txt", "lines": True}
+    prepare_text(OmegaConf.create({**data, "cache": str(tmp_path / "cache"), "processes": 1}))
+    assert "such as nonempty line 2" in caplog.text
+
+
 def test_nothing_changes_without_it(tmp_path: Path) -> None:
     """Data without the setting, which older runs lack, have the fingerprint and the cache of lines=false."""
     digests: list[dict[str, Any]] = []

@@ -109,6 +109,9 @@ def test_a_deleted_test_set_is_read_from_the_cache(
     assert scores(capfd, "checkpoint=runs/x") == expected  # type: ignore[arg-type]
     assert scores(capfd, "checkpoint=runs/x", f"data.test={parent}/moved/test.tsv") == expected  # type: ignore[arg-type]
     (parent / "here" / "cache").rename(parent / "caches")
+    assert run("export", "runs/x", "output=exported") == 0
+    assert run("eval", "checkpoint=exported", *DECODING) == 2
+    assert "text/test.tsv does not exist. No cache of it is in cache either: give" in capfd.readouterr().err
     monkeypatch.chdir(parent / "there")
     assert run("eval", f"checkpoint={parent}/here/runs/x", *DECODING) == 2
     assert (

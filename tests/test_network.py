@@ -52,6 +52,19 @@ def test_an_interrupted_download_is_resumed(
     assert path.read_bytes() == CONTENT and not partial.exists()
 
 
+def test_a_download_that_the_server_breaks_off_is_resumed(published_directory: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    with serve_files(published_directory) as server:
+        server.stall_after, server.breaks_off = 1_000, True
+        with pytest.raises(InputError, match=rf"a\.gz ended after 1,000 of {len(CONTENT):,} bytes"):
+            download_file(f"{server.address}a.gz", path, *SIZE_AND_DIGEST)
+        with pytest.raises(network.DownloadError, match=f"^ended after 1,000 of {len(CONTENT):,} bytes"):
+            network.download(f"{server.address}a.gz", maximum=10**6)
+        server.stall_after = None
+        download_file(f"{server.address}a.gz", path, *SIZE_AND_DIGEST)
+        assert server.ranges == [None, None, "bytes=1000-"] and path.read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize("partial", [b"x" * 1_000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 1)])
 def test_a_wrong_partial_file_is_replaced(published_directory: Path, tmp_path: Path, partial: bytes) -> None:
     path = tmp_path / "a.gz"

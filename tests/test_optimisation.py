@@ -5,7 +5,7 @@ import torch
 from omegaconf import OmegaConf
 
 from seqtool.errors import InputError
-from seqtool.training.optimisation import check_optimisation, make_optimiser, make_schedule
+from seqtool.training.optimisation import can_continue, check_optimisation, make_optimiser, make_schedule
 
 
 def test_the_constant_schedule_may_have_a_warm_up() -> None:
@@ -103,3 +103,13 @@ def test_invalid_settings_are_refused() -> None:
         make_schedule({"name": "constan"})
     with pytest.raises(InputError, match=r"^Unknown setting 'schedule\.warm'.*missing setting 'schedule\.warmup'"):
         make_schedule({"name": "constant", "warm": 1})
+
+
+def test_what_an_optimiser_has_not_collected_cannot_be_switched_on() -> None:
+    rmsprop = {"name": "rmsprop", "lr": 0.1, "alpha": 0.9, "momentum": 0.0, "centered": False}
+    assert can_continue(rmsprop, {**rmsprop, "lr": 0.2, "alpha": 0.5})
+    assert not can_continue(rmsprop, {**rmsprop, "centered": True})
+    assert not can_continue(rmsprop, {**rmsprop, "momentum": 0.9})
+    assert can_continue({**rmsprop, "centered": True, "momentum": 0.9}, rmsprop)
+    sgd = {"name": "sgd", "lr": 0.1, "momentum": 0.0}
+    assert can_continue(sgd, {**sgd, "momentum": 0.9})  # a momentum that begins with the next gradient

@@ -66,6 +66,16 @@ def test_a_users_preset_is_read(text: str, encoding: str, configs: list[dict[str
     assert run(*TRAIN, "epochs=3") == 2  # all files are searched for a setting of this name
 
 
+def test_a_folder_with_the_name_of_a_setting_is_explained(
+    configs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("images").mkdir()
+    assert run("caption", "--config-dir=.", "checkpoint=runs/a", "images=images") == 2
+    folder = Path("images").absolute()
+    message = f"seqtool: Hydra takes 'images' for a group of settings because of the directory {folder}: "
+    assert capsys.readouterr().err.startswith(message)
+
+
 @pytest.mark.parametrize(
     ("text", "encoding", "message"),
     [
@@ -80,6 +90,7 @@ def test_a_users_preset_is_read(text: str, encoding: str, configs: list[dict[str
         (f"{HEADER}train:\n  steps: 3\n  steps: 4\n", "utf-8", "found duplicate key steps in "),
         (f"{HEADER}train: {{steps: '3}}\n", "utf-8", " is not YAML: while scanning a quoted scalar "),
         (f"{HEADER}- seed\n", "utf-8", " must hold settings, each written key: value."),
+        ("5\n", "utf-8", " must hold settings, each written key: value."),
         (f"{HEADER}train: [3]\n", "utf-8", ": 'train' is a group of settings, written train: {name: value}."),
         (f"{HEADER}validation:\n  beam 3\n", "utf-8", ": 'validation' is a group of settings, written validation: {"),
         (f"{HEADER}data: toy\n", "utf-8", ", or choose one by `defaults: [override /data: NAME]`."),

@@ -299,6 +299,7 @@ def test_a_report_of_captions_shows_pictures_and_attention(workspace: Path) -> N
     ("arguments", "message"),
     [
         ("runs/none", "There is no run at runs/none."),
+        ("builtin/words", "builtin/words is not a run: it has no metrics.jsonl."),
         ("runs/attend runs/fixed", "A report of several runs needs a file name: output=FILE.html."),
         ("checkpoint=runs/attend", "The report of an evaluation needs a file name: output=FILE.html."),
         ("", "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate"),

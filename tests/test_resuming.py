@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -109,6 +110,14 @@ def test_a_run_is_resumed_and_fine_tuned_with_any_vocabulary(workspace: Path, vo
     fine_tuning = ["init_from=runs/whole/last", "optim=sgd", "optim.lr=0", "train.steps=1"]
     assert train(*settings, "run=tuned", *fine_tuning) == 0
     assert same_weights("whole", "tuned")
+
+
+def test_a_run_that_lost_a_checkpoint_of_its_average_can_be_finished(workspace: Path) -> None:
+    settings = [*VOCABULARIES["word"], *COMMON, "run=r", "train.validate_every=1", "train.average_last=3"]
+    assert train(*settings, "train.steps=3") == 0
+    shutil.rmtree(workspace / "runs/r/checkpoints/step-0000002")
+    assert train("run=r", "train.resume=true", "train.steps=4", "train.average_last=4") == 0
+    assert checkpoint.find("runs/r/last").progress["scheduled"] == [f"step-000000{step}" for step in (1, 3, 4)]
 
 
 @pytest.mark.parametrize("name", [".DS_Store", ".nfs00000000001", "._step-0000002", "average-3.zip"])
@@ -306,6 +315,7 @@ ENDINGS = {
     "train.minutes=1e-6 train.epochs=9 schedule=cosine schedule.warmup=9": "before train.epochs=9 and "
     "schedule.epochs=9, where the learning rate is 0. Resume with",
     "train.minutes=1e-6 schedule=cosine schedule.epochs=3": "before schedule.epochs=3, where the learning rate is 0.",
+    "train.minutes=1e-6 train.steps=1234567": "before train.steps=1234567. Resume with",
     "train.minutes=30 train.steps=4": "Ended by train.steps=4 at step 4\n",
 }
 

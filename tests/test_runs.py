@@ -14,13 +14,14 @@ def test_a_named_run_is_created_once(tmp_path: Path) -> None:
     root = tmp_path / "a" / "runs"
     assert runs.create("first", suggestion="toy", root=root) == root / "first"
     (root / "first" / "config.yaml").write_text("kept")
-    for advice in ("start it again with train.resume=auto", "resume it with train.resume=true"):
+    again, resume = "start it again with train.resume=auto", "resume it with train.resume=true"
+    for advice, name in ((again, ".step-0000001-a1b2"), (again, "step-0000001"), (resume, "step-0000002")):
         with pytest.raises(InputError) as error:
             runs.create("first", suggestion="toy", root=root)
         assert str(error.value) == (
             f"Run 'first' already exists in {root / 'first'}: choose another name with run=…, or {advice}."
         )
-        (root / "first" / "checkpoints" / "step-0000001").mkdir(parents=True, exist_ok=True)
+        (root / "first" / "checkpoints" / name).mkdir(parents=True)
     assert (root / "first" / "config.yaml").read_text() == "kept"
 
 

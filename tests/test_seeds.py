@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import seqtool
 from seqtool.cli import main as cli
 from seqtool.cli.evaluate import _joined
 from seqtool.metrics.bootstrap import over_seeds, resampled
 from seqtool.metrics.translation import Bleu
 from seqtool.runtime.files import config_directory, write_lines
 from seqtool.training import checkpoint
+from seqtool.training.runs import located
 
 REFERENCES = [f"a small dog {n} runs over the wet grass {n % 7}" for n in range(60)]
 SIZES = ["model=sutskever", "model.hidden=4", "model.embedding=4", "device=cpu", "threads=1", "validation.max_length=5"]
@@ -159,6 +161,18 @@ def test_runs_that_differ_in_the_seed_are_summed_up(capsys: Capture) -> None:
     capsys.readouterr()
     assert run("eval", f"seeds=runs/s-0,{record['checkpoints'][0]}", *settings) == 2
     assert "seeds= names runs/s-0, again as " in capsys.readouterr().err
+
+
+def test_files_in_a_folder_called_checkpoints_are_not_of_one_run() -> None:
+    for seed in (0, 1):
+        Path("checkpoints").mkdir(exist_ok=True)
+        shutil.copy(f"a{seed}", f"checkpoints/a{seed}")
+        shutil.copytree(located(Path("builtin/words")), f"checkpoints/{seed}")
+    assert run("eval", "seeds=checkpoints/a0,checkpoints/a1", "references=r", "bootstrap=2") == 0
+    write_lines(Path("sources"), ["I have a cat."])
+    settings = ["sources=sources", "references=sources", "bootstrap=2", "device=cpu", "threads=1"]
+    assert run("eval", "seeds=checkpoints/0,checkpoints/1", *settings) == 0
+    assert seqtool.load("checkpoints/1", device="cpu").name == "1"
 
 
 def test_a_mean_over_seeds_says_how_many_runs_it_is_of(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

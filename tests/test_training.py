@@ -437,7 +437,7 @@ def test_out_of_memory_names_the_batch_and_what_to_lower(
     )
     monkeypatch.setattr(Validator, "_loss", fail)
     assert train("run=r", "train.resume=true", "train.steps=2") == 2
-    advice = "while validating, 128 at a time: lower validation.beam or validation.max_length."
+    advice = "while validating, 128 at a time: use shorter validation examples, or a smaller model or vocabulary."
     assert f"Out of memory on cpu {advice}" in capfd.readouterr().err
 
 

@@ -798,6 +798,10 @@ def test_jobs_of_a_sweep_do_not_overwrite_each_other(workspace: Path, capsys: py
     assert run(*sweep, "output=beam-${beam}.txt") == 0
     assert Path("beam-1.txt").exists() and Path("beam-2.txt").exists()
     assert run(*sweep, "output=/dev/null") == 0
+    capsys.readouterr()
+    files = [f"{name}=in.txt" for name in ("hypotheses", "references", "sources")]
+    assert run("eval", "-m", "lowercase=true,false", *files, "plot=swept") == 2
+    assert "seqtool: plot=swept was written by an earlier job of this sweep" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("settings", ["output=empty.txt <&-", "input=in.txt output=closed.txt <&- >&- 2>&-"])

@@ -145,6 +145,10 @@ def load(file: Path) -> Group:
         first_bytes = file.read_bytes()[:2]
         encoding = "UTF-16" if first_bytes in (BOM_UTF16_LE, BOM_UTF16_BE) else "Latin-1 or Windows-1252"
         raise InputError(f"{file} is not UTF-8, but perhaps {encoding}: save it as UTF-8.") from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        content = None  # OmegaConf reads only settings, and lists
     except YAMLError as error:
         if b"\0" in file.read_bytes():
             raise InputError(f"{file} is not UTF-8, but perhaps UTF-16: save it as UTF-8.") from error
@@ -319,7 +323,10 @@ def hydra_overrides(settings: Sequence[str], paths: Sequence[str], files: Config
     store_classes(settings, files)
     overrides = [quote_setting(setting, files) for setting in settings]
     if paths:
-        overrides.append(f"{positional(files.command)}=[{','.join(map(quote, paths))}]")
+        name = positional(files.command)
+        if any(re.match(rf"\+*{name}=", setting) for setting in settings):
+            raise InputError(f"{files.command} got {name}= and also {paths[0]}: give only one of them.")
+        overrides.append(f"{name}=[{','.join(map(quote, paths))}]")
     stored_prefixes = tuple(f"{group}." for group in stored_groups(files.command, overrides))
     return [f"++{setting}" if setting.startswith(stored_prefixes) else setting for setting in overrides]
 

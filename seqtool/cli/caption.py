@@ -43,11 +43,9 @@ def caption(config: DictConfig) -> None:
                 images = list(dict.fromkeys(images))
                 name_by_id: dict[int | str, str] = {}
                 for name in images:
-                    if (first_name := name_by_id.setdefault(coco_id(name), name)) != name:
-                        raise InputError(
-                            f"{first_name} and {name} would both have the image id {coco_id(name)}: caption them in "
-                            "separate commands, or choose format=jsonl."
-                        )
+                    if (first := name_by_id.setdefault(coco_id(name), name)) != name:
+                        advice = "caption them in separate commands, or choose format=jsonl"
+                        raise InputError(f"{first} and {name} would both have the image id {coco_id(name)}: {advice}.")
             with writer.progress("caption", lambda: len(images)) as bar:
                 for name, _, captions in captioner.caption_each(images, likeliest=settings.likeliest):
                     if isinstance(captions, InputError):

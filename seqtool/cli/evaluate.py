@@ -97,10 +97,11 @@ def _check_different(runs: Sequence[tuple[str, str, Any]], found: "Sequence[Sequ
     """Raise InputError if a system has a run or a file of hypotheses twice, perhaps by two of its names, or two
     checkpoints of one run.
     """
+    from seqtool.training.checkpoint import run_directory  # imports torch
+
     seen: dict[tuple[str, Path], str] = {}
     for (system, path, _), checkpoints in zip(runs, found, strict=True):
-        source = checkpoints[0].path.resolve() if checkpoints else Path(path).resolve()
-        source = source.parents[1] if source.parent.name == "checkpoints" else source
+        source = run_directory(checkpoints[0].path.resolve()) if checkpoints else Path(path).resolve()
         if first := seen.get((system, source)):
             setting = "seeds" if system == "system" else "baseline"
             again = f", again as {path}" if path != first else " twice"
@@ -192,10 +193,8 @@ def _evaluator(config: DictConfig) -> "tuple[Evaluator, list[Checkpoint]]":
         for setting in ("hypotheses", "references"):
             for file in names(config[setting]):
                 if holds_captions(Path(file)):
-                    raise InputError(
-                        f"{setting}={file} contains captions: add task=captioning, or task=translation to score them "
-                        "as translations."
-                    )
+                    advice = "add task=captioning, or task=translation to score them as translations"
+                    raise InputError(f"{setting}={file} contains captions: {advice}.")
     return evaluator, checkpoints
 
 

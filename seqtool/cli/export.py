@@ -84,11 +84,8 @@ def _strip_directories(value: Any) -> Any:
 
 
 def _card(original: Checkpoint, name: str, settings: declarations.Export) -> str:
-    """The model card: how the model is used, what it is, how it was trained, and how good it is.
-
-    original: the checkpoint that is exported
-    name: the name of the exported model's directory
-    settings: the settings of `export`
+    """The model card: how the model is used, what it is, how it was trained, and how good it is. `name` is that of the
+    exported model's directory.
     """
     config, data = original.config, original.config.get("data", {})
     kind, predictor = TASKS[original.task].model, resolve_name(tasks.task_of_checkpoint(original).predictor)

@@ -129,11 +129,9 @@ def _body(
 ) -> str:
     """The lines of a YAML file's settings, with comments and with the resulting values.
 
-    file: the YAML file
     start: the beginning of its settings' full names, such as `model.`
     values: the values of all settings of the configuration, by full name
     shown_names: the full names of the settings shown so far, to which those of the file are added
-    indent: the white space before each line
     once: whether to leave out the settings that are in `shown_names` already
     """
     import yaml
@@ -145,7 +143,10 @@ def _body(
     lines: list[str | None] = [*text.splitlines()]
     defaults = dict(leaves(load(file)))
     root: Any = yaml.compose(text)  # type: ignore[no-untyped-call]
-    for name, node in reversed(list(_nodes(root))):  # from the end, since a change moves the columns to its right
+    nodes: dict[int, tuple[str, Any]] = {}
+    for name, node in _nodes(root):
+        nodes.setdefault(id(node), (name, node))  # an alias has the node of its anchor
+    for name, node in reversed(nodes.values()):  # from the end, since a change moves the columns to its right
         begin, end = node.start_mark, node.end_mark
         line = lines[begin.line]
         if line is None or begin.line != end.line or begin.column == end.column:
@@ -166,6 +167,8 @@ def _nodes(mapping: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The full name and the YAML node of each value in a mapping and the mappings within it."""
     for key, value in mapping.value if mapping is not None else ():
         name = f"{prefix}{key.value}"
+        if key.tag.endswith(":merge"):  # of <<: *anchor
+            continue
         if value.id == "mapping":
             yield from _nodes(value, f"{name}.")
         else:

@@ -28,7 +28,7 @@ from seqtool.runtime.tables import table
 from seqtool.settings import declarations, leaves, typed
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS, read_samples
-from seqtool.training.runs import check_exists
+from seqtool.training.runs import check_exists, located
 from seqtool.training.validation import format_scores
 from seqtool.view import plots
 
@@ -110,7 +110,7 @@ def runs_by_name(paths: Sequence[str]) -> dict[str, Path]:
     Raises InputError for a path without runs, and for two runs with the same name.
     """
     runs: dict[str, Path] = {}
-    for path in map(Path, paths):
+    for path in map(located, map(Path, paths)):
         check_exists(path, "run")
         files = [path / METRICS] if (path / METRICS).is_file() else sorted(path.glob(f"*/{METRICS}"))
         if not files:

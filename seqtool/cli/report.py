@@ -31,17 +31,13 @@ def write_report(config: DictConfig) -> None:
     runs, output = [config.runs] if isinstance(config.runs, str) else list(config.runs or []), config.output
     keys = [override.partition("=")[0].lstrip("+") for override in HydraConfig.get().overrides.task]
     eval_overrides = [f"{name}={OmegaConf.select(config, name)}" for name in keys if name not in ("runs", "output")]
+    example = "seqtool report checkpoint=PATH split=test output=FILE.html"
     if runs and eval_overrides:
-        raise InputError(
-            f"The report of a run takes only output=FILE.html, not {eval_overrides[0]}. For the report of an "
-            "evaluation, name the checkpoint: seqtool report checkpoint=PATH split=test output=FILE.html."
-        )
+        advice = f"For the report of an evaluation, name the checkpoint: {example}"
+        raise InputError(f"The report of a run takes only output=FILE.html, not {eval_overrides[0]}. {advice}.")
     has_repeated_key = len(set(keys)) < len(keys)
     if not (runs or eval_overrides) or has_repeated_key or not all([*runs, output != ""]):
-        raise InputError(
-            "report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate: "
-            "seqtool report checkpoint=PATH split=test output=FILE.html."
-        )
+        raise InputError(f"report needs runs: seqtool report RUN … [output=FILE.html], or what to evaluate: {example}.")
     if runs:
         write_run_report(runs, output)
     elif output is None:
@@ -65,7 +61,10 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
     settings = _settings(runs)  # raises InputError if a config.yaml is damaged
     verdicts = {name: list(verdict(run)) for name, run in runs.items()}
     sections: list[report.Section | None] = [
-        *(report.facts(f"Run {name}", _multiline_facts(best)) for name, best in checkpoints.items()),
+        *(  # with a line for each group of settings
+            report.facts(f"Run {name}", {label: text.replace("; ", "\n") for label, text in facts(best).items()})
+            for name, best in checkpoints.items()
+        ),
         *(report.table(f"Verdict on {name}", VERDICT_COLUMNS, rows) for name, rows in verdicts.items() if rows),
         report.curves("Learning curves", _learning_curves(runs)),
         report.curves("Gradients through time", _gradients(runs), GRADIENTS_CAPTION),
@@ -76,11 +75,6 @@ def write_run_report(paths: Sequence[str], output: str | None) -> None:
     steps = [f"{name}: {best.progress['step']:,} steps" for name, best in checkpoints.items()]
     report.write(file, report.page(", ".join(runs), "; ".join(steps), sections))
     print(f"Report: {file}")
-
-
-def _multiline_facts(best: checkpoint.Checkpoint) -> dict[str, str]:
-    """The facts about a checkpoint, with a line for each group of settings."""
-    return {name: text.replace("; ", "\n") for name, text in facts(best).items()}
 
 
 def _learning_curves(runs: Mapping[str, Path]) -> list[dict[str, Any]]:

@@ -28,11 +28,8 @@ ConfigSource._get_header_dict = staticmethod(lambda text: _read_header(text.remo
 def compose(settings: Sequence[str], files: ConfigFiles, *, sweep: bool) -> DictConfig:
     """The configuration of a command, with Hydra's own settings in `hydra`; for a sweep, the first job's configuration.
 
-    settings: overrides in Hydra's grammar
-    files: the command's YAML files
-    sweep: whether settings may have several values
-
-    Raises InputError for settings that Hydra cannot compose.
+    The settings are overrides in Hydra's grammar, which may have several values in a sweep. Raises InputError for those
+    that Hydra cannot compose.
     """
     with explain_errors(settings, files, sweep=sweep), initialise_hydra(files) as (_, search_path):
         job_settings = [_keep_first_value(setting) for setting in settings] if sweep else settings
@@ -122,7 +119,13 @@ def _clauses(settings: Sequence[str], files: ConfigFiles) -> list[str]:
                 names.append(key)
             continue
         if key not in files.groups:
-            if not sign or commands_with(key, files):  # otherwise + adds a group of the user's own
+            if key in files.outside_groups():
+                folder = next(folder / key for folder in reversed(files.folders) if (folder / key).is_dir())
+                clauses.append(
+                    f"Hydra takes '{key}' for a group of settings because of the directory {folder}: give --config-dir "
+                    "a directory of only YAML files and groups"
+                )
+            elif not sign or commands_with(key, files):  # otherwise + adds a group of the user's own
                 clauses.append(foreign_setting(key, files))
             continue
         if not sign:

@@ -48,7 +48,7 @@ class Sweep:
             for setting in self._output_settings:
                 path = None if values.get(setting) is None else str(values[setting])  # a number if it is ${beam}
                 # several jobs may write to the same device or pipe
-                if path is None or (Path(path).exists() and not Path(path).is_file()):
+                if path is None or (Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir())):
                     continue
                 file = Path(expanded(path)).resolve()
                 if file in self._written_files:

@@ -166,8 +166,7 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> Path | Literal
     if finished:
         print("\n".join([*summary(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
     else:
-        command = f"{resuming.resume_command(run)}{resuming.trust_option(job.config, resuming=True)}"
-        print(f"Stopped at step {progress.step:,}. Resume with: {command}")
+        print(f"Stopped at step {progress.step:,}. Resume with: {resuming.resume_command(run, job.config)}")
     return finished and run
 
 

@@ -2,7 +2,7 @@
 
 Sentences of similar length are batched together, in an order that depends only on the seed and the epoch. Plain text is
 read as contiguous streams in parallel, chunk by chunk. Training uses both through the interfaces `Examples` and
-`Epoch`. `cache.Split` reads pairs and captions and makes batches of them with `make_batch`.
+`Epoch`. `cache.Split` reads pairs and captions and makes batches of them.
 """
 
 import math
@@ -44,11 +44,6 @@ class Batch(Tensors):
     def labels(self) -> Tensor:
         """B×T: the tokens to predict, one position ahead of `inputs`."""
         return self.target[:, 1:]
-
-
-def make_batch(source: Source | Images | None, targets: Sequence[Ids], indices: Indices) -> Batch:
-    """Make a batch of independent examples from the encoder's input and the targets' ids without special tokens."""
-    return Batch(source, make_target(targets), indices, tokens=sum(len(ids) + 1 for ids in targets))
 
 
 def shared(images: Images, row: NDArray[np.int64]) -> Images:

@@ -134,7 +134,7 @@ class Split:
 
     def collate(self, indices: ArrayLike) -> "Batch":
         """Make a batch of the examples with these indices, in this order. Its captions of one image share the image."""
-        from seqtool.data.batches import make_batch, make_source, shared  # imports torch, as in `epoch`
+        from seqtool.data.batches import Batch, make_source, make_target, shared  # imports torch, as in `epoch`
 
         rows: NDArray[np.int64] = np.asarray(indices, dtype=np.int64)
         targets = self._columns["target"].read(rows)
@@ -143,7 +143,7 @@ class Split:
             source: Source | Images | None = shared(self.pictures(images), row)
         else:
             source = make_source(self._columns["source"].read(rows)) if "source" in self._columns else None
-        return make_batch(source, targets, rows)
+        return Batch(source, make_target(targets), rows, tokens=sum(len(ids) + 1 for ids in targets))
 
     def pictures(self, images: Sequence[int] | NDArray[np.integer]) -> "Images":
         """The encoder's input for the images with these indices in the split."""
@@ -190,8 +190,6 @@ class Split:
 class ByImage:
     """The images of a split as examples (`batches.Examples`), each with all its captions, so that an encoder that is
     trained reads an image once for all of them.
-
-    split: the split
     """
 
     stream_count: int | None = None
@@ -236,21 +234,15 @@ class ByImage:
 
 
 class Cache:
-    """A prepared corpus: its vocabularies, its splits, its images if it has any, and what `prepare` counted.
-
-    name: the corpus's name, such as toy, multi30k or flickr8k.
-    splits: the names of the splits.
-    has_images: whether the targets are captions of images.
-    vocabularies: the vocabulary of each side.
-    """
+    """A prepared corpus: its vocabularies, its splits, its images if it has any, and what `prepare` counted."""
 
     def __init__(self, directory: Path, store: "ImageStore | None" = None) -> None:
         """Raises InputError unless the directory is a complete cache. With images, its splits need the `store`."""
         self.directory = directory
         self.summary = read_summary(directory, format_version=FORMAT, kind="a cache")
-        self.name = str(self.summary["corpus"])
-        self.splits: tuple[str, ...] = tuple(self.summary["splits"])
-        self.has_images = REFUSED in self.summary["files"]
+        self.name = str(self.summary["corpus"])  # such as toy, multi30k or flickr8k
+        self.splits: tuple[str, ...] = tuple(self.summary["splits"])  # train, valid and perhaps test
+        self.has_images = REFUSED in self.summary["files"]  # whether the targets are captions of images
         self.vocabulary_files = sorted(directory.glob("*.vocabulary"))
         has_sources = [file.name for file in self.vocabulary_files] != [TARGET]
         self.vocabularies = load_all(directory, ("source", "target") if has_sources else ("target",))

@@ -78,14 +78,11 @@ def mark(examples: Iterable["Texts"], left_out: Path) -> Iterator[tuple["Texts",
 
 
 class Checks:
-    """The checks of a corpus: first `watch` each held-out split to its end, and then the split `train`.
-
-    findings: what was found: its kind, split and count, the problem with an example, and advice
-    """
+    """The checks of a corpus: first `watch` each held-out split to its end, and then the split `train`."""
 
     def __init__(self, steps: "Steps", left_out: Path) -> None:
         """left_out: the file for the numbers, from 1, of the training examples that are left out, and the reasons"""
-        self.findings: list[dict[str, Any]] = []
+        self.findings: list[dict[str, Any]] = []  # kind, split, count, total, the problem with an example, and advice
         self._steps, self._left_out, self._codes = steps, left_out, _languages(steps.corpus)
         self._memory = Memory()
         self._held_out: dict[str, list[Hashes]] = {}  # by split, of its examples or, if they have images, of these

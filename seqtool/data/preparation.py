@@ -131,11 +131,7 @@ def _part(config: Config, *, for_cache: bool) -> Config:
 
 
 class Steps(ABC):
-    """The steps of preparing a corpus that differ between kinds of data.
-
-    name: the name of the cache.
-    inputs: everything that the cache depends on besides text, vocabularies and limits, for its name and summary.
-    """
+    """The steps of preparing a corpus that differ between kinds of data."""
 
     unit: str  # the name of the examples in messages: "pairs"
     shortest: int = 1  # the length in characters from which an example is compared with others
@@ -145,8 +141,8 @@ class Steps(ABC):
     def __init__(self, corpus: Corpus, settings: CacheSettings, name: str, inputs: Mapping[str, Any]) -> None:
         self.corpus = corpus
         self.settings = settings
-        self.name = name
-        self.inputs = inputs
+        self.name = name  # the name of the cache
+        self.inputs = inputs  # what the cache's name and summary depend on besides text, vocabularies and limits
 
     @abstractmethod
     def texts(self, split: str) -> Iterator[Texts]:
@@ -382,6 +378,8 @@ def _write_split(
     sentences = writer.counts["target"]["sentences"]
     if not sentences:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
+        if not count:
+            raise InputError(f"The split '{split}' has no {steps.unit}{f': {reasons}' if reasons else ''}.")
         settings = f"data.limits{' and data.clean' * bool(steps.settings.clean)}"
         raise InputError(f"None of the {count:,} {steps.training} is within {settings}: {reasons}.")
     totals = "tokens", "unknown"
@@ -545,7 +543,7 @@ class TextSteps(Steps):
         return ((line,) for line in self.corpus.lines(split))
 
     def place(self, split: str, index: int) -> str:
-        return f"{super().place(split, index)}{self.corpus.origin_of_lines(split)}"
+        return f"{'nonempty ' * self.corpus.by_line}{super().place(split, index)}{self.corpus.origin_of_lines(split)}"
 
     def counted(self, split: str, examples: Iterator[tuple[Texts, str]]) -> Iterator[tuple[Texts, str]]:
         characters = 0

@@ -36,11 +36,8 @@ MAX_PICTURES = 8  # the number of pictures in a request
 DISCONNECT_SECONDS = 0.5  # the time between two checks whether a client is still connected
 MAX_MESSAGE_LENGTH = 300  # the number of characters in an error message to a client
 MAX_NAME_LENGTH = 200  # the number of characters in a picture's name
-REQUEST_CLASSES = (
-    *(answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next),
-    *(answers.Caption, answers.Inside),
-)
-KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in REQUEST_CLASSES}  # by path in /api/
+CLASSES = answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next, answers.Caption, answers.Inside
+KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in CLASSES}  # by path in /api/
 REFUSED_ERRORS = HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError, RuntimeError
 log = logging.getLogger("seqtool")
 mimetypes.add_type("text/javascript", ".js")  # Windows may have another type, with which browsers do not run scripts
@@ -54,11 +51,8 @@ class Json(JSONResponse):
 
 
 def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Starlette:
-    """Make the application, which starts and stops the engine.
-
-    host: the address on which the server listens
-    port: its port
-    token: the token that requests must send; None if they need none
+    """Make the application, which starts and stops the engine. `host` and `port` are where the server listens, and
+    requests must send the `token`, unless it is None.
     """
     bodies, cookie = Bodies(), f"seqtool-token-{port}"  # a browser sends a cookie to every port of a host
 

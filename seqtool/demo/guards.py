@@ -67,13 +67,9 @@ class Guard:
         candidates = [request.query_params.get("token", ""), request.cookies.get(self._cookie, "")]
         candidates += [bearer.strip()] if kind.lower() == "bearer" else []
         token = self._token
-        matches = (
-            token is None or secrets.compare_digest(candidate.encode(), token.encode()) for candidate in candidates
-        )
-        if not any(matches):
-            raise HTTPException(
-                401, "A token is required: open the whole address that was printed, or send it as a bearer token."
-            )
+        if token is not None and not any(secrets.compare_digest(sent.encode(), token.encode()) for sent in candidates):
+            advice = "open the whole address that was printed, or send it as a bearer token"
+            raise HTTPException(401, f"A token is required: {advice}.")
         await self._app(scope, receive, send)
 
 

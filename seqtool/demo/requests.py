@@ -120,10 +120,8 @@ def timer() -> Callable[..., None]:
 
     def check(*_: Any) -> None:
         if time.monotonic() > end:
-            raise InputError(
-                f"The request took longer than {MAX_SECONDS:g} seconds: send less at once, or with a smaller beam or "
-                "max_length."
-            )
+            advice = "send less at once, or with a smaller beam or max_length"
+            raise InputError(f"The request took longer than {MAX_SECONDS:g} seconds: {advice}.")
 
     return check
 

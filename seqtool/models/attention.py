@@ -50,8 +50,8 @@ class Dot(AttentionScore):
         super().__init__(query, value, size)
         if query != value:
             raise InputError(
-                f"The score '{type(self).__name__.lower()}' needs states and annotation vectors of one size, but they "
-                f"have {query} and {value} numbers: make the two sizes equal or use model.score=general."
+                "The scores dot and scaled_dot need states and annotation vectors of one size, but they have "
+                f"{query} and {value} numbers: make the two sizes equal or use model.score=general."
             )
 
     def keys(self, values: Values) -> Keys:

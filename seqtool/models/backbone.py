@@ -21,7 +21,7 @@ from seqtool.models.contract import EncoderDecoder
 from seqtool.models.hard_attention import Choice
 from seqtool.models.inputs import Annotations, Augmented, Images, Pixels
 from seqtool.models.parts import PLAIN, Parts
-from seqtool.models.pretrained import Cut, cut_backbone, cut_off, default_weights, load_weights
+from seqtool.models.pretrained import OPTIONS, Cut, cut_backbone, cut_off, default_weights, load_weights
 from seqtool.runtime.precision import without_tf32
 from seqtool.settings import declarations, names, sentence, unknown
 
@@ -263,16 +263,14 @@ class ImageCaptioner(EncoderDecoder[StateT]):
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:
     """Return everything besides the images that annotation vectors depend on; `digest` computes a file's hash."""
     library = settings.backbone.partition("/")[0]
-    weights = settings.weights
-    if weights not in (None, "default"):
-        weights = digest(Path(str(weights)))
+    weights = settings.weights if settings.weights in (None, "default") else digest(Path(str(settings.weights)))
     return {
         "backbone": settings.backbone,
         "layer": settings.layer,
         "weights": weights,
         "size": settings.size,
         "fit": settings.fit,
-        "code": SMALL_REVISION if library == "small" else _version(library),
+        "code": SMALL_REVISION if library == "small" else f"{_version(library)}{OPTIONS.get(settings.backbone, '')}",
         "random": _version("torch") if weights is None else None,
     }
 
@@ -318,9 +316,7 @@ def augment(x: Tensor, *, crop: float = 1, size: int | None = None) -> Tensor:
 
 def _module(network: nn.Module, name: str) -> nn.Module:
     """Return a module of the network that has parameters, by its dotted name. Raises InputError if there is none."""
-    modules = {
-        name: module for name, module in network.named_modules() if name and any(True for _ in module.parameters())
-    }
+    modules = {key: module for key, module in network.named_modules() if key and list(module.parameters())}
     if name not in modules:
         top = ", ".join(child for child in modules if "." not in child)
         problem = sentence([unknown(name, modules, kind="module")])

@@ -41,9 +41,7 @@ class Cell(nn.Module, ABC):
     def forward(self, x: InputProjection, state: State) -> State: ...
 
     def activations(self, x: InputProjection, state: State) -> dict[str, Float[Tensor, "N H"]]:
-        """Return the gates and the candidate of a step by their letters, after their activation, to be looked at; by
-        default there are none.
-        """
+        """Return a step's gates and candidate by their letters, after their activation; by default there are none."""
         return {}
 
     def start(self, x: Float[Tensor, "N ..."]) -> State:
@@ -143,9 +141,7 @@ class GRU(OneProductCell):
 
 
 class GRUCho(Cell):
-    """The gated unit of Cho et al. 2014 and Bahdanau et al. 2015 (A.1.1): r is applied before U, and z weights
-    the candidate.
-    """
+    """The gated unit of Cho et al. 2014 and Bahdanau et al. 2015 (A.1.1): r acts before U; z weighs the candidate."""
 
     gates = 3
 

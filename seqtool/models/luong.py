@@ -68,7 +68,8 @@ class Luong(RecurrentDecoder[LuongState]):
         encoding = self.encoder(x, source.lengths)
         layers = encoding.forward
         if encoding.backward is not None:
-            layers = tuple(map(_join_directions, encoding.forward, encoding.backward))
+            both = zip(encoding.forward, encoding.backward, strict=True)
+            layers = tuple(tuple(torch.cat(pair, -1) for pair in zip(*states, strict=True)) for states in both)
         h = for_products(encoding.annotations)
         memory = Memory(h, self.attention.score.keys(h), source.mask)
         return memory, LuongState(layers, torch.zeros_like(layers[-1][0]))
@@ -82,8 +83,3 @@ class Luong(RecurrentDecoder[LuongState]):
     def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
         (attentional,) = feature_inputs
         return self.dropout(attentional)
-
-
-def _join_directions(forward: tuple[Tensor, ...], backward: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Join the states of a layer in both directions, tensor by tensor."""
-    return tuple(torch.cat(tensors, -1) for tensors in zip(forward, backward, strict=True))

@@ -109,9 +109,7 @@ class Parts:
     around_steps: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def build(self, kind: type[T], *arguments: Any) -> T:
-        """Build a cell or an attention score of this class, or of its faster version, and of these parts if its
-        constructor takes them.
-        """
+        """Build a cell or a score of this class or its faster version, of these parts if its constructor takes them."""
         kind = self.versions.get(kind, kind)
         settings: dict[str, Any] = {"parts": self} if takes_parts(kind) else {}
         return kind(*arguments, **settings)

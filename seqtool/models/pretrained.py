@@ -24,6 +24,12 @@ from seqtool.settings import sentence, unknown
 
 # torchvision's last layers that output a map, or the tokens of a Vision Transformer
 LAST_MAPS = ("layer4", "permute", "features", "trunk_output", "Mixed_7c", "encoder.ln")
+# What torchvision changes when it loads the default weights: a checkpoint's weights need the same network
+OPTIONS: dict[str, dict[str, Any]] = {
+    "torchvision/googlenet": {"transform_input": True},
+    "torchvision/inception_v3": {"transform_input": True},
+    "torchvision/vit_h_14": {"image_size": 518},
+}
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")  # names of weights in repositories of the Hugging Face Hub
 DAMAGE = (  # the errors that loading a damaged file may raise
     *(OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, AssertionError),
@@ -62,7 +68,7 @@ def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
 
 def _cut_torchvision(name: str, layer: str | None, download: bool) -> Cut:
     models = _import_library("torchvision.models")
-    model = models.get_model(name, weights="DEFAULT" if download else None)
+    model = models.get_model(name, weights="DEFAULT" if download else None, **OPTIONS.get(f"torchvision/{name}", {}))
     modules = dict(model.named_modules())
     is_transformer = isinstance(model, models.VisionTransformer)
     is_vector = is_transformer and layer == "class_token"
@@ -216,7 +222,8 @@ def load_weights(network: nn.Module, file: Path, name: str) -> None:
 def _read(file: Path) -> dict[str, Tensor]:
     """Read the tensors of a state dict, which is either the file's dict itself or its item `state_dict` or `model`."""
     if not file.is_file():
-        raise InputError(f"{file} does not exist: set model.encoder.weights to a file of weights, 'default' or null.")
+        problem = "is a directory" if file.is_dir() else "does not exist"
+        raise InputError(f"{file} {problem}: set model.encoder.weights to a file of weights, 'default' or null.")
     try:
         if file.suffix == ".safetensors":
             tensors: Any = load_file(file)

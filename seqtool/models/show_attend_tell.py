@@ -51,10 +51,6 @@ class ShowAttendTellState:
     cell: State
     position: Tensor
 
-    @property
-    def top(self) -> Tensor:
-        return self.cell[0]
-
 
 class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowAttendTellState]):
     """A cell, in the paper an LSTM, that attends to the image before every word. The paper's COCO model: embedding 512,
@@ -95,17 +91,14 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
         score: str | type[AttentionScore],
         parts: Parts = PLAIN,
     ) -> None:
-        penalties = hard_attention.Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
         if credit == "future" and baseline == "moving_average":
             raise InputError("model.credit=future needs model.baseline=leave_one_out or none.")
         if attention == "hard" and baseline == "leave_one_out" and samples < 2:  # a single sample has no others
             raise InputError(f"model.baseline=leave_one_out needs model.samples of at least 2, not {samples}.")
         super().__init__(target_vocabulary, embedding, encoder, pretrained=pretrained, parts=parts)
         D = self.backbone.dimension  # noqa: N806
-        self.hard = attention == "hard"
-        self.samples = samples
-        self.soft_share = soft_share
-        self.penalties = penalties
+        self.hard, self.samples, self.soft_share = attention == "hard", samples, soft_share
+        self.penalties = hard_attention.Penalties(doubly_stochastic, reward, entropy, baseline, decay, credit)
         self.dropout = parts.dropout(dropout)
         self.embedding_dropout = parts.dropout(embedding_dropout)
         recurrent_cell = make_cell(cell, hidden, parts)
@@ -177,7 +170,7 @@ class ShowAttendTell(ImageCaptioner[ShowAttendTellState], RecurrentDecoder[ShowA
     def decoder_step(
         self, memory: ImageMemory, state: ShowAttendTellState, projected: Tensor
     ) -> StepOutput[ShowAttendTellState]:
-        h = state.top
+        h = state.cell[0]
         e = self.score(h.view(len(memory.keys), -1, h.shape[-1]), memory.keys)  # f_att(a_i, h_{t−1}), (4)
         alpha = e.flatten(0, 1).softmax(-1, dtype=single(e.dtype))  # (5)
         weights = memory.weights(alpha, state.position)

@@ -29,7 +29,7 @@ class Sutskever(FixedContext):
 
     With summary=last, the decoder's first states are the encoder's last ones, and c, if it is fed at every step, is the
     top layer's last output h_S. With mean or max, c is the mean or maximum of all the top layer's outputs, and the
-    first states are tanh(W c + b).
+    first states are tanh(W c + b). With context=every_step, they are zero.
     """
 
     task = "translation"

@@ -111,7 +111,8 @@ def embed(model: Any, source: Any, vector: str) -> Float[Tensor, "B D"]:
             return torch.cat([layers[-1][0] for layers in (encodings[0].forward, encodings[0].backward) if layers], -1)
         h = encodings[0].annotations
     if h is None or vector not in ("last", "mean"):
-        raise InputError(f"{type(model).__name__} has no vector={vector}: choose last or mean.")
+        advice = "it has no encoder that seqtool knows" if h is None and vector != "c" else "choose last or mean"
+        raise InputError(f"{type(model).__name__} has no vector={vector}: {advice}.")
     real = source.mask[:, :, None]
     return (h * real).sum(1) / real.sum(1) if vector == "mean" else h[torch.arange(len(h)), source.lengths - 1]
 

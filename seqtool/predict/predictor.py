@@ -38,7 +38,7 @@ from seqtool.runtime.precision import check_precision
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import import_class, modules
-from seqtool.training.checkpoint import Checkpoint, find, run_name
+from seqtool.training.checkpoint import Checkpoint, find, run_directory
 
 Text = str | Sequence[str] | None  # a text or its pieces, to be read by a model; None is the best prediction
 
@@ -314,7 +314,7 @@ class Predictor(ABC):
     @property
     def name(self) -> str:
         """The names of the runs of its models."""
-        return " + ".join(run_name(checkpoint.path) for checkpoint in self.checkpoints)
+        return " + ".join(run_directory(checkpoint.path).name for checkpoint in self.checkpoints)
 
     @classmethod
     def default_settings(cls) -> dict[str, Any]:

@@ -78,8 +78,7 @@ def read_lines(path: Path, *, may_be_empty: bool = False, with_ends: bool = Fals
                 else:
                     body = text.removesuffix(b"\n").removesuffix(b"\r")
                     has_cr_ends = b"\r" in body and number == 1 and not file.peek(1)
-                    for part in body.split(b"\r") if has_cr_ends else [body]:
-                        yield part.decode()
+                    yield from body.decode().split("\r") if has_cr_ends else [body.decode()]
                     if not (has_cr_ends or has_warned) and b"\r" in body.rstrip(b"\r"):
                         has_warned = True
                         warn_of_carriage_return(str(path), number)
@@ -257,7 +256,7 @@ def read_json_lines(path: Path, is_valid: Callable[[Any], bool], problem: str) -
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             if not is_valid(record):
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -324,7 +323,8 @@ def check_directory(path: Path, setting: str) -> None:
     """Raise InputError unless files can be written in the directory that a setting names, which need not exist yet."""
     existing = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
     if not existing.is_dir():
-        raise InputError(f"{setting}={path} cannot be used: {existing} is a file, not a directory; name a directory.")
+        kind = "a file, not a directory" if existing.exists() else "a link to nothing"
+        raise InputError(f"{setting}={path} cannot be used: {existing} is {kind}; name a directory.")
     _check_permission(existing, f"{setting}={path}", "directory")
 
 
@@ -332,7 +332,8 @@ def _check_permission(existing: Path, subject: str, kind: str) -> None:
     """Raise InputError if a file or directory may not be written to. `subject` begins the message; `kind` ends it."""
     if not os.access(existing, os.W_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY  # chmod changes nothing there
-        reason = "read-only file system" if is_read_only else f"permission denied (chmod u+w {existing} allows it)"
+        advice = f" (chmod u+w {existing} allows it)" if existing.stat().st_uid == os.geteuid() else ""
+        reason = "read-only file system" if is_read_only else f"permission denied{advice}"
         raise InputError(f"{subject} cannot be written: {reason}; name another {kind}.")
 
 

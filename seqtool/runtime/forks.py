@@ -42,13 +42,7 @@ current: Fork | None = None  # this process within `sharing`
 
 
 def worthwhile(
-    file: str | None,
-    checkpoints: Sequence[Path],
-    device: str,
-    threads: int | None,
-    *,
-    hypotheses: int = 5,
-    batch: int = 64,
+    file: str | None, checkpoints: Sequence[Path], device: str, threads: int | None, *, hypotheses: int, batch: int
 ) -> int:
     """The number of processes that should share the translation of a file (None: standard input): one for each core,
     if the file is long for this number of hypotheses, has a batch of lines for each, and memory suffices. It is 1 where

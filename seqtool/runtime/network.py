@@ -40,14 +40,11 @@ T = TypeVar("T")
 
 
 class DownloadError(InputError):
-    """A download failed. The message is the end of a sentence that begins with the address.
-
-    no_answer: the reason why no server answered ("Connection refused"); None if a server did.
-    """
+    """A download failed. The message is the end of a sentence that begins with the address."""
 
     def __init__(self, clause: str, no_answer: str | None = None) -> None:
         super().__init__(clause)
-        self.no_answer = no_answer
+        self.no_answer = no_answer  # the reason why no server answered ("Connection refused"); None if a server did
 
 
 def has_scheme(name: str) -> bool:
@@ -207,6 +204,8 @@ def _write(response: HTTPResponse, file: BinaryIO, maximum: int, deadline: float
         while file.tell() <= maximum and _remaining(deadline) and (chunk := response.read1(CHUNK_BYTES)):
             file.write(chunk)
         if file.tell() <= maximum:
+            if response.length:  # what is missing
+                raise DownloadError(f"ended after {file.tell():,} of {file.tell() + response.length:,} bytes.")
             return
     raise DownloadError(f"has more than {maximum / 1e6:g} MB.")
 

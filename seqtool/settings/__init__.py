@@ -144,10 +144,10 @@ def _fill(target: DictConfig, schema: Any, values: Mapping[str, Any], prefix: st
         name = join(prefix, str(key))
         if key not in full_names:
             problems[name] = unknown(name, full_names.values())
-        elif (inner_schema := _dataclass_in(hints[key])) is not None and isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and (schemas := [*filter(dataclasses.is_dataclass, alternatives(hints[key]))]):
             if OmegaConf.is_missing(target, key) or target[key] is None:
-                target[key] = OmegaConf.structured(inner_schema)
-            problems |= _fill(target[key], inner_schema, value, name)
+                target[key] = OmegaConf.structured(schemas[0])
+            problems |= _fill(target[key], schemas[0], value, name)
         elif isinstance(value, float) and math.isnan(value):
             problems[name] = f"setting '{name}' must be {_kind(hints[key])}, not nan"
         elif isinstance(value, int) and abs(value) > MAX_WHOLE_NUMBER:
@@ -193,18 +193,14 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
     return tuple(inner for part in typing.get_args(hint) for inner in alternatives(part))
 
 
-def _dataclass_in(hint: Any) -> Any:
-    """The first dataclass in a type hint; None if it contains no dataclass."""
-    return next((part for part in alternatives(hint) if dataclasses.is_dataclass(part)), None)
-
-
 def _kind(hint: Any) -> str:
     """The type hint in words, such as `a whole number or null`."""
     kinds = []
     for part in alternatives(hint):
         origin = typing.get_origin(part) or part
         list_kind = "a list of numbers" if typing.get_args(part)[:1] in ((int,), (float,)) else "a list"
-        kinds.append(KINDS.get(part, list_kind if origin is list else "a group of settings"))
+        other = "a group of settings" if dataclasses.is_dataclass(part) else "another value"
+        kinds.append(KINDS.get(part, list_kind if origin is list else other))
     return " or ".join(kinds)
 
 

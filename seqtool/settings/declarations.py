@@ -607,11 +607,8 @@ def other_name(name: str, settings: Collection[str]) -> str | None:
 
 
 def out_of_range(schema: Any, values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """A clause for each invalid value of a dataclass's fields: unknown choices first, then broken limits.
-
-    schema: the dataclass
-    values: the values of its fields
-    prefix: the beginning of the settings' full names
+    """A clause for each invalid value of the fields of a dataclass, the schema: unknown choices first, then broken
+    limits. The settings' full names begin with the prefix.
     """
     problems = (setting.problem(prefix + name, values.get(name)) for name, setting in declared(schema).items())
     return sorted(filter(None, problems), key=lambda problem: not problem.startswith("Unknown"))

@@ -201,9 +201,7 @@ def task_name(owner: Any, setting: str) -> str:
 
 
 def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
-    """The settings of the data. If `vocabulary.reuse` names a run or a built-in model, it is replaced by the directory
-    of its checkpoint.
-    """
+    """The settings of the data, with the path of its checkpoint for a run or built-in model in `vocabulary.reuse`."""
     reuse = OmegaConf.select(data, "vocabulary.reuse")
     if not isinstance(reuse, str):
         return data

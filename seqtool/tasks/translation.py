@@ -1,6 +1,6 @@
 """The translation task: sentences in, sentences out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -69,13 +69,10 @@ class Translation(Task):
         weights = parse_sum(settings.reward or "bleu", self.name, setting="train.reward")
         scorers_of = partial(scorers, weights, tokenize=tokenize, lowercase=False)
 
-        def texts(sequences: Sequence[Iterable[int]]) -> list[str]:
-            return [decode(ids) for ids in sequences]
-
         def references(index: int) -> list[str]:
             return [decode(split.target(index)).replace(UNKNOWN, "\N{REPLACEMENT CHARACTER}")]
 
-        return Rewards(weights, references, texts, scorers_of, settings.reward_end)
+        return Rewards(weights, references, lambda ids: [*map(decode, ids)], scorers_of, settings.reward_end)
 
     def validator(
         self, cache: Cache, settings: "ValidationSettings", train: "TrainSettings", machine: "Machine"

@@ -122,10 +122,8 @@ class Checkpoint:
         with torch.device("meta"), _SkipInitialisation():
             model = make()
         stored = self._weights_of(model)
-        tensors = {
-            id(old): stored[name].to(old.dtype, copy=True)  # tensors read from a file are memory-mapped
-            for name, old in weights(model).items()
-        }
+        # copied, since tensors read from a file are memory-mapped
+        tensors = {id(old): stored[name].to(old.dtype, copy=True) for name, old in weights(model).items()}
         for parameter in model.parameters():
             tensors[id(parameter)] = nn.Parameter(tensors[id(parameter)], parameter.requires_grad)
         for module in model.modules():
@@ -352,12 +350,7 @@ def save(
 def run_directory(path: Path) -> Path:
     """The directory of a checkpoint's run; for a checkpoint outside a run, its own."""
     path = path.absolute()
-    return path.parents[1] if path.parent.name == "checkpoints" else path
-
-
-def run_name(path: Path) -> str:
-    """The name of the directory of a checkpoint's run; for a checkpoint outside a run, of its own."""
-    return run_directory(path).name
+    return path.parents[1] if path.parent.name == "checkpoints" and NAME.fullmatch(path.name) else path
 
 
 def step_name(step: int) -> str:

@@ -119,8 +119,8 @@ def _mean_norms(gradients: Sequence[Tensor | None]) -> list[float | None]:
     for gradient in gradients:
         # in double precision: in single precision, squares of small gradients underflow
         row_norms = torch.zeros(1) if gradient is None else gradient.cpu().double().norm(dim=-1)
-        positive = row_norms[row_norms > 0]
-        norms.append(rounded(float(positive.mean())) if len(positive) else 0.0)
+        reached = row_norms[row_norms != 0]  # includes what is not a number
+        norms.append(rounded(float(reached.mean())) if len(reached) else 0.0)
     return norms
 
 

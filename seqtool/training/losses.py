@@ -64,16 +64,9 @@ class TrainingLoss(nn.Module):
     mean_reward: Scalar | None = None
     graphs: Callable[..., Loss] | None = None
 
-    def __init__(
-        self,
-        model: EncoderDecoder,  # type: ignore[type-arg]
-        smoothing: float,
-        teacher: Teacher | None = None,
-    ) -> None:
+    def __init__(self, model: EncoderDecoder[Any], smoothing: float, teacher: Teacher | None = None) -> None:
         super().__init__()
-        self.model = model
-        self.smoothing = smoothing
-        self.teacher = teacher
+        self.model, self.smoothing, self.teacher = model, smoothing, teacher
         self.update = 0
         self.register_buffer("baseline", torch.tensor(math.nan))
 

@@ -28,7 +28,7 @@ from seqtool.errors import InputError
 from seqtool.runtime.files import check_file, read_record
 from seqtool.settings import Config, declarations, plain, resolved
 from seqtool.settings.classes import build
-from seqtool.training.checkpoint import Checkpoint, sha256
+from seqtool.training.checkpoint import Checkpoint, run_directory, sha256
 
 SOURCES = tuple(declarations.declared(declarations.Sources))  # the names of corpora's settings that name files
 CONTENT = "content"  # a key of a checkpoint's data: the digest of its images, without their names
@@ -86,7 +86,8 @@ def _with_original_paths(
 def _original_directory(checkpoint: Checkpoint) -> Path:
     """Where the run was started, if the checkpoint is in runs/NAME/checkpoints; otherwise the current directory."""
     path = checkpoint.path.resolve()
-    return path.parents[3] if path.parent.name == "checkpoints" and len(path.parents) > 3 else Path()
+    run = run_directory(path)
+    return run.parents[1] if run != path and len(run.parents) > 1 else Path()
 
 
 def split_exists(corpus: Corpus, split: str) -> bool:
@@ -176,4 +177,4 @@ def _cache_directories(checkpoint: Checkpoint, data: Config) -> list[Path]:
     if not isinstance(name, str):
         return []
     current, original = Path(name), _original_directory(checkpoint) / name
-    return [current] if current.resolve() == original else [current, original]
+    return [current] if current.resolve() == original.resolve() else [current, original]

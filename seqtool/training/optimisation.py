@@ -76,13 +76,33 @@ def make_optimiser(settings: Mapping[str, Any], parameters: Iterable[Any]) -> to
 def check_optimisation(optim: Config, schedule: Config) -> None:
     """Raise InputError if making an optimiser from these settings, or its first step, would always fail."""
     make_schedule(plain(schedule))
-    settings = plain(optim)
+    _state_after_step(plain(optim), {})
+
+
+def can_continue(before: Config, now: Config) -> bool:
+    """Whether an optimiser with the settings `now` can go on from the state of one with those `before`.
+
+    Raises InputError if even a new optimiser cannot have these settings.
+    """
+    state, _ = (_state_after_step(plain(settings), {}) for settings in (before, now))
+    try:
+        _state_after_step(plain(now), state)
+    except InputError:
+        return False
+    return True
+
+
+def _state_after_step(settings: Mapping[str, Any], state: Mapping[int, Any]) -> dict[int, Any]:
+    """The state of an optimiser of a single number after a step from `state`; InputError if the step fails."""
     on_gpu = settings.get("capturable") and torch.cuda.is_available()  # `capturable` needs a GPU
     parameter = torch.nn.Parameter(torch.zeros(1, device="cuda" if on_gpu else "cpu"))
     parameter.grad = torch.zeros_like(parameter)
     optimiser = make_optimiser(settings, [parameter])
     with _as_input_errors(settings["name"]):
+        optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
         optimiser.step()
+    after: dict[int, Any] = optimiser.state_dict()["state"]
+    return after
 
 
 @contextmanager
@@ -169,9 +189,7 @@ def halve_by_epoch(*, start: float, every: float) -> Schedule:
 
 
 def halve_on_plateau(*, warmup: int, patience: int) -> Schedule:
-    """Halve the rate at each plateau. The training loop detects a plateau after `patience` validations without
-    improvement.
-    """
+    """Halve the rate at each plateau, which the training loop detects: `patience` validations without improvement."""
     return lambda step, epoch, plateaus: _ramp(step, warmup) * 0.5**plateaus
 
 

@@ -170,22 +170,19 @@ def summary(run: Path, config: DictConfig, progress: Progress, best: Mapping[str
     """
     settings, trust = typed(TrainSettings, config.train), trust_option(config, resuming=False)
     limits = {name: OmegaConf.select(config, name) for name in LIMITS}  # reported if time ran out before
-    missed_limits = [f"{name}={value:g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
+    missed_limits = [f"{name}={value:.15g}{LIMITS[name]}" for name, value in limits.items() if value is not None]
     if reached_limits := progress.limits(settings):
-        message = f"Ended by {' and '.join(f'train.{name}={limit:g}' for name, limit in reached_limits.items())}"
+        message = f"Ended by {' and '.join(f'train.{name}={limit:.15g}' for name, limit in reached_limits.items())}"
         message += f" at step {progress.step:,}"
         if missed_limits and list(reached_limits) == ["minutes"]:
-            command = f"{resume_command(run)}{trust_option(config, resuming=True)}"
+            command = f"{resume_command(run, config)} train.minutes=null"
             message += f", in epoch {progress.epoch + 1}, before {' and '.join(missed_limits)}. Resume with: {command}"
-            message += " train.minutes=null"
         yield message
     if best and math.isfinite(best["loss"]):  # a resumed run may have lost its best checkpoint
         yield f"Best: {', '.join(format_scores(best))} at step {best['step']:,}"
     elif not all(map(math.isfinite, progress.last.values())):
-        loss_is_finite = math.isfinite(progress.last["loss"])
-        advice = (
-            "another train.best_by" if loss_is_finite else "a lower optim.lr, train.clip_norm or initialisation_gain"
-        )
+        lower = "a lower optim.lr, train.clip_norm or initialisation_gain"
+        advice = "another train.best_by" if math.isfinite(progress.last["loss"]) else lower
         last = ", ".join(format_scores(progress.last))
         yield f"No validation was finite (the last: {last}), so no checkpoint is the best: start again with {advice}."
     for finding in verdict(run):

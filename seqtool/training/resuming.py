@@ -37,6 +37,7 @@ from seqtool.settings import declarations, escape, escape_all, leaves, names, pl
 from seqtool.settings.classes import check_class_names, import_class, modules, user_modules
 from seqtool.training import checkpoint, moved_data, runs
 from seqtool.training.checkpoint import Checkpoint
+from seqtool.training.optimisation import can_continue
 from seqtool.training.saving import AVERAGED, Progress, TrainSettings
 
 log = logging.getLogger("seqtool")
@@ -96,9 +97,7 @@ class RunHandle:
 
 @contextmanager
 def open_run(config: DictConfig) -> Iterator[RunHandle]:
-    """Open the run that `config` asks to resume, or a new one. If it is interrupted, or
-    the disk is full, report how to resume it.
-    """
+    """Open the run to resume, or a new one. If it is interrupted or the disk is full, report how to resume it."""
     resume = str(config.train.resume).lower()
     run = distributed.from_first(partial(_existing_run, config, resume))
     with ExitStack() as stack:
@@ -110,9 +109,9 @@ def open_run(config: DictConfig) -> Iterator[RunHandle]:
             yield handle
         except (KeyboardInterrupt, SystemExit, OSError) as error:
             if not isinstance(error, OSError):
-                print(f"Stopped at once. {_advice(handle.run)}", file=sys.stderr)
+                print(f"Stopped at once. {_advice(handle, config)}", file=sys.stderr)
             elif (full := full_disk(error)) is not None:
-                raise InputError(f"{full}. {_advice(handle.run)}") from error
+                raise InputError(f"{full}. {_advice(handle, config)}") from error
             raise
 
 
@@ -151,18 +150,22 @@ def _newest_checkpoint(run: Path, resume: str) -> Checkpoint | None:
     return None
 
 
-def resume_command(run: Path) -> str:
-    """The command line that resumes a run."""
-    return f"seqtool train {shlex.quote(f'run={run.name}')} train.resume=true"
+def resume_command(run: Path, config: DictConfig) -> str:
+    """The command line that resumes a run, whose configuration may name user-defined classes."""
+    return f"seqtool train {shlex.quote(f'run={run.name}')} train.resume=true{trust_option(config, resuming=True)}"
 
 
-def _advice(run: Path | None) -> str:
+def _advice(handle: RunHandle, config: DictConfig) -> str:
     """How to resume or repeat a run that was interrupted."""
+    run = handle.run
     if run is None:
         return "Nothing was saved yet: give the same command again."
     if saved := checkpoint.list_checkpoints(run):
-        return f"The last checkpoint is {saved[-1]}: resume from it with {resume_command(run)}."
-    return f"Nothing was saved yet: give the same command again with run={run.name} train.resume=auto."
+        if handle.checkpoint is not None:  # of a resumed run: this configuration need not name the stored model
+            config = OmegaConf.create(dict(handle.checkpoint.config))
+        return f"The last checkpoint is {saved[-1]}: resume from it with {resume_command(run, config)}."
+    name = shlex.quote(f"run={run.name}")
+    return f"Nothing was saved yet: give the same command again with {name} train.resume=auto."
 
 
 def is_finished(last: Checkpoint, settings: TrainSettings) -> bool:
@@ -208,6 +211,8 @@ def resumed_config(config: DictConfig, last: Checkpoint) -> DictConfig:
             choices = [choice for choice, _ in leaves(plain(stored_config)) if choice.startswith(group)]
             problems.append(unknown(name, choices))
         raise InputError(sentence(problems))
+    if not differences and not can_continue(stored_config.optim, changed_config.optim):
+        differences = [*_differences("optim", stored_config.optim, changed_config.optim)]
     if differences:
         changes = [f"{name} ({_format_value(old)}, now {_format_value(new)})" for name, old, new in differences]
         raise ChangedRunError(

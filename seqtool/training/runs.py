@@ -34,7 +34,7 @@ def create(name: str | None, *, suggestion: str, root: Path) -> Path:
 def check_new(name: str, *, root: Path) -> None:
     """Raise InputError if this name is taken or is not valid for a run."""
     if os.path.lexists(run := path(name, root=root)):
-        saved = any((run / "checkpoints").glob("*"))
+        saved = any((run / "checkpoints").glob("step-*"))
         advice = "resume it with train.resume=true" if saved else "start it again with train.resume=auto"
         raise InputError(f"Run '{name}' already exists in {run}: choose another name with run=…, or {advice}.")
 

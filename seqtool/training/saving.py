@@ -124,9 +124,7 @@ class Progress:
         return bool(self.last.get("step") == self.step)
 
     def validation_is_due(self, every: int | None) -> bool:
-        """Whether a validation is due: every `every` steps or, if that is None, at the end of an epoch. A step
-        has at most one.
-        """
+        """Whether a validation is due, of which a step has at most one: every `every` steps; None: after each epoch."""
         due = self.position == 0 if every is None else self.step % every == 0
         return due and self.step > 0 and not self.is_validated
 
@@ -259,6 +257,7 @@ class Checkpoints:
             progress.best = {}  # it was replaced by a better checkpoint, which is damaged
         if progress.good not in existing:
             progress.good = None
+        progress.scheduled = [name for name in progress.scheduled if name in existing]
         self._prune(progress, resumed.path.name)
 
     def path(self, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from torch import nn
 
 from seqtool.data.batches import Batch, Epoch, Examples, Indices
@@ -29,6 +31,7 @@ from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.prefetching import Prefetcher
 from seqtool.training.recording import MetricsLog
+from seqtool.training.resuming import resume_command
 from seqtool.training.saving import AVERAGED, Checkpoints, Progress, TrainingState, TrainSettings
 from seqtool.training.sequences import Rewards, SequenceLoss
 from seqtool.training.validation import StreamValidator, Validator, is_better
@@ -196,8 +199,8 @@ class Trainer:
         if good is not None:
             path = checkpoints.path(good)
             checkpoints.remove_after(path)  # a run resumes from its newest checkpoint
-            run = checkpoints.run.name
-            advice = f"The last good checkpoint is {path}: resume from it with run={run} train.resume=true."
+            command = resume_command(checkpoints.run, OmegaConf.create(checkpoints.origin["config"]))
+            advice = f"The last good checkpoint is {path}: resume from it with {command}."
         raise InputError(
             f"The loss or its gradient was not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step {step:,}: "
             f"lower optim.lr or train.clip_norm. {advice}"
@@ -264,11 +267,15 @@ class Trainer:
                 f"{batch.target.shape[1] - 1:,} tokens: start a run with a lower train.batch_size or train.bptt."
             )
         run = self.checkpoints.run
-        advice = f" (init_from={run} starts from its weights)" if checkpoint.list_checkpoints(run) else ""
+        init_from = shlex.quote(f"init_from={run}")
+        advice = f" ({init_from} starts from its weights)" if checkpoint.list_checkpoints(run) else ""
+        shorter = (
+            "" if batch.source is None else ", or with a lower data.limits.maximum"
+        )  # lines of text have no limits
         return (
             f"at step {self.progress.step:,}, whose batch has {len(batch.indices):,} sentences, the longest {longest}: "
             f"start a run with a lower train.batch_size, now {self.settings.batch_size:,}, and a higher "
-            f"train.accumulate, or with a lower data.limits.maximum{advice}."
+            f"train.accumulate{shorter}{advice}."
         )
 
     def _measure_flow(self) -> None:

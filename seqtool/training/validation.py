@@ -121,7 +121,7 @@ class Validator:
         self._outputs: list[str] = []
 
     def __call__(self, loss: TrainingLoss, model: EncoderDecoder[Any]) -> Scores:
-        advice = f", {BATCH_SIZE} at a time: lower validation.beam or validation.max_length."
+        advice = f", {BATCH_SIZE} at a time: use shorter validation examples, or a smaller model or vocabulary."
         with _evaluation_mode(loss, self.machine, advice):
             nats = self._loss(loss)
             limit = self._decoding.max_length

@@ -77,9 +77,7 @@ def final_decrease(run: Records) -> float | None:
 
 
 def rise(run: Records) -> float | None:
-    """Return how far the validation loss has risen above its minimum; None if sequences were rewarded, which raises it
-    by design.
-    """
+    """How far the validation loss has risen above its minimum; None if sequences were rewarded, which raises it."""
     is_rewarded = OmegaConf.select(run.settings, "train.objective") == "sequence"
     return run.losses[-1][0] - min(run.losses)[0] if run.losses and not is_rewarded else None
 

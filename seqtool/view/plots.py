@@ -383,12 +383,8 @@ def curve_panels(runs: Mapping[str, Series]) -> list[Panel]:
     ]
     panels: list[Panel] = []
     for label, names in panel_lines:
-        lines = {
-            (run, title): series[name]
-            for run, series in runs.items()
-            for name, title in names.items()
-            if name in series
-        }
+        pairs = [(run, name) for run, series in runs.items() for name in names if name in series]
+        lines = {(run, names[name]): runs[run][name] for run, name in pairs}
         if lines and (not panels or _has_curve(lines.values(), label)):
             panels.append((label, lines))
     return panels

@@ -357,6 +357,12 @@ def test_a_missing_split_is_refused(config: Config) -> None:
     assert str(error.value).startswith(f"{cache.directory} has no split 'test'; it has train, valid.")
 
 
+def test_a_held_out_split_without_text_is_named(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "valid.tsv").write_text("\n")
+    with pytest.raises(InputError, match=r"^The split 'valid' has no pairs\.$"):
+        prepare_pairs(config)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

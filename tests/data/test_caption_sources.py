@@ -465,6 +465,8 @@ def test_splits_that_lack_one_are_warned_of(tmp_path: Path, caplog: pytest.LogCa
     images = [karpathy_entry("val" if n < 30 else "train", f"{n}.jpg", "x") for n in range(100)]
     write(tmp_path / "a.json", json.dumps({"images": images}))
     assert len(make_photos(tmp_path, "a.json", shares=(0.1, 0)).images("valid")) == 30 and not caplog.messages
+    other_test = make_photos(tmp_path, "a.json", test="a.json", shares=(0.1, 0))
+    assert len(other_test.images("valid")) == 30 and not caplog.messages
     assert len(make_photos(tmp_path, "a.json", shares=(0.1, 0.1)).images("valid")) == 10
     assert caplog.messages == [
         f"{tmp_path / 'a.json'} has splits but no images for test: they are not used, and names decide which images "
@@ -495,6 +497,9 @@ def test_too_few_photos_cannot_be_divided(tmp_path: Path) -> None:
         f"{path} has captions of 2 images: too few to divide into splits, each of which needs at least 1. Add images "
         "(at least 3), or give another file of captions with data.valid=FILE."
     )
+    one = write(tmp_path / "b.csv", "file,caption\na,x\n")
+    message = refusal(make_photos(tmp_path, "b.csv", test="a.csv", shares=(0.1, 0)).images, "train")
+    assert message.startswith(f"{one} has captions of 1 image") and "(at least 2)" in message
     for shares in ((0.5, 0.5), (-0.1, 0.2)):
         assert refusal(make_photos, tmp_path, "a.csv", None, None, shares) == (
             f"data.valid_share is {shares[0]:g} and data.test_share {shares[1]:g}: "

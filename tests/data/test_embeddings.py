@@ -23,6 +23,14 @@ def test_values_are_separated_by_spaces_or_tabs(separator: str, tmp_path: Path) 
         read_vectors(path, VOCABULARY, 2)
 
 
+def test_longer_vectors_below_a_header_are_refused_by_their_length(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.vec"
+    path.write_text("2 4\nthe 1 2 3 4\ncat 5 6 7 8\n")
+    message = r"line 2 has a vector of 4 values, .* have 2: set .*=4 \(of a Transformer model\.width=4\) or"
+    with pytest.raises(InputError, match=message):
+        read_vectors(path, VOCABULARY, 2)
+
+
 def test_a_word_that_is_also_a_piece_inside_words_gives_both_its_vector(tmp_path: Path) -> None:
     vocabulary = WordVocabulary(["▁a", "▁cat", "a"], Form("word", "nfc", lowercase=False))
     path = tmp_path / "vectors.txt"

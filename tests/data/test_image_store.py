@@ -254,6 +254,8 @@ def test_a_store_without_images_is_refused(prepare: Prepare, tmp_path: Path) -> 
     with pytest.raises(InputError) as error:
         prepare([empty, missing])
     assert str(error.value) == f"None of the 1 images can be used; {empty} is empty."
+    with pytest.raises(InputError, match=r"^No image of the data has captions"):
+        prepare([])
     assert not (tmp_path / "cache").exists()
 
 
@@ -360,6 +362,28 @@ def test_a_partial_store_of_a_killed_process_is_not_used(prepare: Prepare, files
     assert (root / entries[1] / "values.bin").exists() and not is_store(root / entries[1])
     store = prepare(files)
     assert len(store) == 7 and is_store(store.directory) and store_entries(root) == [store.directory.name]
+
+
+def test_a_store_begun_again_with_other_versions_is_not_resumed_with_the_first(
+    prepare: Prepare, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second preparation ends before its first record, when the rows of the first are gone."""
+    monkeypatch.setattr(image_decoding, "CHUNK", 2)
+    expected = prepare(files, root=tmp_path / "whole").source(range(7)).values
+    make_rows, chunks = image_store._make_rows, iter([True, False, False, True, True, True, True])
+
+    def stop_sometimes(*arguments: Any) -> Any:
+        if next(chunks):
+            return make_rows(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(image_store, "_make_rows", stop_sometimes)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(files)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(torch, "__version__", "0.0")
+        prepare(files)
+    assert torch.equal(prepare(files).source(range(7)).values, expected)
 
 
 def test_two_processes_make_one_store(

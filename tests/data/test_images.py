@@ -434,8 +434,8 @@ def test_addresses_without_an_image_are_refused(server: str, path: str, reason: 
     assert str(error.value) == f"{server}/{path} {reason}"
 
 
-def test_an_answer_that_ends_early_is_a_damaged_image(server: str) -> None:
-    with pytest.raises(ImageError, match=r"/short is a damaged image \(image file is truncated"):
+def test_an_answer_that_ends_early_is_reported(server: str) -> None:
+    with pytest.raises(ImageError, match=r"/short ended after [\d,]+ of [\d,]+ bytes\.$"):
         read_image(f"{server}/short")
 
 

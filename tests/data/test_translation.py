@@ -13,7 +13,7 @@ from seqtool.data.corpora import multi30k
 from seqtool.data.corpora.multi30k import Multi30k
 from seqtool.data.corpora.parallel import ParallelFiles, Toy
 from seqtool.errors import InputError
-from seqtool.runtime.files import read_lines, read_tsv, read_two_files, warn_of_table
+from seqtool.runtime.files import read_lines, read_text, read_tsv, read_two_files, warn_of_table
 from seqtool.settings.classes import build
 
 
@@ -25,6 +25,13 @@ def write(path: Path, content: str | bytes) -> Path:
 
 def make_corpus(train: str | list[str], test: str | list[str] | None = None) -> ParallelFiles:
     return ParallelFiles(train=train, valid=None, test=test, source_language="en", target_language="de")
+
+
+def test_a_byte_that_is_not_utf8_is_counted_from_the_first_line_of_a_file_with_carriage_returns(tmp_path: Path) -> None:
+    path = write(tmp_path / "old.txt", b"ab\rcd\rx\xff\r")
+    for read in (lambda: list(read_lines(path)), lambda: read_text(path)):
+        with pytest.raises(InputError, match=r"line 1 is not valid UTF-8 \(byte 8 of the line\)"):
+            read()
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz"])

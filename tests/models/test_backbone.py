@@ -339,6 +339,26 @@ def test_downloaded_default_weights_need_no_network(monkeypatch: pytest.MonkeyPa
     assert torch.equal(backbone.state_dict()["network.conv1.weight"], resnet.conv1.weight)
 
 
+@pytest.mark.filterwarnings("ignore:The default weight init:FutureWarning")
+@pytest.mark.parametrize(("name", "size"), [("inception_v3", 128), ("vit_h_14", 518)])
+def test_the_network_is_the_same_with_downloaded_weights_and_a_checkpoints(
+    name: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchvision changes the network of some names when it loads default weights."""
+    from torchvision.models._api import WeightsEnum
+
+    monkeypatch.setattr(pretrained, "default_weights", lambda _: None)
+    monkeypatch.setattr(WeightsEnum, "get_state_dict", lambda *_, **__: {})
+    monkeypatch.setattr(nn.Module, "load_state_dict", lambda *_, **__: None)
+    with torch.device("meta"):
+        downloaded, stored = (pretrained.cut_backbone(f"torchvision/{name}", None, download=d) for d in (True, False))
+        assert downloaded.network.code == stored.network.code
+        x = torch.zeros(1, 3, size, size)
+        assert downloaded.read(downloaded.network, x).shape == stored.read(stored.network, x).shape
+    settings = replace(SMALL, backbone=f"torchvision/{name}")
+    assert str(pretrained.OPTIONS[settings.backbone]) in backbone_fingerprint(settings, str)["code"]
+
+
 def test_cached_weights_of_the_hub_are_used_at_once_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import timm
     from huggingface_hub import constants

@@ -418,10 +418,8 @@ def _column_names(cells: Iterable[str]) -> list[str]:
 
 
 def _numbered_records(lines: Lines, form: re.Pattern[str], parts: str, path: Path) -> Iterator[Record]:
-    """The records in lines of Flickr8k or Flickr30k, with a number for each caption.
-
-    form: the pattern of a line
-    parts: describes the form in messages
+    """The records in lines of Flickr8k or Flickr30k, with a number for each caption. `parts` describes the form of a
+    line in messages.
     """
     numbers = set()
     for number, line in lines:

@@ -18,22 +18,14 @@ SPLITS = ("train", "valid", "test")
 
 
 class Corpus(ABC):
-    """Data in the splits `train`, `valid` and possibly `test`.
+    """Data in the splits `train`, `valid` and possibly `test`."""
 
-    name: the name of the corpus in messages and in the names of caches
-    task: the name of the task whose models are trained on it
-    contents: the description of the corpus's content in messages
-    example: a setting that chooses a corpus of this kind, for messages
-    sides: the names of its columns of text; captions and plain text are targets without a source
-    verbatim: whether white space is kept as it is
-    """
-
-    name: str
-    task: ClassVar[str]
-    contents: ClassVar[str]
-    example: ClassVar[str]
-    sides: ClassVar[tuple[str, ...]]
-    verbatim: ClassVar[bool] = False
+    name: str  # the name of the corpus in messages and in the names of caches
+    task: ClassVar[str]  # the name of the task whose models are trained on it
+    contents: ClassVar[str]  # the description of the corpus's content in messages
+    example: ClassVar[str]  # a setting that chooses a corpus of this kind, for messages
+    sides: ClassVar[tuple[str, ...]]  # its columns of text; captions and plain text are targets without a source
+    verbatim: ClassVar[bool] = False  # whether white space is kept as it is
 
     def fetch(self) -> None:
         """Make sure that the files exist, possibly by downloading or making them. Raises InputError if they do not."""

@@ -77,7 +77,8 @@ class Photos(CaptionFiles):
 
     @cached_property
     def _divided(self) -> dict[str, set[str]]:
-        """The images of `train` in the splits that the file gives, if it has images of all splits; others are left out.
+        """The images of `train` in the splits that its file gives, if it gives all for which there is no other file;
+        images without a split are left out.
 
         Otherwise the images are ordered by a hash of their names: the first are `valid`, the next are `test`, with at
         least one image each, and the remaining images are `train`.
@@ -85,15 +86,16 @@ class Photos(CaptionFiles):
         file = self._files["train"]
         entries, _ = self._entries(file)
         splits: dict[str, set[str]] = {}  # the splits that the file gives
+        needed = {"train", *(split for split, share in self._shares.items() if share > 0)}
         for name, image_entries in entries.items():
             splits.setdefault(KARPATHY_SPLITS.get(image_entries[0].split or "", ""), set()).add(name)
-        if splits.keys() >= {"train", *self.splits()}:
+        if splits.keys() >= needed:
             if others := sorted(splits.get("", ())):
                 text = "%s has %s without a split (one of %s), such as %s: they are left out."
                 log.warning(text, file, counted(len(others), "image"), ", ".join(KARPATHY_SPLITS), others[0])
             return splits
         if given := splits.keys() - {""}:
-            missing = " or ".join(sorted({"train", *self.splits()} - given))
+            missing = " or ".join(sorted(needed - given))
             text = "%s has splits but no images for %s: they are not used, and names decide which images are held out. "
             log.warning(
                 text + "data.valid_share=0 or data.test_share=0 leaves out a split that you do not need.", file, missing
@@ -106,7 +108,7 @@ class Photos(CaptionFiles):
         if not names:
             raise InputError(
                 f"{file} has captions of {counted(total, 'image')}: too few to divide into splits, "
-                f"each of which needs at least 1. Add images (at least {len(self.splits())}), or give another file of "
+                f"each of which needs at least 1. Add images (at least {len(needed)}), or give another file of "
                 "captions with data.valid=FILE."
             )
         return {"train": set(names), **held_out}

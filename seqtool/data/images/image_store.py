@@ -58,24 +58,17 @@ log = logging.getLogger("seqtool")
 
 
 class ImageStore:
-    """Stored annotation vectors or pixels, one row per image.
+    """Stored annotation vectors or pixels, one row per image."""
 
-    summary: the content of summary.json
-    locations: the numbers of rows and columns of the grid of annotation vectors; None for pixels
-    digests: the digest of the content of each of `files`; None if it could not be read
-    rows: the row of each of `files`; -1 if it was refused
-    refused: a sentence with the reason for each of `files` that was refused, by its index
-    mirror_unless: words such as left and right, with one of which an image's captions forbid to mirror it in training;
-        an empty list forbids it for all images
-    """
-
+    # Words such as left and right, with one of which an image's captions forbid to mirror it in training; an empty list
+    # forbids it for all images.
     mirror_unless: Sequence[str] = ()
 
     def __init__(self, directory: Path, files: Sequence[Path] = (), digests: Sequence[str | None] = ()) -> None:
         """Open a store, and find `files`, which have these digests, in it. Raises InputError if it is incomplete."""
         self.directory = directory
         self.summary = summary = read_summary(directory, format_version=FORMAT, kind="an image store")
-        self.locations: tuple[int, int] | None = None
+        self.locations: tuple[int, int] | None = None  # rows and columns of the grid of vectors; None for pixels
         try:
             if summary["locations"] is not None:
                 rows, columns = summary["locations"]
@@ -89,8 +82,8 @@ class ImageStore:
             raise InputError(f"{directory / SUMMARY} is damaged: remove {directory} and prepare again.") from error
         row_by_digest = {digest: row for row, digest in enumerate((directory / DIGESTS).read_text().split())}
         self.digests = digests
-        self.rows = np.array([row_by_digest.get(digest or "", -1) for digest in digests], np.int64)
-        self.refused: dict[int, str] = {}
+        self.rows = np.array([row_by_digest.get(digest or "", -1) for digest in digests], np.int64)  # -1: refused
+        self.refused: dict[int, str] = {}  # a sentence with the reason for each refused file, by its index
         for i in np.flatnonzero(self.rows < 0).tolist():
             reason = summary["refused"].get(digests[i])
             self.refused[i] = unreadable_reason(files[i]) if reason is None else f"{files[i]} {reason}"
@@ -240,8 +233,6 @@ def prepare_store(
 
     files: the images; files with the same content share a row, and unreadable files are left out
     encoder: if it is frozen, its annotation vectors are stored as float16; if it is trained, its input pixels
-    root: the directory of the stores
-    processes: the number of processes that read the images; None means one per CPU, up to 8
     device: where the backbone computes, in this process
 
     Raises InputError for wrong settings of the encoder before images are read for a new store, if no image can be used,
@@ -266,6 +257,8 @@ def prepare_store(
         summary = _fill(unfinished, sorted(file_by_digest.items()), encoder, processes=processes, device=device)
         return {**summary, "inputs": {**inputs, "images": len(file_by_digest)}}
 
+    if not files:
+        raise InputError("No image of the data has captions.")
     if not file_by_digest:
         folder = next((folder for folder in files[0].parents if folder.is_dir()), None)
         advice = ""
@@ -303,6 +296,8 @@ def _fill(
     progress = unfinished.progress.get("images", {})
     if progress.get("by") != provenance:
         progress = {"done": 0, "refused": {}}
+        if unfinished.progress:  # before the rows are cut, or the old versions would resume without them
+            unfinished.record(images={})
     done: int = progress["done"]
     refused: dict[str, str] = dict(progress["refused"])  # reasons by digest
 

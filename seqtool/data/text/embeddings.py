@@ -29,11 +29,11 @@ def read_vectors(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray
         word, *values = line.rstrip().replace("\t", " ").rsplit(" ", size)  # a word may contain spaces
         if not line.strip() or (number == 1 and len(line.split()) == 2):
             continue
-        if len(values) != size or (number == 1 and " " in word and _numbers(word.split(" ")[1:]) is not None):
+        if len(values) != size or (not vectors and " " in word and _numbers(word.split(" ")[1:]) is not None):
             count = len(line.split()) - 1
             raise InputError(
                 f"{path} line {number} has a vector of {count} values, but the model's embeddings have {size}: "
-                f"set model.embedding={count} or use other vectors."
+                f"set model.embedding={count} (of a Transformer model.width={count}) or use other vectors."
             )
         if word in ids:
             vector = _numbers(values)

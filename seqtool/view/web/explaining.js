@@ -1,6 +1,6 @@
 // Asks for what a model computes inside, and for what each of its tokens depends on.
 
-import { newest, post } from "./asking.js";
+import { newest } from "./asking.js";
 import { choice, fill, h, label, later } from "./elements.js";
 import { METHODS, attribution, states } from "./inside.js";
 import { singly, wordGroups } from "./joining.js";

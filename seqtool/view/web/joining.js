@@ -1,6 +1,6 @@
 // Joins the pieces of words.
 
-export const BEGIN = "<begin>"; // how the beginning of a text is shown
+const BEGIN = "<begin>"; // how the beginning of a text is shown
 export const END = "<end>"; // how its end is shown
 
 /** Groups of one index each: every piece is shown alone. */

@@ -3,7 +3,7 @@
 import { alignment } from "./alignment.js";
 import { intervals, lines, plain } from "./charts.js";
 import { differing } from "./difference.js";
-import { choice, facts, fill, fixed, h, inert } from "./elements.js";
+import { choice, counted, facts, fill, fixed, h, inert } from "./elements.js";
 import { METHODS, attribution, states } from "./inside.js";
 import { looking, places } from "./pictures.js";
 import { table } from "./table.js";
