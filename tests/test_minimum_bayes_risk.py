@@ -204,6 +204,7 @@ def test_the_settings_stand_in_an_evaluation(capsys: Capture) -> None:
         ({"mbr": "bleu", "beam": 1}, r"mbr= chooses from a beam: .*set beam to 2 or more"),
         ({"mbr": "cider_d"}, r"mbr=cider_d is no score of translation; choose from bleu, chrf, ter"),
         ({"mbr": "0*bleu"}, r"mbr: the weight of bleu must be a number other than 0, not 0"),
+        ({"mbr": "bleu+-1*bleu"}, r"mbr=bleu\+-1\*bleu: the weights of bleu add up to 0: leave it out"),
         ({"mbr": "bleu", "mbr_frequencies": "x.json"}, r"mbr_frequencies=… is for mbr=cider_d or plain_cider"),
         ({"mbr_samples": 9}, r"mbr_samples= can only be given with mbr="),
         ({"mbr": "bleu", "mbr_samples": 0}, r"mbr_samples must be at least 1, not 0"),

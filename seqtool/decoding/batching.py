@@ -64,9 +64,8 @@ class DecodeSettings(declarations.Decode):
         return f"{'' if self.mbr is None else 'mbr_samples, '}batch_size, beam, n_best or max_length"
 
     def uniform_noise(self, source_number: int) -> NDArray[np.float64]:
-        """The random numbers in [0, 1) for the samples of one source, n_best or mbr_samples × max_length.
-
-        They depend only on the seed and on the source's number, never on the other sources of its batch.
+        """The random numbers in [0, 1) for the samples of one source, n_best or mbr_samples × max_length. They depend
+        only on the seed and on the source's number, never on the other sources of its batch.
         """
         samples = self.n_best if self.sample else int(self.mbr_samples or 0)
         return np.random.default_rng([self.seed, source_number]).random((samples, self.max_length))
@@ -109,9 +108,8 @@ def check_used(settings: DecodeSettings, *, attends: bool, task: str) -> None:
 
 @contextmanager
 def computing(device: torch.device, precision: str, *, lower: str) -> Iterator[None]:
-    """Compute without gradients within the context, in this precision, and with oneDNN where it is exact.
-
-    lower: the settings that OutOfMemoryError advises to lower if memory runs out
+    """Compute without gradients within the context, in this precision, and with oneDNN where it is exact. If memory
+    runs out, the error advises to lower the settings `lower`.
     """
     with (
         out_of_memory(lambda: f"while decoding: lower {lower}.", device),
@@ -124,18 +122,12 @@ def computing(device: torch.device, precision: str, *, lower: str) -> Iterator[N
 
 @dataclass(frozen=True)
 class Sources:
-    """The sources to decode, one per row.
+    """The sources to decode, one per row."""
 
-    order: the rows in the order in which they are batched: the longest first, so that similar lengths are together
-    batch: returns the input of the model's `encode` for the rows with these indices
-    maximum: each row's maximum output length in tokens, with EOS and without a prefix; None: `max_length` for all
-    change_memory: changes the memory of a batch of rows, for example to add random numbers; None leaves it unchanged
-    """
-
-    order: Sequence[int]
-    batch: Callable[[Sequence[int]], Any]
-    maximum: Sequence[int] | None = None
-    change_memory: Callable[[Any, Sequence[int]], Any] | None = None
+    order: Sequence[int]  # the rows as they are batched: the longest first, so that similar lengths are together
+    batch: Callable[[Sequence[int]], Any]  # returns the input of the model's `encode` for the rows with these indices
+    maximum: Sequence[int] | None = None  # tokens of each row's output, with EOS, without a prefix; None: `max_length`
+    change_memory: Callable[[Any, Sequence[int]], Any] | None = None  # such as adding random numbers to rows' memory
 
     def encode(self, model: Any, rows: Sequence[int], device: torch.device) -> tuple[Any, Any, Any]:
         """The batch of these rows, the model's memory of it, and the decoder's first state."""
@@ -170,7 +162,6 @@ def decode(
 
     source_numbers: the position of each row's source in the input, which seeds its samples; by default its row
     prefixes: the ids with which each output begins; all are equally long, and their length counts towards max_length
-    keep_attention: whether hypotheses keep their attention
     progress: called after each batch with the number of sources that this process has just finished
     trace: records the search for a single source
     rank: puts the hypotheses of a beam in another order, given `mbr_samples` samples of their source

@@ -64,13 +64,11 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence, best first. There is at least one, even if none has ended.
 
-    maximum: the maximum length of each sentence's hypotheses, in tokens with EOS
-    minimum: the minimum length of hypotheses, in tokens with EOS
+    maximum, minimum: the limits of the length of each sentence's hypotheses and of all, in tokens with EOS
     penalty: the function from a hypothesis's length to the divisor of its log-probability (`length_penalty`)
     coverage: β of Wu et al. 2016, equation 14. It adds β Σ_j log min(Σ_i α_ij, 1) to the score of a hypothesis that
         ended, where j runs over the real positions of the source
     mask: true at the real positions of the sources; None if all are real
-    keep_attention: whether hypotheses keep their attention
     prefix: the beginning of each sentence's hypotheses (`common.read_prefix`). Lengths and probabilities leave it out
     trace: records every continuation that is considered
     """
@@ -173,16 +171,11 @@ def highest_sums(
 
 
 def length_penalty(name: str, alpha: float) -> LengthPenalty:
-    """Return the function from a length in tokens, EOS included, to the divisor of the log-probability.
-
-    none: 1
-    average: the length
-    gnmt: ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14)
-    """
+    """Return the function from a length in tokens, EOS included, to the divisor of the log-probability."""
     penalties: dict[str, LengthPenalty] = {
         "none": lambda length: 1.0,
         "average": lambda length: length,
-        "gnmt": lambda length: float(((5 + length) / 6) ** alpha),
+        "gnmt": lambda length: float(((5 + length) / 6) ** alpha),  # Wu et al. 2016, equation 14
     }
     return chosen(name, penalties, kind="length_penalty")
 
@@ -273,10 +266,7 @@ class Lattice:
             self._beams[sentence] = kept_indices
             step = []
             for index, (row, token, value) in enumerate(zip(rows, tokens, log_p, strict=True)):
-                if token == EOS:
-                    fate = "ended" if index < beam else "pruned"
-                else:
-                    fate = "kept" if index in kept_indices else "pruned"
+                survives, fate = (index < beam, "ended") if token == EOS else (index in kept_indices, "kept")
                 if value != -math.inf:
-                    step.append(Candidate(parents[row % beam], token, value, fate))
+                    step.append(Candidate(parents[row % beam], token, value, fate if survives else "pruned"))
             self.steps[sentence].append(step)

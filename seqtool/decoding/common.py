@@ -131,7 +131,6 @@ def force(
 def log_probabilities(logits: Float[Tensor, "N V"], *, may_end: bool, unknown: bool = True) -> Float[Tensor, "N V"]:
     """The log-probabilities of the next token, −∞ for tokens that may not come next: padding, BOS, EOS unless
     `may_end`, and the unknown token unless `unknown`. The remaining probabilities are not renormalised.
-
     Logits in single precision are overwritten.
     """
     log_p = logits.float()

@@ -48,11 +48,8 @@ def sample(
 
     uniform_noise: random numbers in [0, 1), each of which selects a token by the inverse of the cumulative
         distribution; they are an argument so that samples depend on nothing else
-    maximum: the maximum length of each sentence's samples, in tokens with EOS
-    minimum: the minimum length of samples, in tokens with EOS
+    maximum, minimum: the limits of the length of each sentence's samples and of all, in tokens with EOS
     top_k: 0 leaves all tokens
-    keep_attention: whether samples keep their attention
-    unknown: whether the unknown token may be drawn
     prefix: the beginning of each sentence's samples (`common.read_prefix`); lengths leave it out
     on_step: called with the tokens of every step, one per row and PAD for rows that have ended; returns which rows end
         with this step

@@ -63,9 +63,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class EvaluationSettings(declarations.EvalTranslations, declarations.EvalCaptions, declarations.EvalTexts):
-    """The settings of `eval`, except those of decoding.
-
-    An `Evaluator` declares which of them its task uses. configs/eval.yaml explains each setting and has the defaults.
+    """The settings of `eval`, except those of decoding. An `Evaluator` declares which of them its task uses;
+    configs/eval.yaml explains each and has the defaults.
     """
 
     def inputs(self) -> dict[str, list[str]]:
@@ -368,12 +367,9 @@ class SeedsEvaluation(Evaluation):
 def find_flags(
     text: str, *, source: str | None = None, ended: bool = True, unknown: bool = False, attention: Attention = None
 ) -> list[str]:
-    """Find the flags of a hypothesis.
+    """Find the flags of a hypothesis, whose meanings are in `FLAG_MEANINGS`.
 
-    text: the hypothesis
     source: the source sentence; None if it is unknown or the source is an image
-    ended: whether the hypothesis ended before its maximum length
-    unknown: whether words or subwords of the source are not in the model's vocabulary
     attention: the weights, target words × source words, and the source words; None if they are unknown
     """
     words = text.split()
@@ -395,15 +391,10 @@ def find_flags(
 
 
 class EvaluationData(NamedTuple):
-    """The data that hold a model's test set.
+    """The data that hold a model's test set."""
 
-    config: the settings of a corpus that the user chose; None means the data that the predictor's `config` describes
-    checkpoint: the checkpoint that identifies the cache of the training data, which may still hold the test set if
-        its files are gone
-    """
-
-    config: DictConfig | None = None
-    checkpoint: "Checkpoint | None" = None
+    config: DictConfig | None = None  # of a corpus that the user chose; None: the data in the predictor's `config`
+    checkpoint: "Checkpoint | None" = None  # identifies the cache of the training data, which may outlast their files
 
     def corpus(self, kind: type[C], predictor: "Predictor") -> C:
         """Make the corpus. Raises InputError if it is not of class `kind`."""
@@ -412,9 +403,8 @@ class EvaluationData(NamedTuple):
         return make_corpus(self.config, kind, trusted=True)
 
     def check_files(self, corpus: Corpus) -> None:
-        """Raise InputError if files of the corpus are missing.
-
-        Files are only downloaded for a corpus that the user chose, never for one that a checkpoint describes.
+        """Raise InputError if files of the corpus are missing. They are only downloaded for a corpus that the user
+        chose, never for one that a checkpoint describes.
         """
         # imports torch, which is not needed to score files
         from seqtool.runtime.distributed import first_on_each_machine

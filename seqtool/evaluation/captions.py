@@ -114,8 +114,7 @@ class CaptionEvaluation(SystemsEvaluation):
 
     def text(self) -> str:
         signature, signatures = self.signatures()
-        estimates = [(score(name), estimate) for name, estimate in self.system.estimates.items()]
-        rows = {info.label: estimate.text(info.digits) for info, estimate in estimates}
+        rows = {score(name).label: value.text(score(name).digits) for name, value in self.system.estimates.items()}
         rows |= {name: f"{value:.4f}" for name, value in self.meteor_and_spice[0].items()}
         lines = columns([("score", counted(len(self.segments), "image")), *rows.items()])
         lines += ["", "brevity penalty {brevity_penalty:.3f}, length ratio {length_ratio:.3f}".format(**self.lengths)]
@@ -186,7 +185,7 @@ class CaptionEvaluator(Evaluator):
             yield "java=true gives no scores of single captions: leave it out with format=jsonl."
         if settings.save_document_frequencies is not None:
             files = settings.hypotheses, settings.baseline, settings.document_frequencies
-            is_scoring = any((checkpoint, settings.java, *files, settings.output, settings.report))
+            is_scoring = any((checkpoint, settings.java, *files, settings.scores, settings.output, settings.report))
             if is_scoring or len(settings.references) != 1:
                 yield "save_document_frequencies=FILE takes one references=FILE, and no setting of scoring."
             return
@@ -201,7 +200,6 @@ class CaptionEvaluator(Evaluator):
 
     def evaluate_files(self) -> Evaluation:
         """Evaluate captions, one for each image. References of images without a caption are left out, with a warning.
-
         With `save_document_frequencies`, save the document frequencies of the references instead.
         """
         settings, references_name = self.settings, self.settings.references[0]
@@ -273,10 +271,8 @@ class CaptionEvaluator(Evaluator):
         return self._evaluate([output, *baseline], references, options=options, **fields)
 
     def _read_output(self, file: str, references: Captions[str]) -> CaptionOutput:
-        """Read a system's captions.
-
-        For a report, also read the words and attention that `caption format=jsonl` wrote, and the pictures whose files
-        still exist.
+        """Read a system's captions; for a report, also the words and attention that `caption format=jsonl` wrote, and
+        the pictures whose files still exist.
         """
         records = read_hypotheses(file, references)
         output = CaptionOutput(file, {image: str(record["text"]) for image, record in records.items()})
@@ -298,11 +294,7 @@ class CaptionEvaluator(Evaluator):
         self, outputs: Sequence[CaptionOutput], references: Captions[str], *, options: Mapping[str, Any], **fields: Any
     ) -> CaptionEvaluation:
         """Evaluate the systems on the images that have references. A baseline may have captions of further images.
-
-        outputs: the outputs of the evaluated system and of the baseline, if there is one
-        references: the references of each image
-        options: the keyword arguments of the scorers (`_scorer_options`)
-        fields: further fields of the evaluation
+        options: the keyword arguments of the scorers (`_scorer_options`); fields: further fields of the evaluation
         """
         settings = self.settings
         for output in outputs[1:]:
@@ -388,10 +380,7 @@ def check_images(
     hypotheses_name: str = "the hypotheses",
     references_name: str = "the references",
 ) -> None:
-    """Raise InputError if captions and references are not of the same images.
-
-    The message counts the images without counterpart and names one of them.
-    """
+    """Raise InputError if captions and references are not of the same images."""
     check_references(references, name=references_name)
     missing = [image for image in references if image not in hypotheses]
     unknown = [image for image in hypotheses if image not in references]

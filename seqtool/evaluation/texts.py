@@ -100,7 +100,8 @@ class TextEvaluation(Evaluation):
             segments, number, reason = "lines", len(self.lines), ""
         else:
             segments, number = "blocks", len(self.blocks[0])
-            reason = f"The interval is from resampling {counted(number, 'block')} of the text, which has few lines. "
+            few = "has few lines" if len(self.lines) < MIN_SEGMENTS else "has a line that is more than half of it"
+            reason = f"The interval is from resampling {counted(number, 'block')} of the text, which {few}. "
         return (reason + (too_few(number, segments) if number < MIN_SEGMENTS else "")).strip()
 
     @property

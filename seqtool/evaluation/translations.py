@@ -189,8 +189,8 @@ class TranslationEvaluator(Evaluator):
             yield "samples= needs checkpoint=PATH and plot=DIR."
         if settings.beside and settings.plot is None and settings.report is None:
             yield "beside=FILE needs plot=DIR or report=FILE.html."
-        if settings.gold is not None and settings.sources is None:
-            yield "gold=FILE needs sources=FILE."
+        if settings.gold is not None and settings.sources is None and settings.testset is None:
+            yield "gold=FILE needs sources=FILE or testset=NAME."
         if checkpoint and settings.alignments is not None:
             yield "alignments= is for hypotheses=FILE: leave it out with checkpoint=PATH, whose model aligns the words."
         if not checkpoint and settings.output is not None:
@@ -235,11 +235,9 @@ class TranslationEvaluator(Evaluator):
         return self._evaluate(segments, outputs, alignment=alignment, training_counts=training_counts)
 
     def read_test_set(self, hypotheses: Sequence[str] | None = None) -> tuple[list[Segment], Splitter]:
-        """Read the test set that the settings name. Returns its segments and how alignments split a text into words.
-
-        The settings are testset=NAME, or references=FILE[,FILE…] and optionally sources=FILE and gold=FILE.
-
-        hypotheses: the lines to which the texts must be parallel; None means the sources
+        """Read the test set that the settings name: testset=NAME, or references=FILE[,FILE…] and optionally
+        sources=FILE and gold=FILE. Returns its segments and how alignments split a text into words. hypotheses: the
+        lines to which the texts must be parallel; None means the sources
         """
         settings = self.settings
         if settings.testset is not None:
@@ -261,9 +259,8 @@ class TranslationEvaluator(Evaluator):
         return _segments(sources, references, golds), splitter
 
     def test_set(self, translator: "Translator", data: EvaluationData) -> tuple[list[Segment], Splitter]:
-        """A model's test set, from `read_test_set` or a split of `data`, and how alignments split a text into words.
-
-        If the split's files are gone, it is read from the cache of the data that the model was trained with.
+        """A model's test set, from `read_test_set` or a split of `data`, and how alignments split a text into words. If
+        the split's files are gone, it is read from the cache of the data that the model was trained with.
         """
         # imported here because they import torch, which is not needed to score files
         from seqtool.runtime.distributed import first_on_each_machine
@@ -310,9 +307,8 @@ class TranslationEvaluator(Evaluator):
         return outputs
 
     def _translate(self, translator: "Translator", sources: Sequence[str]) -> Output:
-        """Translate the sources, write the translations to `output`, and draw the alignments of `samples`.
-
-        If this is interrupted, the finished part of `output` is kept.
+        """Translate the sources, write the translations to `output`, and draw the alignments of `samples`. If this is
+        interrupted, the finished part of `output` is kept.
         """
         settings = self.settings
         details = None if settings.report is None else report.Details()
@@ -446,7 +442,6 @@ def read_alignments(path: str, texts: Sequence[Sequence[str]], splitter: Splitte
     """Read a file of alignments in Pharaoh format.
 
     texts: the sources and one or more translations; a link must be between words of a source and a translation
-    splitter: how a line is split into words
     name: the file with the aligned lines, for messages
     """
     golds = [parse_pharaoh(line, location=f"{path} line {n:,}") for n, line in enumerate(read_lines(Path(path)), 1)]

@@ -65,11 +65,7 @@ def resampled(statistic: Callable[..., Any], strata: Sequence[Indices], samples:
     same resamples.
     """
     generator = np.random.default_rng(SEED)
-
-    def resample(indices: Indices) -> Indices:
-        return indices[generator.integers(len(indices), size=len(indices))]
-
-    return np.array([statistic(*map(resample, strata)) for _ in range(samples)])
+    return np.array([statistic(*(generator.choice(rows, len(rows)) for rows in strata)) for _ in range(samples)])
 
 
 def estimate(value: float, draws: Draws) -> Estimate:
@@ -88,6 +84,8 @@ def p_value(difference: float, draws: Draws, *, scale: float = 1.0) -> float:
     scale: the magnitude of the scores; p is 1 if the differences of all resamples are rounding errors
     """
     draws = np.abs(draws)
+    if np.isnan(draws).any():
+        return np.nan
     if draws.max() <= ROUNDING * scale:
         return 1.0
     return float((np.count_nonzero(draws - draws.mean() > abs(difference)) + 1) / (len(draws) + 1))

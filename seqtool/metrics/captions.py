@@ -72,9 +72,7 @@ class CaptionScorer(Scorer):
     ) -> None:
         if document_frequencies is not None:
             document_frequencies.check(tokenize=tokenize)
-        self._tokenize = tokenize
-        self._rouge = rouge
-        self._frequencies = document_frequencies
+        self._tokenize, self._rouge, self._frequencies = tokenize, rouge, document_frequencies
         self._references = [tokenize_captions(captions, tokenize) for captions in references]
         split = [caption.split() for captions in self._references for caption in captions]
         self._words = list(chain.from_iterable(split))  # the words of all references, one after another
@@ -141,7 +139,6 @@ class CaptionScorer(Scorer):
 
     def _inverse_frequencies(self, n: int, counts: "Counts", words: Sequence[str]) -> Floats:
         """The inverse document frequency of each n-gram of order n: ln(documents / max(1, documents with the n-gram)).
-
         A document is an image with its references, of the corpus unless document frequencies were given.
         """
         documents, size = len(self._references), len(counts.example_start)
@@ -162,7 +159,6 @@ class CaptionScorer(Scorer):
     def _compare(self, counts: "Counts", inverse_frequencies: Floats) -> tuple[Integers, Floats, Floats]:
         """The number of matched n-grams of one order in each hypothesis (`CORRECT`), and the cosine of each reference
         with the hypothesis of its image, clipped as in CIDEr-D and plain as in CIDEr; a cosine is 0 if a norm is 0.
-
         counts: the entries of the hypotheses, followed by the entries of the references
         """
         images, size = len(self._references), len(inverse_frequencies)
@@ -202,10 +198,8 @@ def fitting_tokeniser(references: Iterable[str]) -> tuple[str, str]:
     writing = analyse_writing(references)
     if writing.has_no_spaces:
         return "char", "tokenize=char: the captions have almost no spaces; each character counts as a word."
-    if writing.is_mostly_unspaced:
-        reason = "the captions seem to be segmented into words by spaces; tokenize=char counts characters"
-        return "ptb", f"tokenize=ptb: {reason}."
-    return "ptb", ""
+    note = "tokenize=ptb: the captions seem to be segmented into words by spaces; tokenize=char counts characters."
+    return "ptb", note if writing.is_mostly_unspaced else ""
 
 
 def bleu(statistics: Floats) -> Floats:
@@ -247,12 +241,8 @@ def rouge_l(hypothesis: str, references: Sequence[str]) -> float:
 
 
 def _lcs_length(masks: dict[str, int], size: int, words: Sequence[str]) -> int:
-    """The length of the longest common subsequence, computed bit-parallel: one integer holds a row of the
-    dynamic-programming table (Crochemore et al. 2001).
-
-    masks: the positions of each word in the other sequence, as bits
-    size: the length of the other sequence
-    words: one of the sequences
+    """The length of the longest common subsequence of `words` and a sequence of `size` words, in which `masks` has the
+    positions of each word as bits. One integer holds a row of the dynamic-programming table (Crochemore et al. 2001).
     """
     full = (1 << size) - 1
     row = full

@@ -55,9 +55,7 @@ class MetricInfo:
 
 class Scorer(ABC):
     """Scores hypotheses against references. Its constructor takes a list of references for each segment (sentence or
-    image).
-
-    A score is a function of the statistics of segments, so a corpus can be resampled, and a segment scored alone.
+    image). A score is a function of segments' statistics, so a corpus can be resampled, and a segment scored alone.
     """
 
     @abstractmethod
@@ -149,11 +147,8 @@ def metric(name: str, *, setting: str = "scores") -> type[Metric]:
 
 
 def scorers(names: Iterable[str], references: Sequence[Sequence[str]], **options: Any) -> list[Scorer]:
-    """The scorers that compute these scores, built-in ones first; a scorer of several scores is made once.
-
-    names: the scores
-    references: a list of texts for each segment
-    options: keyword arguments of the built-in scorers, such as `tokenize`
+    """The scorers that compute these scores, built-in ones first; a scorer of several scores is made once. options:
+    keyword arguments of the built-in scorers, such as `tokenize`
     """
     names = list(dict.fromkeys(names))
     built_in = dict.fromkeys(str(SCORES[name].scorer) for name in names if name in SCORES)
@@ -181,14 +176,16 @@ def parse_sum(text: str, task: str, *, setting: str, others: Sequence[str] = ())
             choices = f"{', '.join(names)}, or one of your own, after its weight: 0.5*{names[0]}"
             raise InputError(f"{setting}={name} is no score of {task}; choose from {choices}.")
         try:
-            weights[name] = weights.get(name, 0.0) + float(weight or 1)
-            if not math.isfinite(weights[name]) or weights[name] == 0:
+            weights[name] = weights.get(name, 0.0) + (number := float(weight or 1))
+            if not math.isfinite(weights[name]) or number == 0:
                 raise ValueError
         except ValueError as error:
             raise InputError(
                 f"{setting}: the weight of {name} must be a number other than 0, not {weight}. Parts are joined by "
                 "+; scores of which lower is better are subtracted anyway."
             ) from error
+    if zero := [name for name, weight in weights.items() if not weight]:
+        raise InputError(f"{setting}={text}: the weights of {zero[0]} add up to 0: leave it out.")
     return weights
 
 
@@ -221,9 +218,7 @@ class System:
     """A system's hypotheses, one for each segment, and their scores; resampled only when intervals are needed."""
 
     def __init__(self, hypotheses: Sequence[str], scorers: Sequence[Scorer], *, samples: int = SAMPLES) -> None:
-        self.hypotheses = hypotheses
-        self.scorers = scorers
-        self.samples = samples
+        self.hypotheses, self.scorers, self.samples = hypotheses, scorers, samples
         self.statistics = [scorer.statistics(hypotheses) for scorer in scorers]
         self.values: dict[str, float] = {}  # by the name of the score
         self._scorer_by_score: dict[str, Scorer] = {}  # by the name of the score
@@ -241,15 +236,13 @@ class System:
         """The scores of all resamples, by name; empty arrays if `samples` is 0."""
         if not self.samples:
             return dict.fromkeys(self.values, np.empty(0))
-        segments = np.arange(len(self.hypotheses))
-        columns: list[Draws] = []
-        for scorer, statistics in zip(self.scorers, self.statistics, strict=True):
 
-            def scores(rows: Indices, scorer: Scorer = scorer, statistics: Statistics = statistics) -> list[float]:
-                return list(scorer.scores(statistics[rows]).values())
+        def scores(rows: Indices) -> list[float]:
+            pairs = zip(self.scorers, self.statistics, strict=True)
+            return [value for scorer, statistics in pairs for value in scorer.scores(statistics[rows]).values()]
 
-            columns += list(resampled(scores, [segments], self.samples).T)
-        return dict(zip(self.values, columns, strict=True))
+        draws = resampled(scores, [np.arange(len(self.hypotheses))], self.samples)
+        return dict(zip(self.values, draws.T, strict=True))
 
     @cached_property
     def estimates(self) -> dict[str, Estimate]:

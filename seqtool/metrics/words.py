@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from seqtool.data.text.words import analyse_writing, characters, words
-from seqtool.metrics.bootstrap import SAMPLES, Estimate, bootstrap
+from seqtool.metrics.bootstrap import SAMPLES, Draws, Estimate, Indices, estimate, resampled
 
 MAX_REPEAT_LENGTH = 8  # the maximum length, in words or characters, of a sequence whose repetition is looked for
 EDGES = (1, 2, 5, 10, 100, 1000)  # the training counts at which a range starts: compare-mt's without 3 and 4
@@ -35,27 +35,24 @@ def f1_by_count(
 ) -> list[WordScore]:
     """F1 in per cent of the words of each range of training counts, with intervals from resampling sentences.
 
-    hypotheses: one hypothesis for each sentence
     references: one or more for each sentence; the reference that shares the most words with the hypothesis is used
     counts: how often each word occurs in the training data
-    samples: the number of resamples
+    samples: the number of resamples; 0 leaves the intervals out
 
     A word that occurs n times in a reference is matched at most n times.
     """
     split = characters if unit_of(references) == "characters" else words
     overlaps = np.array([_overlap(*pair, counts, split) for pair in zip(hypotheses, references, strict=True)])
-    scores = []
-    for index, label in enumerate(LABELS):
 
-        def f1(sentences: NDArray[np.int64], overlaps: NDArray[np.int64] = overlaps[:, index]) -> float:
-            matched, in_hypotheses, in_references = overlaps[sentences].sum(0).tolist()
-            # F1 in per cent: 2 · matched / (words in hypotheses + words in references)
-            return float(200 * matched / max(1, in_hypotheses + in_references))
+    def f1(sentences: Indices) -> Draws:
+        matched, in_hypotheses, in_references = overlaps[sentences].sum(0).T
+        per_cent: Draws = 200 * matched / np.maximum(1, in_hypotheses + in_references)
+        return per_cent
 
-        reference_words = int(overlaps[:, index, 2].sum())
-        estimate = bootstrap(f1, [np.arange(len(overlaps))], samples) if reference_words else None
-        scores.append(WordScore(label, reference_words, estimate))
-    return scores
+    sentences = np.arange(len(overlaps))
+    draws = resampled(f1, [sentences], samples).reshape(samples, len(LABELS))
+    columns = zip(LABELS, overlaps[:, :, 2].sum(0).tolist(), f1(sentences).tolist(), draws.T, strict=True)
+    return [WordScore(label, count, estimate(value, x) if count else None) for label, count, value, x in columns]
 
 
 def unit_of(references: Sequence[Sequence[str]]) -> str:

@@ -150,8 +150,7 @@ class Captioning(Task):
 
         split = cache.split("valid")
         references = split.references()[: settings.sentences]
-        names = ("bleu4", "cider_d", *settings.scores)
-        metrics = scorers(names, references, tokenize=settings.tokenize, rouge=False)
+        metrics = scorers(("bleu4", "cider_d", *settings.scores), references, tokenize=settings.tokenize, rouge=False)
 
         def score(texts: Sequence[str]) -> dict[str, float]:
             values = System(texts, metrics).values

@@ -37,32 +37,19 @@ if TYPE_CHECKING:
 
 
 class Task(ABC):
-    """The interface of a task. A subclass defines:
+    """The interface of a task. A subclass defines the class variables without a value."""
 
-    name: the task's key in `runtime.task_table`; the dotted name of the class if it is not in that table
-    corpus: the base class of the task's data
-    does: a description of what the task's models do, such as "translates sentences"
-    example: an example of a setting that chooses a model, for messages
-    scores: the names of a validation's scores besides the loss; the first is the default of train.best_by
-    unit: the unit of a training split's size, such as the "pairs" of "29,000 pairs"
-    predictor: the class that uses a trained model, as module:class
-    usage: the format string, with {checkpoint}, of the command that uses a trained model
-    evaluator: the class with which `eval` scores, as module:class
-    outputs: the plural noun for what the models write, such as "translations"
-    streams: whether examples are streams, whose state is carried from batch to batch
-    """
-
-    name: ClassVar[str]
-    corpus: ClassVar[type[Corpus]]
-    does: ClassVar[str]
-    example: ClassVar[str]
-    scores: ClassVar[tuple[str, ...]]
-    unit: ClassVar[str]
-    predictor: ClassVar[str]
-    usage: ClassVar[str]
-    evaluator: ClassVar[str]
-    outputs: ClassVar[str]
-    streams: ClassVar[bool] = False
+    name: ClassVar[str]  # the key in `runtime.task_table`; the dotted name of the class if it is not in that table
+    corpus: ClassVar[type[Corpus]]  # the base class of the task's data
+    does: ClassVar[str]  # what the task's models do, such as "translates sentences"
+    example: ClassVar[str]  # an example of a setting that chooses a model, for messages
+    scores: ClassVar[tuple[str, ...]]  # of a validation, besides the loss; the first is the default of train.best_by
+    unit: ClassVar[str]  # the unit of a training split's size, such as the "pairs" of "29,000 pairs"
+    predictor: ClassVar[str]  # the class that uses a trained model, as module:class
+    usage: ClassVar[str]  # the format string, with {checkpoint}, of the command that uses a trained model
+    evaluator: ClassVar[str]  # the class with which `eval` scores, as module:class
+    outputs: ClassVar[str]  # the plural noun for what the models write, such as "translations"
+    streams: ClassVar[bool] = False  # whether examples are streams, whose state is carried from batch to batch
 
     def format_size(self, examples: Any) -> str:
         """Format the size of a training split, with its `unit`."""
@@ -84,9 +71,7 @@ class Task(ABC):
 
     def check(self, config: DictConfig, *, pretrained: bool) -> None:
         """Raise InputError for settings of a run that have no effect for this task or are invalid for its model, before
-        any data are prepared.
-
-        pretrained: whether `make_model` will load an image encoder's pretrained weights.
+        any data are prepared; `pretrained`: whether `make_model` will load an image encoder's pretrained weights.
         """
         self.check_model(config)
         choices = (*self.scores, *names(config.validation.get("scores")), "loss")
@@ -137,9 +122,8 @@ class Task(ABC):
     def make_model(
         self, config: DictConfig, cache: "Cache", *, pretrained: bool, parts: "Parts"
     ) -> "EncoderDecoder[Any]":
-        """Make the model from its settings and parts; its weights are initialised later.
-
-        pretrained: whether to load an image encoder's pretrained weights; otherwise a checkpoint will supply them.
+        """Make the model from its settings and parts; its weights are initialised later. If it is not `pretrained`, the
+        weights of its image encoder come from a checkpoint too.
         """
         from seqtool.models.contract import EncoderDecoder  # imports torch
         from seqtool.models.parts import build_model
@@ -182,10 +166,8 @@ class Task(ABC):
         raise InputError(f"train.objective=sequence is not for {self.name}: it rewards translations and captions.")
 
     def load(self, checkpoints: Any, **settings: Any) -> Any:
-        """Load the predictor for a trained model or an ensemble.
-
-        checkpoints: a path or an open checkpoint, or a list of several.
-        settings: as on the command line.
+        """Load the predictor for a trained model or, from a list, an ensemble, with settings as on the command line.
+        checkpoints: a path or an open checkpoint, or a list of several
         """
         return resolve_name(self.predictor).load(checkpoints, **settings)
 
@@ -217,8 +199,7 @@ def with_vocabulary_of_run(data: DictConfig) -> DictConfig:
 
 def task_by_name(name: str, *, trusted: Trust = True) -> Task:
     """The task with this name, which is the dotted name of its class if it is a user's task. Imports its module.
-
-    trusted: the modules whose classes the name may be.
+    trusted: the modules whose classes the name may be
     """
     if name in TASKS:
         return cast(Task, resolve_name(TASKS[name].location))

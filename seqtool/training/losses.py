@@ -26,21 +26,13 @@ Scalar = Float[Tensor, ""]
 
 
 class Loss(NamedTuple):
-    """A batch's loss: sums over its examples, in nats.
+    """A batch's loss: sums over its examples, in nats."""
 
-    total: the sum to minimise.
-    nll: −log p(target), averaged over an image's samples.
-    reward: Σ_t log p(y_t), summed over the rows that sampled their attention, whose mean updates the baseline of hard
-        attention; with sequences, the sum of their rewards.
-    rewarded: the number of these rows, or sequences.
-    state: the state from which the streams' next batch starts, without gradient; None if examples are independent.
-    """
-
-    total: Scalar
-    nll: Scalar
-    reward: Scalar | None = None
-    rewarded: int = 0
-    state: Any = None
+    total: Scalar  # the sum to minimise
+    nll: Scalar  # −log p(target), averaged over an image's samples
+    reward: Scalar | None = None  # Σ_t log p(y_t) of the rows that drew their attention; with sequences, their rewards
+    rewarded: int = 0  # the number of these rows, or sequences
+    state: Any = None  # where the streams' next batch starts, without gradient; None if examples are independent
 
     def sums(self) -> Float[Tensor, "3"]:
         """−log p, the reward and the number of rewards; reward and number are 0 unless the reward is finite."""
@@ -50,24 +42,18 @@ class Loss(NamedTuple):
 
 
 class TrainingLoss(nn.Module):
-    """A batch's loss under teacher forcing; the only module that data-parallel training wraps.
-
-    teacher: chooses what the decoder reads in training; None is the reference
-    baseline: the moving average of the reward, NaN before the first reward. The training loop updates it (`observe`)
-        and saves it.
-    update: the number of the update, on which random draws depend; the training loop sets it
-    mean_reward: with sequences, the mean reward of the last update
-    graphs: what takes the place of `compute` in training, if it is compiled (`compiling.Graphs`)
+    """A batch's loss under teacher forcing; the only module that data-parallel training wraps. `teacher` chooses what
+    the decoder reads in training; None is the reference.
     """
 
-    baseline: Scalar
-    mean_reward: Scalar | None = None
-    graphs: Callable[..., Loss] | None = None
+    baseline: Scalar  # the moving average of the reward, NaN before the first; the training loop moves and saves it
+    mean_reward: Scalar | None = None  # with sequences, the mean reward of the last update
+    graphs: Callable[..., Loss] | None = None  # in the place of `compute` in compiled training (`compiling.Graphs`)
 
     def __init__(self, model: EncoderDecoder[Any], smoothing: float, teacher: Teacher | None = None) -> None:
         super().__init__()
         self.model, self.smoothing, self.teacher = model, smoothing, teacher
-        self.update = 0
+        self.update = 0  # the number of the update, on which random draws depend; the training loop sets it
         self.register_buffer("baseline", torch.tensor(math.nan))
 
     def forward(self, batch: Batch, state: Any = None) -> Loss:

@@ -147,7 +147,6 @@ class SequenceLoss(TrainingLoss):
 
     def _write(self, encoded: Any, sources: Indices, limits: list[int], *, greedy: bool = False) -> Samples:
         """Draw samples for each source, of at most as many tokens as its limit, or take the likeliest tokens.
-
         encoded: the memory and the first state that the model's `encode` returned for the sources
         """
         count, length, is_drawn = 1 if greedy else self.settings.samples, max(limits), self.hard and not greedy
