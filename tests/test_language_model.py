@@ -327,7 +327,7 @@ def test_a_draft_ends_before_the_first_stop_text() -> None:
     assert "".join(pieces) == "aENb\nc\n" and pieces[0] == "a"
     draft = Draft(["stop"], pieces.append)
     draft.add("not st")
-    draft.close()
+    draft.pass_on()
     assert pieces[-2:] == ["not ", "st"]
 
 

@@ -1,6 +1,5 @@
 """`seqtool generate`: write text with a language model."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ from seqtool.data.text.vocabulary import report_unknown
 from seqtool.errors import InputError, counted, printable
 from seqtool.predict.generator import Generator
 from seqtool.runtime import distributed
-from seqtool.runtime.files import check_outputs, keeping, read_lines
+from seqtool.runtime.files import check_outputs, finite_json, keeping, read_lines
 from seqtool.runtime.tables import table
 from seqtool.settings import escape, typed
 from seqtool.settings.declarations import GenerateFiles, check_values
@@ -63,7 +62,7 @@ def _continue_prompts(settings: GenerateFiles, generator: Generator) -> None:
                 continue
             if settings.format == "jsonl":
                 samples = generator.continuations(prompt, generator.uniform_noise())
-                out.write(json.dumps(generator.line(line, samples), ensure_ascii=False) + "\n")
+                out.write(finite_json(generator.line(line, samples)) + "\n")
                 count += len(samples)
                 continue
             for uniforms in generator.uniform_noise():
@@ -81,6 +80,6 @@ def _next_tokens(prompt: str, prediction: Mapping[str, Any], form: str) -> str:
     """Describe what `predict_next` returned after a prompt, as a line of JSON or as a table."""
     if form == "jsonl":
         record = {"prompt": prompt, "entropy": prediction["entropy"], "likeliest": prediction["likeliest"]}
-        return json.dumps(record, ensure_ascii=False) + "\n"
+        return finite_json(record) + "\n"
     rows = [[printable(token), f"{probability:.4f}"] for token, probability in prediction["likeliest"]]
     return f"{prompt}\n" + "\n".join(table(["next token", "probability"], rows)) + "\n"

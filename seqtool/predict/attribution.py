@@ -93,6 +93,9 @@ class Attribution:
         """
         if problem := METHOD.problem("method", method) or at_least(1).problem("steps", steps):
             raise InputError(f"{problem}.")
+        positions = contrast if isinstance(contrast, Mapping) else {0: contrast or ""}
+        if not all(isinstance(t, int | np.integer) and isinstance(piece, str) for t, piece in positions.items()):
+            raise InputError("contrast must be WORD/OTHER, such as dog/cat, or pieces by the tokens' positions from 0.")
         text, source = example.text, example.source
         end = [END] * (source is not None and text.ended)  # language models predict no end
         tokens, labels = [*text.pieces, *end], [*text.ids, EOS][: len(text.ids) + len(end)]

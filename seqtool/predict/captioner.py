@@ -158,13 +158,18 @@ class Captioner(Predictor):
         An image may be a path, an http(s) URL, a Pillow image, an array of uint8 (height × width × 3), the bytes of an
         image file, or a file opened with mode 'rb'. Raises InputError if one cannot be read.
         """
-        return [_captions(image)[0].text for image in self.caption_each(images)]
+        return [captions[0].text for captions in self.describe(images)]
 
     def describe(
         self, images: Sequence[Picture], *, prefix: str | Sequence[str] = "", likeliest: int = 0
     ) -> list[list[Caption]]:
         """Return the n best captions of each image, best first. Raises InputError if an image cannot be read."""
-        return [_captions(image) for image in self.caption_each(images, prefix=prefix, likeliest=likeliest)]
+        n_best_lists = []
+        for _, _, captions in self.caption_each(images, prefix=prefix, likeliest=likeliest):
+            if isinstance(captions, InputError):
+                raise captions
+            n_best_lists.append(captions)
+        return n_best_lists
 
     def caption_each(
         self, images: Sequence[Picture], *, prefix: str | Sequence[str] = "", likeliest: int = 0
@@ -207,7 +212,6 @@ class Captioner(Predictor):
         numbers: the position of each row's image in the input, which seeds its random numbers
         prefix, likeliest: as in `caption_each`
         """
-
         settings = self.settings
 
         def add_choices(memory: Any, rows: Sequence[int]) -> Any:
@@ -249,7 +253,9 @@ class Captioner(Predictor):
     def example(self, image: Picture | Caption, caption: Text | Caption = None) -> Example:
         """Load an image, and encode a caption that the model is to read; without a caption, the best one."""
         if isinstance(image, Caption):
-            caption, image = image, np.asarray(image.pixels)
+            caption, image = image if caption is None else caption, np.asarray(image.pixels)
+        if not _is_picture(image):
+            raise InputError(f"trace and attribute take an image: give {PICTURE_TYPES}.")
         (pixels,) = self._read([image], [0])
         text = self.encode_text(self.describe([pixels])[0][0] if caption is None else caption)
         with torch.no_grad():
@@ -278,7 +284,6 @@ class Captioner(Predictor):
     def likelihood(self, images: Sequence[Picture], captions: Sequence[Sequence[str]], samples: int) -> Likelihood:
         """Return how likely the captions of each image are. Several processes share the images.
 
-        images: the pictures, in any form that `caption` takes
         captions: the texts that describe each image
         samples: for hard attention, the number of sequences of locations drawn for each caption
         """
@@ -309,13 +314,6 @@ class Captioner(Predictor):
         values = {name: np.array([caption[name] for caption in likelihoods]) for name in likelihoods[0]}
         owners = np.repeat(np.arange(len(captions)), [len(texts) for texts in captions])
         return Likelihood(values, np.array(tokens), owners, samples if model.hard else None)
-
-
-def _captions(image: CaptionedImage) -> list[Caption]:
-    """The captions of an image. Raises InputError if it cannot be read."""
-    if isinstance(image.captions, InputError):
-        raise image.captions
-    return image.captions
 
 
 def picture_name(picture: Picture, number: int) -> str:

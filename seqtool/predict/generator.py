@@ -77,18 +77,15 @@ class Draft:
         if starts := [start for stop in self.stops if (start := self.text.find(stop, search_start)) >= 0]:
             self.text, self.ended = self.text[: min(starts)], True
         if self.ended:
-            self._pass_on(len(self.text))
+            self.pass_on()
         elif self.on_text is not None:  # hold back what may be the beginning of a stop text
             held_back = (n for stop in self.stops for n in range(len(stop)) if self.text.endswith(stop[:n]))
-            self._pass_on(len(self.text) - max(held_back, default=0))
+            self.pass_on(max(held_back, default=0))
         return self.ended
 
-    def close(self) -> None:
-        """End the text where it is, because no more pieces follow."""
-        self._pass_on(len(self.text))
-
-    def _pass_on(self, end: int) -> None:
-        """Call `on_text` with the characters up to `end` that were not yet passed to it."""
+    def pass_on(self, held_back: int = 0) -> None:
+        """Call `on_text` with all characters that were not yet passed to it, except the last few that are held back."""
+        end = len(self.text) - held_back
         if self.on_text is not None and end > self.passed_length:
             self.on_text(self.text[self.passed_length : end])
             self.passed_length = end
@@ -163,7 +160,7 @@ class Generator(Predictor):
                 on_step=on_step,
             )
         for draft in drafts:
-            draft.close()
+            draft.pass_on()  # what was held back
         return [
             Continuation(draft.text, drawn.score, drawn.log_probability, draft.pieces, None, draft.ended, prefix=prompt)
             for draft, drawn in zip(drafts, samples, strict=True)
@@ -234,7 +231,6 @@ class Generator(Predictor):
         """Score each text from a fresh state, and its end if the model predicts it (`by_line`)."""
         self.check_scoring(with_sources=sources is not None)
         encoded_texts = encode(check_texts(texts, caller="score takes", item="text"), self.target_vocabulary)
-
         ends = self.by_line
 
         def score_rows(rows: Sequence[int]) -> list[tuple[NDArray[np.float64], list[dict[str, Any]]]]:

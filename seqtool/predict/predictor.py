@@ -123,13 +123,13 @@ class Prediction:
     score: float
     log_probability: float
     pieces: list[str]
-    attention: NDArray[np.float32] | None
+    attention: NDArray[np.float32] | None = field(compare=False)
     ended: bool
     log_probabilities: list[float] | None = field(default=None, kw_only=True)
     predicted: list[dict[str, Any]] | None = field(default=None, kw_only=True, repr=False)
     whole: Whole | None = field(default=None, kw_only=True)
     attribution: Attribution | None = field(default=None, kw_only=True, repr=False, compare=False)
-    whole_attention: NDArray[np.float32] | None = field(default=None, kw_only=True, repr=False)
+    whole_attention: NDArray[np.float32] | None = field(default=None, kw_only=True, repr=False, compare=False)
     prefix: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
     target: EncodedText | None = field(default=None, kw_only=True, repr=False, compare=False)
 
@@ -221,10 +221,6 @@ def prediction_records(
 ) -> list[dict[str, Any]]:
     """The record of what a model predicted at each token, for JSON: the token's probability, the entropy of the
     distribution in nats, and the likeliest tokens with their probabilities, best first.
-
-    tokens: the ids of the text
-    log_p: the log-probability of each token
-    predictions: the entropies and the likeliest tokens
     """
 
     def round_probability(probability: float) -> float:
@@ -349,9 +345,8 @@ class Predictor(ABC):
         Raises InputError for an invalid setting, a checkpoint of another task, and models that do not form an ensemble.
         """
         merged = {**cls.default_settings(), **settings}
-        hardware = typed(
-            declarations.Machine, {setting.name: merged.pop(setting.name) for setting in fields(declarations.Machine)}
-        )
+        machine = {setting.name: merged.pop(setting.name) for setting in fields(declarations.Machine)}
+        hardware = typed(declarations.Machine, machine)
         decode_settings = typed(cls.schema, merged)
         devices.check_threads(hardware.threads)
         device = devices.find_device(hardware.device)
@@ -427,7 +422,6 @@ class Predictor(ABC):
 
         sources: returns the encoder's input for the rows with these indices
         source_numbers: the position of each row's source in the input; samples are seeded by it
-        prefixes: the beginning of each row's texts
         likeliest: the number of likeliest tokens to keep at each position; 0 keeps none
         options: arguments of `batching.decode`: keep_attention, progress, trace
         """
@@ -450,44 +444,40 @@ class Predictor(ABC):
         self, sources: Sources, n_best_lists: Sequence[Sequence[Hypothesis]], likeliest: int
     ) -> list[list[Hypothesis]]:
         """Add to the hypotheses what the model predicted at each token, including a prefix."""
-        rows_and_hypotheses = [(row, hypothesis) for row, n_best in enumerate(n_best_lists) for hypothesis in n_best]
-        owners, hypotheses = zip(*rows_and_hypotheses, strict=True)
-        targets = [hypothesis.tokens for hypothesis in hypotheses]
-        forced_hypotheses = force_all(
-            self.model, sources, targets, self.settings, device=self.device, owners=owners, likeliest=likeliest
-        )
-        result: list[list[Hypothesis]] = [[] for _ in n_best_lists]
-        for row, hypothesis, forced in zip(owners, hypotheses, forced_hypotheses, strict=True):
-            length = len(hypothesis.tokens) + hypothesis.ended  # no EOS if it was cut off
+        owners = [row for row, n_best in enumerate(n_best_lists) for _ in n_best]
+        targets = [hypothesis.tokens for n_best in n_best_lists for hypothesis in n_best]
+        options: dict[str, Any] = {"device": self.device, "owners": owners, "likeliest": likeliest}
+        forced_hypotheses = iter(force_all(self.model, sources, targets, self.settings, **options))
+
+        def with_predictions(hypothesis: Hypothesis) -> Hypothesis:
+            forced, length = next(forced_hypotheses), len(hypothesis.tokens) + hypothesis.ended  # no EOS if cut off
             assert forced.log_p is not None and forced.predictions is not None
-            log_p, predictions = forced.log_p[:length], forced.predictions.truncate(length)
-            result[row].append(hypothesis._replace(log_p=log_p, predictions=predictions))
-        return result
+            return hypothesis._replace(log_p=forced.log_p[:length], predictions=forced.predictions.truncate(length))
+
+        return [[*map(with_predictions, n_best)] for n_best in n_best_lists]
 
     def _with_prefixes(
         self, sources: Sources, prefixes: Sequence[Sequence[int]], n_best_lists: Sequence[Sequence[Hypothesis]]
     ) -> list[list[Hypothesis]]:
         """Add to each hypothesis the log-probability and the score of its prefix and continuation together."""
-        settings = self.settings
+        settings, prefix_length = self.settings, len(prefixes[0])  # all are equally long
         penalty = length_penalty(settings.length_penalty, settings.length_alpha)
         forced_prefixes = force_all(self.model, sources, prefixes, settings, device=self.device)
-        result = []
-        for prefix, forced, n_best in zip(prefixes, forced_prefixes, n_best_lists, strict=True):
-            prefix_length = len(prefix)
-            prefix_log_p = 0.0 if forced.log_p is None else float(forced.log_p[:prefix_length].double().sum())
-            whole_hypotheses = []
-            for hypothesis in n_best:
-                length = len(hypothesis.tokens) + hypothesis.ended
-                log_p = prefix_log_p + hypothesis.log_probability
-                score = log_p
-                if settings.mbr is not None:
-                    score = hypothesis.score  # that of the whole text already
-                elif not settings.sample:
-                    coverage = hypothesis.score - hypothesis.log_probability / penalty(length - prefix_length)
-                    score = log_p / penalty(length) + coverage
-                whole_hypotheses.append(hypothesis._replace(whole=Whole(prefix_length, log_p, score)))
-            result.append(whole_hypotheses)
-        return result
+
+        def with_prefix(hypothesis: Hypothesis, prefix: Hypothesis) -> Hypothesis:
+            assert prefix.log_p is not None
+            length = len(hypothesis.tokens) + hypothesis.ended
+            log_p = float(prefix.log_p[:prefix_length].double().sum()) + hypothesis.log_probability
+            score = log_p
+            if settings.mbr is not None:
+                score = hypothesis.score  # that of the whole text already
+            elif not settings.sample:
+                coverage = hypothesis.score - hypothesis.log_probability / penalty(length - prefix_length)
+                score = log_p / penalty(length) + coverage
+            return hypothesis._replace(whole=Whole(prefix_length, log_p, score))
+
+        pairs = zip(forced_prefixes, n_best_lists, strict=True)
+        return [[with_prefix(hypothesis, prefix) for hypothesis in n_best] for prefix, n_best in pairs]
 
     @cached_property
     def plain_model(self) -> Any:
@@ -559,10 +549,10 @@ class Predictor(ABC):
             log_p = [value for text in plain.forced(*[None, *texts][-2:]) for value in text.log_probabilities]
             return -math.fsum(log_p) / max(1, len(log_p))
 
+        if not all(map(len, texts)) or not any(self.target_vocabulary.encode_batch(texts[-1])):
+            raise InputError("The texts are empty: there is nothing by which to rank heads.")
         if not (heads := self.trace(*(column[0] for column in texts)).heads()):
             raise InputError(f"{self.checkpoints[0].path} has no heads to rank: choose a Transformer.")
-        if not any(self.target_vocabulary.encode_batch(texts[-1])):
-            raise InputError("The texts are empty: there is nothing by which to rank heads.")
         whole = loss()
         for kind, layers in heads.items():
             for layer, attention in enumerate(map(plain.model.get_submodule, layers), 1):

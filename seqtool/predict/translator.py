@@ -44,6 +44,8 @@ from seqtool.view import plots
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+EMPTY = Hypothesis([], 0.0, 0.0, attention=None, ended=True)  # of an empty sentence
+
 
 @dataclass(frozen=True)
 class Translation(Prediction):
@@ -242,14 +244,11 @@ class Translator(Predictor):
                 trace=trace,
             )
         )
-        translations = []
-        for source, prefix in zip(sources, encoded_prefixes, strict=True):
-            if source.read:
-                n_best = [self._translation(h, source, prefix, replace_unknown=replace_unknown) for h in next(n_bests)]
-            else:
-                n_best = [Translation("", 0.0, 0.0, [], attention=None, ended=True, source=source, prefix=prefix)]
-            translations.append(n_best)
-        return translations
+        n_best_lists = [next(n_bests) if source.read else [EMPTY] for source in sources]
+        return [
+            [self._translation(h, source, prefix, replace_unknown=replace_unknown) for h in n_best]
+            for source, prefix, n_best in zip(sources, encoded_prefixes, n_best_lists, strict=True)
+        ]
 
     def warn_of_cut(self, sources: Sequence[EncodedText], first_line: int) -> None:
         """Warn on standard error of sources that are too long: only their beginnings are translated."""
@@ -300,7 +299,8 @@ class Translator(Predictor):
     def example(self, source: str | Translation, target: Text = None) -> Example:
         """Encode a pair that the model is to read; without a target, the source with its best translation."""
         if isinstance(source, Translation):
-            encoded, text = source.source, source.target or self.encode_text(source)
+            encoded = source.source
+            text = (source.target or self.encode_text(source)) if target is None else self.encode_text(target)
         else:
             sources = check_texts([source], caller="trace and attribute take", item="sentence")
             (encoded,) = encode(sources, self.source_vocabulary, split=self.split)
@@ -357,10 +357,7 @@ class Translator(Predictor):
         ]
 
     def _encode_pairs(self, sources: Any, targets: Any, *, caller: str) -> tuple[list[EncodedText], list[EncodedText]]:
-        """Encode sentences and their translations. Raises InputError unless the model can read all of them.
-
-        caller: the beginning of a message, such as "score takes"
-        """
+        """Encode sentences and their translations. Raises InputError unless the model can read all of them."""
         if isinstance(sources, str) or isinstance(targets, str):
             raise InputError("Sources and targets are lists of sentences: write [sentence] for a single one.")
         sources = check_texts(sources, caller=caller, item="source sentence")

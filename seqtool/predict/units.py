@@ -298,7 +298,6 @@ def ablate(
     """Hold a unit at its mean, and then random ones, while the second half of the rows is read again, and compare the
     losses.
 
-    states: those that the cells had
     unit: a cell and the number of a unit
     decided: whether the property decides each token of the text
     """

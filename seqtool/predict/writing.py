@@ -1,6 +1,5 @@
 """Write the results of `translate`, `score` and `caption`: text, JSON lines or COCO results, alignments and plots."""
 
-import json
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -19,8 +18,7 @@ from seqtool.data.text.words import SPLITS, analyse_writing
 from seqtool.errors import InputError, counted, place
 from seqtool.predict.predictor import Prediction, Predictor
 from seqtool.predict.translator import Translation, Translator
-from seqtool.runtime import distributed
-from seqtool.runtime.files import NOT_ENDED, check_directory, check_outputs, keeping, replacing, without_suffix
+from seqtool.runtime import distributed, files
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import declarations, typed
 from seqtool.view import plots
@@ -43,7 +41,7 @@ class OutputSettings(declarations.Output):
         predictor_settings = {"checkpoint", "trust", *predictor.default_settings()}
         settings = typed(cls, {str(name): value for name, value in config.items() if name not in predictor_settings})
         if frequencies := config.get("mbr_frequencies"):
-            check_outputs({"output": settings.output}, [(f"mbr_frequencies={frequencies}", frequencies)])
+            files.check_outputs({"output": settings.output}, [(f"mbr_frequencies={frequencies}", frequencies)])
         return settings
 
     def __post_init__(self) -> None:
@@ -88,7 +86,7 @@ class Writer(ABC, Generic[P]):
     def opened(self) -> Iterator[Self]:
         """Open the writer's files within the context."""
         if self.plot is not None:
-            check_directory(self.plot, "plot")
+            files.check_directory(self.plot, "plot")
         with self.file(self.settings.output) as self.out:
             yield self
         if self.count and not self.has_contrast:
@@ -101,8 +99,8 @@ class Writer(ABC, Generic[P]):
         if path is None or not distributed.is_first():
             return nullcontext(sys.stdout)
         if self.settings.format == "coco":
-            return replacing(Path(path))  # part of a JSON list cannot be used, so none is kept
-        return keeping(Path(path), lambda: counted(self.count, self.unit))
+            return files.replacing(Path(path))  # part of a JSON list cannot be used, so none is kept
+        return files.keeping(Path(path), lambda: counted(self.count, self.unit))
 
     def progress(self, command: str, total: Callable[[], int | None], *, wanted: bool = True) -> tqdm:
         """Make a progress bar. It is hidden unless `wanted`, and if results are written to the same terminal."""
@@ -136,7 +134,7 @@ class Writer(ABC, Generic[P]):
 
     def lines(self, source: str, n_best: Sequence[P], separator: str) -> str:
         """A line for each of the n best: source, text and score, and a mark if it was cut off at its maximum length."""
-        fields = ((source, best.text, f"{best.score:.6f}", *([] if best.ended else [NOT_ENDED])) for best in n_best)
+        fields = ((source, best.text, f"{best.score:.6f}", *[files.NOT_ENDED] * (not best.ended)) for best in n_best)
         return "".join(separator.join(line) + "\n" for line in fields)
 
 
@@ -187,7 +185,8 @@ class TranslationWriter(Writer[Translation]):
     def text(self, source: str, n_best: Sequence[Translation]) -> str:
         """One translation as a line, several as in Moses' n-best lists (sources numbered from 0), JSON, or grids."""
         if self.settings.format == "jsonl":
-            return _json({"source": source, **n_best[0].source_record(), "translations": self.records(n_best)})
+            record = {"source": source, **n_best[0].source_record(), "translations": self.records(n_best)}
+            return files.finite_json(record) + "\n"
         if self.settings.format == "grid":
             return "".join(f"{source}\n{best.text}\n\n{best.grid}\n" for best in n_best)
         if self.predictor.settings.n_best == 1:
@@ -202,7 +201,8 @@ class ScoreWriter(TranslationWriter):
         (prediction,) = n_best
         if self.settings.format == "text":
             return f"{prediction.log_probability:.4f}\n"
-        return _json({**prediction.inputs(), **prediction.scored_record(weights=self.settings.weights)})
+        record = {**prediction.inputs(), **prediction.scored_record(weights=self.settings.weights)}
+        return files.finite_json(record) + "\n"
 
 
 class CaptionWriter(Writer["Caption"]):
@@ -221,13 +221,13 @@ class CaptionWriter(Writer["Caption"]):
         with super().opened():
             yield self
             if self.settings.format == "coco":
-                self.out.write(_json(self._results))
+                self.out.write(files.finite_json(self._results) + "\n")
 
     def write_image(self, name: str, n_best: "Sequence[Caption]") -> None:
         """Write the captions of an image, and plot the attention of the best one over the image."""
         self.write(name, n_best)
         if self.plot is not None:
-            stem = re.sub(r"[^\w.-]+", "_", without_suffix(PurePosixPath(name).name))[:80]
+            stem = re.sub(r"[^\w.-]+", "_", files.without_suffix(PurePosixPath(name).name))[:80]
             file = self.plot / f"caption-{self.count:04d}-{stem}.{self.settings.figures}"
             with plots.optional_figure(file):
                 n_best[0].plot(file, end=self.settings.end)
@@ -238,11 +238,7 @@ class CaptionWriter(Writer["Caption"]):
             self._results.append({"image_id": coco_id(source), "caption": n_best[0].text})
             return ""
         if self.settings.format == "jsonl":
-            return _json({"image": source, "captions": self.records(n_best)})
+            return files.finite_json({"image": source, "captions": self.records(n_best)}) + "\n"
         if self.predictor.settings.n_best == 1:
             return f"{source}\t{n_best[0].text}\n"
         return self.lines(source, n_best, "\t")
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) + "\n"

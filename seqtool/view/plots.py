@@ -269,7 +269,6 @@ def attention_over_image(
 
     image: side × side × 3
     attention: words × rows × columns; words without attention leave empty places
-    look: settings of the colours
     chosen: for each word, the location that hard attention chose, in reading order; it is marked by a frame
     axes: the caller's figure to draw into
     """
@@ -353,15 +352,9 @@ def bleu_by_length(systems: "Mapping[str, Sequence[LengthScore]]", path: Path, *
             shift = 0.06 * (index - (len(systems) - 1) / 2)  # so that intervals of different systems do not overlap
             points = [(bleu.value, bleu.low, bleu.high) if (bleu := score.bleu) else (np.nan,) * 3 for score in scores]
             values, low, high = np.array(points, float).T  # an interval that is None becomes NaN
-            axes.errorbar(
-                np.arange(len(points)) + shift,
-                values,
-                yerr=np.maximum([values - low, high - values], 0),
-                color=COLOURS[index % len(COLOURS)],
-                marker=MARKERS[index % len(MARKERS)],
-                capsize=3,
-                label=drawable(name),
-            )
+            look: Any = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "capsize": 3}
+            errors = np.maximum([values - low, high - values], 0)
+            axes.errorbar(np.arange(len(points)) + shift, values, yerr=errors, **look, label=drawable(name))
         axes.set_xticks(np.arange(len(bins)), [f"{score.label}\n{score.sentences:,}" for score in bins])
         limits = {"xlim": (-0.5, len(bins) - 0.5), "ylim": (0, 1.05 * axes.get_ylim()[1])}
         style_axes(axes, xlabel=f"{unit} in the source sentence, and the number of sentences", ylabel="BLEU", **limits)

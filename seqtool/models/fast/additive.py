@@ -16,17 +16,10 @@ from seqtool.models.attention import Additive
 from seqtool.models.bahdanau import Bahdanau
 from seqtool.models.cells import GRU, GRUCho, Layers
 from seqtool.models.contract import Memory
+from seqtool.models.fast import recurrences
 from seqtool.models.fast.deferred_gradients import Ledger, once_per_pass
 from seqtool.models.fast.private import through_sigmoid, through_softmax
 from seqtool.models.fast.products import add_product
-from seqtool.models.fast.recurrences import (
-    bias_and_candidate,
-    gru_back,
-    gru_step,
-    recurrent_weights,
-    room_after,
-    weight_and_bias_gradients,
-)
 from seqtool.models.parts import at_least_single, product_dtype
 from seqtool.models.recurrent_decoder import StepOutput
 
@@ -194,7 +187,7 @@ def attentive_gru(model: Any, memory: Memory, state: Layers, projected: Tensor) 
     steps = _AttentiveGRU.apply(
         *(projected.to(dtype), s_0.to(dtype), memory.values, memory.keys, memory.mask_bias.to(memory.keys.dtype)),
         *(score.W.weight, score.W.bias, score.v.weight.squeeze(0)),
-        *(model.cell_context.weight, *recurrent_weights(cell)),
+        *(model.cell_context.weight, *recurrences.recurrent_weights(cell)),
     )
     s, context, alpha = (tensor.transpose(0, 1) for tensor in steps)
     return StepOutput(Layers(((s[:, -1],),)), (s, context), alpha)
@@ -207,9 +200,9 @@ class _AttentiveGRU(torch.autograd.Function):
         dtype = product_dtype(projected)
         w_s, w_c, w_h, values, v = w_s.to(dtype), w_c.to(dtype), w_h.to(dtype), values.to(dtype), v.to(keys.dtype)
         second = second.to(dtype) if second.dim() == 2 else second
-        b_h, candidate = bias_and_candidate(second, w_h)
+        b_h, candidate = recurrences.bias_and_candidate(second, w_h)
         steps, rows, size = len(projected), len(s_0), len(w_s)
-        s, gates = room_after(s_0, steps), torch.empty_like(projected)
+        s, gates = recurrences.room_after(s_0, steps), torch.empty_like(projected)
         u = projected.new_empty(steps, rows, size + len(w_h))
         q = keys.new_empty(steps, rows, 1, size)
         alphas = keys.new_empty(steps, rows, keys.shape[1])
@@ -221,7 +214,7 @@ class _AttentiveGRU(torch.autograd.Function):
             torch.softmax(additive(q[t], keys, v, mask_bias).squeeze(1), -1, out=alphas[t])  # A.1.2, (6)
             torch.bmm(alphas[t, :, None].to(dtype), values, out=contexts[t, :, None])  # (5)
             x = add_product(projected[t], contexts[t], w_c.t())
-            gru_step(x, u[t, :, size:], s[t], candidate, gates=gates[t], h_new=s[t + 1])  # A.2.2
+            recurrences.gru_step(x, u[t, :, size:], s[t], candidate, gates=gates[t], h_new=s[t + 1])  # A.2.2
         ctx.save_for_backward(s, u[..., size:], gates, q, alphas, contexts, values, keys, v, w_s, w_c, w_h, second)
         return s[1:], contexts, alphas
 
@@ -229,7 +222,7 @@ class _AttentiveGRU(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_states: Tensor, d_contexts: Tensor, d_alphas: Tensor) -> tuple[Tensor | None, ...]:
         s, u, gates, q, alphas, contexts, values, keys, v, w_s, w_c, w_h, second = ctx.saved_tensors
-        size, dc, back_class = len(w_s), torch.empty_like(contexts), gru_back(second)
+        size, dc, back_class = len(w_s), torch.empty_like(contexts), recurrences.gru_back(second)
         room = s.new_empty(*q.shape[:2], size + back_class.columns * s.shape[2])  # the gradient of q, and the cell's
         dq, d_products = room[..., None, :size], room[..., : size + len(w_h)]
         back = back_class(s, u, gates, second, room[..., size:])
@@ -245,5 +238,5 @@ class _AttentiveGRU(torch.autograd.Function):
         dq = dq.squeeze(2) * (4 * v)  # `of_state` contains this factor; Σ_a v_a cancels in the softmax
         d_values = alphas.permute(1, 2, 0).to(dc.dtype) @ dc.transpose(0, 1)
         d_context = back.dx.flatten(0, 1).to(w_c.dtype).t() @ contexts.flatten(0, 1)
-        d_query = weight_and_bias_gradients(dq, s[:-1], w_s.dtype)
+        d_query = recurrences.weight_and_bias_gradients(dq, s[:-1], w_s.dtype)
         return back.dx, ds, d_values, dk.mul_(4 * v), None, *d_query, dv, d_context, *back.weight_gradients(w_h.dtype)

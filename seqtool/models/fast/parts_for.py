@@ -8,15 +8,9 @@ from torch import Tensor, nn
 
 from seqtool.models.attention import Additive, General
 from seqtool.models.cells import LSTM
-from seqtool.models.fast import recurrences
+from seqtool.models.fast import deferred_gradients, recurrences
 from seqtool.models.fast.additive import ExponentialAdditive, attentive_gru
 from seqtool.models.fast.cross_entropy_in_pieces import cross_entropy_in_pieces
-from seqtool.models.fast.deferred_gradients import (
-    DeferredGradientGeneral,
-    DeferredGradientLinear,
-    one_pass,
-    weighted_sum_with_deferred_gradient,
-)
 from seqtool.models.fast.rounded_once import RoundedOnceLinear
 from seqtool.models.parts import Parts
 from seqtool.models.transformer import hide_later
@@ -64,12 +58,12 @@ def attend_on_cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *, is_ca
 
 
 DEFAULT_PARTS = Parts(
-    linear=DeferredGradientLinear,
-    versions={Additive: ExponentialAdditive, General: DeferredGradientGeneral},
-    weighted_sum=weighted_sum_with_deferred_gradient,
+    linear=deferred_gradients.DeferredGradientLinear,
+    versions={Additive: ExponentialAdditive, General: deferred_gradients.DeferredGradientGeneral},
+    weighted_sum=deferred_gradients.weighted_sum_with_deferred_gradient,
     cross_entropy=cross_entropy_in_pieces,
     whole_target=attentive_gru,
-    around_steps=one_pass,
+    around_steps=deferred_gradients.one_pass,
 )
 PARTS_BY_DEVICE = {
     "cpu": replace(DEFAULT_PARTS, dropout=CoarseDropout, attend=attend_on_cpu, whole_sequence=recurrences.run_on_cpu),

@@ -15,6 +15,8 @@ through_sigmoid = torch.ops.aten.sigmoid_backward.grad_input
 through_tanh = torch.ops.aten.tanh_backward.grad_input
 tanh_backward = torch.ops.aten.tanh_backward.default
 through_softmax = torch.ops.aten._softmax_backward_data  # further arguments: dimension, type of the input
+addmm_relu = torch.ops.aten._addmm_activation.default  # max(0, b + x W)
+integer_product: Any = torch._int_mm  # N×K and K×J of int8 → N×J of int32
 
 
 def backward_pass() -> int:
@@ -43,12 +45,6 @@ def packed_linear(x: Tensor, matrix: Tensor, bias: Tensor | None, then: str = "n
 def packed_linear_add(x: Tensor, matrix: Tensor, bias: Tensor | None, total: Tensor) -> Tensor:
     """Return `total` + x Wᵀ + b, all in one type, with W in oneDNN's own layout."""
     return torch.ops.mkldnn._linear_pointwise.binary(x, total, matrix, bias, "add")
-
-
-addmm_relu = torch.ops.aten._addmm_activation.default  # max(0, b + x W)
-
-
-integer_product: Any = torch._int_mm  # N×K and K×J of int8 → N×J of int32
 
 
 def has_quantised_linear() -> bool:

@@ -92,7 +92,9 @@ def run_by_torch(
             if lengths is not None:
                 last = [h.take_along_dim((lengths - 1)[:, None, None], 1).transpose(0, 1)]
             return States(h, tuple(tensor.squeeze(0) for tensor in last))
-        packed = pack_padded_sequence(x.to(dtype), _on_host(lengths), batch_first=True, enforce_sorted=False)
+        if lengths not in _lengths_on_host:  # all layers of an encoder use the same copy: the host waits only once
+            _lengths_on_host[lengths] = lengths.cpu()
+        packed = pack_padded_sequence(x.to(dtype), _lengths_on_host[lengths], batch_first=True, enforce_sorted=False)
         sorted_order: Any = packed.sorted_indices
         first_state = tuple(tensor.index_select(1, sorted_order) for tensor in first_state)
         data, *last = function(packed.data, packed.batch_sizes, _state_argument(first_state), *options)
@@ -101,13 +103,6 @@ def run_by_torch(
         h, _ = pad_packed_sequence(packed_h, batch_first=True, total_length=x.shape[1])
         order: Any = packed.unsorted_indices
         return States(h.index_select(0, order), tuple(tensor.squeeze(0).index_select(0, order) for tensor in last))
-
-
-def _on_host(lengths: Tensor) -> Tensor:
-    """Return the lengths on the CPU; all layers of an encoder get the same copy, so that the host waits only once."""
-    if lengths not in _lengths_on_host:
-        _lengths_on_host[lengths] = lengths.cpu()
-    return _lengths_on_host[lengths]
 
 
 def _weights(recurrence: Recurrence) -> tuple[Tensor, ...]:

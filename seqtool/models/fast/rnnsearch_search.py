@@ -21,15 +21,9 @@ class DecodingBahdanau(Bahdanau):
     The maps of a vector are joined, so that a step has five products instead of eight, and six for the paper's cell:
     of the word, of the old state, of the context, of the new state, and the logits. The rows of the maxout's maps are
     reordered, so that it compares two halves. `prefill` uses the separate maps, which are kept too.
-
-    of_word: W E y and V_o E y, with the biases of the first
-    of_old_state: −2 W_a s, from which the score e^−2q follows, and U s
-    of_context: C c and C_o c
-    of_new_state: U_o s
-    v_sum: Σ_a v_a, a term of every score
     """
 
-    v_sum: Tensor
+    v_sum: Tensor  # Σ_a v_a, a term of every score
 
     def __init__(self, model: Any) -> None:
         """Take over a model of fast parts."""
@@ -38,10 +32,10 @@ class DecodingBahdanau(Bahdanau):
         self._modules = dict(model._modules)
         query, pairs = model.attention.score.W, torch.arange(model.deep_state.out_features).view(-1, 2).T.flatten()
         deep = [_reordered(linear, pairs) for linear in (model.deep_word, model.deep_context, model.deep_state)]
-        self.of_word = _joined((model.cell_word, 1.0), (deep[0], 1.0))
-        self.of_old_state = _joined((query, -2.0), (model.cell.recurrent, 1.0))
-        self.of_context = _joined((model.cell_context, 1.0), (deep[1], 1.0))
-        self.of_new_state = deep[2]
+        self.of_word = _joined((model.cell_word, 1.0), (deep[0], 1.0))  # W E y and V_o E y, with the first's biases
+        self.of_old_state = _joined((query, -2.0), (model.cell.recurrent, 1.0))  # −2 W_a s, for e^−2q, and U s
+        self.of_context = _joined((model.cell_context, 1.0), (deep[1], 1.0))  # C c and C_o c
+        self.of_new_state = deep[2]  # U_o s
         self.alignment: int = query.out_features
         self.register_buffer("v_sum", model.attention.score.v.weight.detach().sum(), persistent=False)
 

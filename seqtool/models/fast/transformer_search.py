@@ -42,23 +42,17 @@ MAX_PROJECTED = 1 << 23  # the number of numbers that are computed beforehand, i
 
 @dataclass(frozen=True)
 class SharedCache:
-    """The keys and values of the p tokens that N rows have read, in G tables: one for the M rows of each source.
-
-    storage: the keys and values of each layer, in tables with room for more tokens. The states of a search share them,
-        and a step from a state that has been continued before copies what it needs into new ones
-    visible: what is added to a row's scores: 0 at its own tokens, −∞ elsewhere; None if M is 1. s slots are filled
-    length: the number of tokens, p
-    members: the number of rows of each source, M
-    own: what is added to the scores of a step's own tokens; None if M is 1
-    free_slots: the slot that may be filled next; empty while a step fills it
+    """The keys and values of the p tokens that N rows have read, in G tables: one for the M rows of each source. The
+    states of a search share them, and a step from a state that has been continued before copies what it needs into new
+    ones. s slots are filled.
     """
 
-    storage: tuple[Float[Tensor, "2 G h slots d"], ...]
-    visible: Float[Tensor, "N s"] | None
-    length: int
-    members: int
-    own: Float[Tensor, "N M"] | None
-    free_slots: list[int]
+    storage: tuple[Float[Tensor, "2 G h slots d"], ...]  # of each layer, in tables with room for more tokens
+    visible: Float[Tensor, "N s"] | None  # added to a row's scores: 0 at its own tokens, −∞ elsewhere; None if M is 1
+    length: int  # the number of tokens, p
+    members: int  # the number of rows of each source, M
+    own: Float[Tensor, "N M"] | None  # what is added to the scores of a step's own tokens; None if M is 1
+    free_slots: list[int]  # the slot that may be filled next; empty while a step fills it
 
     @classmethod
     def of(cls, cache: KeyValueCache, beams: int, heads: int, dtype: torch.dtype) -> "SharedCache":

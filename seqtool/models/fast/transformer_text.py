@@ -26,17 +26,13 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class PreallocatedCache:
-    """The queries, keys and values of one row, in a tensor with room for a whole window.
-
-    storage: the tensor, for L layers and the C tokens of a window; the states of a window share it, and a step from a
-        state that has already been continued copies what it needs into a new one
-    length: the number of tokens read, p
-    free_positions: the position that may be filled next; empty while a step fills it
+    """The queries, keys and values of one row, in a tensor with room for the C tokens of a whole window. The states of
+    a window share it, and a step from a state that has already been continued copies what it needs into a new one.
     """
 
-    storage: Float[Tensor, "L C EEE"]
-    length: int
-    free_positions: list[int]
+    storage: Float[Tensor, "L C EEE"]  # of L layers
+    length: int  # the number of tokens read, p
+    free_positions: list[int]  # the position that may be filled next; empty while a step fills it
 
     @classmethod
     def claim_next(cls, cache: Any, context: int) -> "PreallocatedCache":
