@@ -168,11 +168,11 @@ def test_recorded_measurements_are_read_except_invalid_lines(tmp_path: Path) -> 
     measurement = {"step": 3, "gradients": {"decoder.0": {"h": [0.5, 1.0]}}, "singular_values": {"decoder.0": [1.0]}}
     path, line = tmp_path / "gradient_flow.jsonl", json.dumps(measurement)
     path.write_text(f"{line}\n{line[:20]}")
-    assert read(path) == [measurement]
+    assert read(tmp_path) == [measurement]
     for invalid in (line[:20], '{"step": 1, "gradients": {"a": 3}}', "[1]", '{"gradients": {}, "singular_values": {}}'):
         path.write_text(f"{line}\n{invalid}\n{line}\n")
         with pytest.raises(InputError, match=r"gradient_flow\.jsonl line 2 is not a measurement\."):
-            read(path)
+            read(tmp_path)
 
 
 def test_untrained_cells_behave_as_the_gradients_page_says() -> None:

@@ -373,7 +373,8 @@ class Verdicts(SphinxDirective):
     """```{verdicts}```: the findings with which `train` may end, each with its limit."""
 
     def run(self) -> list[nodes.Node]:
-        table = "\n".join(f"| {rule.name} | {rule.form.format(rule.threshold)} |" for rule in verdict.RULES.values())
+        limits = {rule["name"]: rule["form"].format(rule["threshold"]) for rule in verdict.RULES.values()}
+        table = "\n".join(f"| {name} | {limit} |" for name, limit in limits.items())
         return self.parse_text_to_nodes(f"| finding | limit |\n|---|---|\n{table}\n")
 
 

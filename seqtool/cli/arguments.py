@@ -431,9 +431,7 @@ def stored_groups(command: str, settings: Sequence[str], run: object = None) -> 
 
 def _elements(text: str) -> Iterator[str]:
     """The elements of a list of names in Hydra's grammar, such as `a, 'b, c'`, without their quotes."""
-    position = 0
-    while position < len(text) and (match := ELEMENT.match(text, position)):
-        element, position = match[1], match.end()
+    for element in ELEMENT.findall(text)[:-1]:  # the last match is empty, behind the last element
         if element[:1] in ("'", '"') and element[-1:] == element[:1]:
             element = re.sub(r"\\(['\"\\])", r"\1", element[1:-1])
         yield element

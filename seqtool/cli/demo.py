@@ -23,7 +23,6 @@ SHUTDOWN_SECONDS = 2  # requests in progress have this time to finish after Ctrl
 MODEL_STOP_SECONDS = 1  # the model has this time to stop once the server has shut down
 KEEP_ALIVE_SECONDS = 15  # how long an idle connection stays open
 MAX_CONNECTIONS = 512  # open at the same time; further ones are answered with status 503
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def demo(config: DictConfig) -> None:
@@ -34,7 +33,7 @@ def demo(config: DictConfig) -> None:
 
     from seqtool.demo.app import make_app
     from seqtool.demo.engine import Engine
-    from seqtool.demo.guards import HEADERS, TimedProtocol, check_address
+    from seqtool.demo.guards import HEADERS, LOCAL_HOSTS, TimedProtocol, check_address
 
     settings = typed(declarations.Demo, {name: config[name] for name in declarations.declared(declarations.Demo)})
     check_address(settings.host, settings.port, settings.token)
@@ -55,10 +54,10 @@ def demo(config: DictConfig) -> None:
     if not checkpoints:
         needed = "demo needs checkpoint=PATH, runs or checkpoints, a,b; leave it out for the built-in models."
         raise InputError("None of the built-in models can be opened: give checkpoint=PATH." if paths else needed)
-    token = settings.token or (None if settings.host in LOCAL_HOSTS else secrets.token_urlsafe(16))
     listening_socket = bound_socket(settings.host, settings.port)
     port = listening_socket.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host  # IPv6 addresses need brackets in a URL
+    token = settings.token or (None if host in LOCAL_HOSTS else secrets.token_urlsafe(16))
     query = "" if token is None else f"?token={token}"
     print(f"Open http://{host}:{port}/{query}  (Ctrl-C ends it)", flush=True)
 

@@ -87,8 +87,7 @@ def _runs_of_seeds(config: DictConfig) -> Iterator[tuple[str, str, Any]]:
     if config.format == "jsonl":
         raise InputError("format=jsonl is for the lines or images of one system, not for seeds=: give format=json.")
     for system, setting in (("baseline", "baseline"), ("system", "seeds")):
-        paths = names(config[setting])
-        for path in paths:
+        for path in names(config[setting]):
             kind = "hypotheses" if Path(path).is_file() else "checkpoint"
             yield system, path, OmegaConf.merge(config, {"seeds": None, "baseline": None, kind: escape(path)})
 
@@ -186,8 +185,7 @@ def _evaluator(config: DictConfig) -> "tuple[Evaluator, list[Checkpoint]]":
     list_settings = {name for name, setting in DECLARED.items() if setting.several}
     values = {setting.name: config[setting.name] for setting in fields(EvaluationSettings)}
     values |= {name: names(values[name]) for name in list_settings & values.keys()}
-    settings = typed(EvaluationSettings, values)
-    evaluator: Evaluator = tasks.evaluator(task)(settings)
+    evaluator: Evaluator = tasks.evaluator(task)(typed(EvaluationSettings, values))
     evaluator.check(checkpoint=config.checkpoint is not None)
     if config.checkpoint is None and config.task is None:
         for setting in ("hypotheses", "references"):

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,7 @@ def _continue_prompts(settings: GenerateFiles, generator: Generator) -> None:
     """Write the continuations of each prompt. Text is printed while it is generated; a file gets only whole texts."""
     count, output = 0, settings.output
     with nullcontext(sys.stdout) if output is None else keeping(Path(output), lambda: counted(count, "text")) as out:
-
-        def write(text: str) -> None:
-            out.write(text)
-            out.flush()
-
+        write = partial(print, end="", file=out, flush=True)
         prompts: Iterable[str] = [settings.prompt or ""]
         if settings.input is not None:
             prompts = read_lines(Path(settings.input), may_be_empty=True)

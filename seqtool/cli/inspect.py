@@ -27,7 +27,7 @@ from seqtool.runtime.files import check_directory
 from seqtool.runtime.tables import table
 from seqtool.settings import declarations, leaves, typed
 from seqtool.training import checkpoint, gradient_flow
-from seqtool.training.recording import FLOW, GRADIENT_FLOW, LEARNING_CURVES, METRICS, read_samples
+from seqtool.training.recording import GRADIENT_FLOW, LEARNING_CURVES, METRICS, read_samples
 from seqtool.training.runs import check_exists, located
 from seqtool.training.validation import format_scores
 from seqtool.view import plots
@@ -78,10 +78,8 @@ def draw(paths: Sequence[str], folder: Path, suffix: str) -> None:
     Raises InputError for a path without runs, and for two runs with the same name.
     """
     runs = runs_by_name(paths)
-    flows = {}
-    for name, run in runs.items():
-        if (run / FLOW).is_file() and (measurements := gradient_flow.read(run / FLOW)):
-            flows[name] = measurements[-1]
+    measurements = {name: gradient_flow.read(run) for name, run in runs.items()}
+    flows = {name: of_run[-1] for name, of_run in measurements.items() if of_run}
     check_directory(folder, "plot")
     if trained_runs := _trained_runs(runs.values()):
         print(_table(trained_runs))

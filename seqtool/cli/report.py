@@ -14,7 +14,7 @@ from seqtool.errors import InputError
 from seqtool.evaluation.captions import samples_of_run
 from seqtool.settings import escape, leaves
 from seqtool.training import checkpoint, gradient_flow
-from seqtool.training.recording import FLOW, METRICS
+from seqtool.training.recording import METRICS
 from seqtool.training.validation import format_scores
 from seqtool.training.verdict import verdict
 from seqtool.view import report
@@ -101,7 +101,7 @@ def _gradients(runs: Mapping[str, Path]) -> list[dict[str, Any]]:
     measurements: dict[str, dict[str, Any]] = {}
     looks: dict[str, dict[str, float]] = {}
     for run_index, (name, run) in enumerate(runs.items()):
-        flows = gradient_flow.read(run / FLOW) if (run / FLOW).is_file() else []
+        flows = gradient_flow.read(run)
         shown_flows = flows[-1:] if len(runs) > 1 else gradient_flow.evenly_spaced(flows)
         for flow, opacity in zip(shown_flows, opacities(len(shown_flows)), strict=True):
             label = f"{name}, step {flow['step']:,}" if len(runs) > 1 else f"step {flow['step']:,}"
@@ -135,6 +135,5 @@ def _settings(runs: Mapping[str, Path]) -> list[report.Section]:
             values_by_setting.setdefault(setting, {})[name] = json.dumps(value, ensure_ascii=False)
     rows = [(setting, *(values.get(name, "–") for name in files)) for setting, values in values_by_setting.items()]
     columns = "setting", *(files if len(runs) > 1 else ["value"])
-    differing_rows = [row for row in rows if len(set(row[1:])) > 1]
-    tables = {"Settings that differ": differing_rows, "Settings": rows}
+    tables = {"Settings that differ": [row for row in rows if len(set(row[1:])) > 1], "Settings": rows}
     return [report.table(title, columns, table_rows) for title, table_rows in tables.items() if table_rows]

@@ -99,8 +99,7 @@ def _reason(error: Exception, settings: Sequence[str], files: ConfigFiles, *, sw
         return f"Cannot read '{error.override}': quote the value twice, for the shell and for Hydra: \"key='(value)'\"."
     reason = str(error).strip().splitlines()[0].rstrip(".")
     if (match := re.search(r"Could not find 'hydra/(launcher|sweeper)/(([^\W_]+)\w*)'", reason)) is not None:
-        package = f"hydra-{match[3]}-{match[1]}"
-        return f"hydra/{match[1]}={match[2]} is not installed: try pip install {package}."
+        return f"hydra/{match[1]}={match[2]} is not installed: try pip install hydra-{match[3]}-{match[1]}."
     if (match := re.fullmatch(r"Error merging override \W*([^=]+)=(.*)", reason)) is not None:
         # Hydra can only merge lists and groups, so one of the two was expected
         kind = "a list" if match[2].startswith("{") else "a group of settings"

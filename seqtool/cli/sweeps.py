@@ -117,8 +117,7 @@ def force_swept_settings(settings: Sequence[str], files: ConfigFiles) -> list[st
 
     Hydra would refuse these settings, since it composes the sweep itself with the default choice.
     """
-    matches = [match for setting in settings if (match := OVERRIDE.fullmatch(setting)) is not None]
-    values = {match["key"]: match["value"] or "" for match in matches}
+    values = {match["key"]: match["value"] or "" for match in filter(None, map(OVERRIDE.fullmatch, settings))}
     result = list(settings)
     for group, default in files.groups.items():
         choices = [name.strip() for name in values.get(group, "").split(",")]

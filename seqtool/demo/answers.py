@@ -6,7 +6,7 @@ Answers have the records that the commands write with `format=jsonl`.
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, cast
@@ -331,16 +331,15 @@ def search_tree(
 
     n_best: the pieces of the n best, without a prefix
     """
-    steps, ranks = lattice.steps[0], {tuple(pieces): rank for rank, pieces in enumerate(n_best)}
-    records = []
-    for length, (step, paths) in enumerate(zip(steps, _paths(steps), strict=True), 1):
+    ranks, records = {tuple(pieces): rank for rank, pieces in enumerate(n_best)}, []
+    for length, (step, paths) in enumerate(_steps_and_paths(lattice), 1):
         candidates = []
         for candidate, path in zip(step, paths, strict=True):
             score = round(candidate.log_probability / penalty(length), LOG_P_DIGITS)
             record = {"parent": candidate.parent, **_token_record(candidate, vocabulary)}
             record |= {"score": score, "fate": candidate.fate}
             pieces = tuple(vocabulary.piece(token) for token in path if token != EOS)
-            ends = candidate.fate == "ended" or (length == len(steps) and candidate.fate == "kept")
+            ends = candidate.fate == "ended" or (length == len(lattice.steps[0]) and candidate.fate == "kept")
             if ends and pieces in ranks:
                 record["rank"] = ranks[pieces]
             candidates.append(record)
@@ -357,8 +356,7 @@ def step_of_leaving(lattice: Lattice, ids: Sequence[int], vocabulary: Vocabulary
     beaten_by: the candidates that were kept instead, best first
     over: true if the text was kept until the search ended, but is longer
     """
-    steps = lattice.steps[0]
-    for t, (step, paths) in enumerate(zip(steps, _paths(steps), strict=True)):
+    for t, (step, paths) in enumerate(_steps_and_paths(lattice)):
         index = next((i for i, path in enumerate(paths) if path == list(ids[: t + 1])), None)
         if index is None or step[index].fate == "pruned":
             return {
@@ -369,16 +367,17 @@ def step_of_leaving(lattice: Lattice, ids: Sequence[int], vocabulary: Vocabulary
             }
         if t + 1 == len(ids):
             return None
-    token = display_token(ids[len(steps)], vocabulary)
-    return {"step": len(steps), "token": token, "considered": False, "beaten_by": [], "over": True}
+    end = len(lattice.steps[0])
+    token = display_token(ids[end], vocabulary)
+    return {"step": end, "token": token, "considered": False, "beaten_by": [], "over": True}
 
 
-def _paths(steps: Sequence[Sequence[Candidate]]) -> list[list[list[int]]]:
-    """The ids from the first step up to each candidate, by step."""
-    paths: list[list[list[int]]] = [[[]]]  # the parent of the first candidates is −1, the empty path
-    for step in steps:
-        paths.append([[*paths[-1][candidate.parent], candidate.token] for candidate in step])
-    return paths[1:]
+def _steps_and_paths(lattice: Lattice) -> Iterator[tuple[Sequence[Candidate], list[list[int]]]]:
+    """Yield the candidates of each step of the only search, and the ids from the first step up to each candidate."""
+    paths: list[list[int]] = [[]]  # the parent of the first candidates is −1, the empty path
+    for step in lattice.steps[0]:
+        paths = [[*paths[candidate.parent], candidate.token] for candidate in step]
+        yield step, paths
 
 
 def _token_record(candidate: Candidate, vocabulary: Vocabulary) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import mimetypes
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -77,15 +78,12 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         runs = [(model.name, run_directory(model.checkpoints[0].path)) for model in engine.models]
         return Json([samples_of_run(*run) for run in runs])
 
-    def endpoint_for(kind: type[Request]) -> Callable[[Http], Awaitable[Response]]:
-        async def endpoint(http: Http) -> Response:
-            content_type = http.headers.get("content-type", "")
-            is_form = issubclass(kind, answers.PictureRequest) and content_type.startswith("multipart/form-data")
-            async with bodies.read(http, MAX_UPLOAD_BYTES if is_form else MAX_JSON_BYTES) as body:
-                request = await request_from_form(http, body, kind) if is_form else kind.parse(body)
-                return await answer_response(http, engine, request)
-
-        return endpoint
+    async def answer(kind: type[Request], http: Http) -> Response:
+        content_type = http.headers.get("content-type", "")
+        is_form = issubclass(kind, answers.PictureRequest) and content_type.startswith("multipart/form-data")
+        async with bodies.read(http, MAX_UPLOAD_BYTES if is_form else MAX_JSON_BYTES) as body:
+            request = await request_from_form(http, body, kind) if is_form else kind.parse(body)
+            return await answer_response(http, engine, request)
 
     routes = [
         Route("/", page),
@@ -93,7 +91,7 @@ def make_app(engine: Engine, *, host: str, port: int, token: str | None) -> Star
         Route("/api/model", model),
         Route("/api/samples", samples),
         Route("/api/scenes", lambda _: Json(offered_scenes())),
-        *(Route(f"/api/{name}", endpoint_for(kind), methods=["POST"]) for name, kind in KINDS.items()),
+        *(Route(f"/api/{name}", partial(answer, kind), methods=["POST"]) for name, kind in KINDS.items()),
     ]
     return Starlette(
         routes=[Mount("/", routes=routes, middleware=[Middleware(Guard, token=token, cookie=cookie)])],

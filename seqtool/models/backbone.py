@@ -256,8 +256,7 @@ class ImageCaptioner(EncoderDecoder[StateT]):
     def image_annotations(self, source: Images) -> Tensor:
         """Return the annotation vectors a_i, B×S×D, of each image, in the model's precision."""
         source, dtype = self.augmented(source), self.target_embedding.weight.dtype
-        values = self.backbone(source.values.to(dtype)) if isinstance(source, Pixels) else source.values
-        return values.to(dtype)
+        return (self.backbone(source.values.to(dtype)) if isinstance(source, Pixels) else source.values).to(dtype)
 
 
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:

@@ -290,8 +290,7 @@ class Encoder(nn.Module):
         parts: Parts = PLAIN,
     ) -> None:
         super().__init__()
-        directions = 2 if bidirectional else 1
-        self.size = directions * hidden
+        self.size = 2 * hidden if bidirectional else hidden
         sizes = [inputs] + [self.size] * (layers - 1)
         self.ahead = nn.ModuleList(Recurrence(cell, size, hidden, parts) for size in sizes)
         self.back = nn.ModuleList(Recurrence(cell, size, hidden, parts) for size in sizes) if bidirectional else None

@@ -215,9 +215,6 @@ class EncoderDecoder(nn.Module, ABC, Generic[StateT]):
         output = self.project if overrides_project else self.output  # a faster cross-entropy needs the linear map
         return self.parts.cross_entropy(features, output, labels, smoothing, weights)
 
-    def __call__(self, *arguments: Any, **keywords: Any) -> Output:
-        return super().__call__(*arguments, **keywords)
-
 
 def stack(steps: Sequence[Tensor | None]) -> Tensor | None:
     """Stack the tensors of t steps, each N×…, to N×t×…; return None if there are none."""

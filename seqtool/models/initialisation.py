@@ -5,7 +5,7 @@ has initial weights of its own.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -63,8 +63,7 @@ def bahdanau2015(model: nn.Module) -> None:
             nn.init.zeros_(module.v.weight)
 
 
-_SCHEMES: tuple[Callable[[nn.Module], None], ...] = default, sutskever2014, bahdanau2015
-INITIALISATIONS = {scheme.__name__: scheme for scheme in _SCHEMES}
+INITIALISATIONS = {scheme.__name__: scheme for scheme in (default, sutskever2014, bahdanau2015)}
 ORTHOGONAL = ("default", "bahdanau2015")  # the schemes whose recurrent matrices are orthogonal
 
 

@@ -81,5 +81,4 @@ class Luong(RecurrentDecoder[LuongState]):
         return StepOutput(LuongState(layers, attentional), (attentional,), alpha)
 
     def features(self, y: Tensor, *feature_inputs: Tensor) -> Tensor:
-        (attentional,) = feature_inputs
-        return self.dropout(attentional)
+        return self.dropout(super().features(y, *feature_inputs))  # of h̃

@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from seqtool.errors import InputError, is_out_of_memory
 from seqtool.runtime.network import LibraryDownload, reason_of
@@ -118,14 +119,8 @@ def _cut_timm(name: str, layer: str | None, download: bool) -> Cut:
 def cut_off(network: nn.Module, read: Callable[[nn.Module, Tensor], Tensor], x: Tensor) -> Tensor:
     """Replace layers that are not needed for the feature map of the image `x` by identities; return the feature map."""
     calls: list[tuple[nn.Module, Any]] = []  # modules and their outputs, in the order in which calls return
-
-    def hook(module: nn.Module, _: Any, output: Any) -> None:
-        calls.append((module, output))
-
-    handles = [module.register_forward_hook(hook) for module in network.modules() if module is not network]
-    map_ = read(network, x)
-    for handle in handles:
-        handle.remove()
+    with register_module_forward_hook(lambda module, _, output: calls.append((module, output))):
+        map_ = read(network, x)
     last_needed = max((i for i, (_, output) in enumerate(calls) if output is map_), default=len(calls) - 1)
     needed = {module for module, _ in calls[: last_needed + 1]}
     sequences = [child for child in network.children() if isinstance(child, nn.Sequential)]

@@ -168,23 +168,10 @@ class FeedForward(nn.Module):
         return self.outer(self.inner(x).relu_())
 
 
-class EncoderLayer(nn.Module):
-    def __init__(self, settings: LayerSettings) -> None:
-        super().__init__()
-        self.attention = SelfAttention(settings.width, settings.heads, settings.parts)
-        self.around_attention = Residual(settings)
-        self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
-        self.around_feed_forward = Residual(settings)
+class Layer(nn.Module):
+    """The sub-layers of a layer, perhaps with cross-attention. Weights in checkpoints have the names of attributes."""
 
-    def forward(self, x: Vectors, bias: Float[Tensor, "N 1 1 t"]) -> Vectors:
-        x = self.around_attention.add(x, self.attention(self.around_attention.input(x), bias))
-        return self.around_feed_forward.add(x, self.feed_forward(self.around_feed_forward.input(x)))
-
-
-class DecoderLayer(nn.Module):
-    """A decoder's layer, with or without cross-attention. Weights in checkpoints have the names of its attributes."""
-
-    def __init__(self, settings: LayerSettings, *, cross_attention: bool) -> None:
+    def __init__(self, settings: LayerSettings, *, cross_attention: bool = False) -> None:
         super().__init__()
         self.attention = SelfAttention(settings.width, settings.heads, settings.parts)
         self.around_attention = Residual(settings)
@@ -194,6 +181,14 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(settings.width, settings.feed_forward, settings.parts)
         self.around_feed_forward = Residual(settings)
 
+
+class EncoderLayer(Layer):
+    def forward(self, x: Vectors, bias: Float[Tensor, "N 1 1 t"]) -> Vectors:
+        x = self.around_attention.add(x, self.attention(self.around_attention.input(x), bias))
+        return self.around_feed_forward.add(x, self.feed_forward(self.around_feed_forward.input(x)))
+
+
+class DecoderLayer(Layer):
     def forward(
         self, x: Vectors, past: PastKeysValues, source: tuple[SourceKeysValues, Bias] | None, *, return_weights: bool
     ) -> tuple[Vectors, KeysValues, Float[Tensor, "N t heads S"] | None]:

@@ -77,6 +77,9 @@ FORMAT = 1
 WEIGHTS, TRAINING = "model.safetensors", "training.safetensors"
 RECORD, MANIFEST = "checkpoint.json", "manifest.json"
 VOCABULARY = ".vocabulary"
+MODEL_FILES = RECORD, WEIGHTS, VOCABULARY
+# The ends of the names of the files that each purpose needs.
+USED: dict[Purpose, tuple[str, ...]] = {"record": (RECORD,), "model": MODEL_FILES, "training": (*MODEL_FILES, TRAINING)}
 OPTIMISER, BASELINE, CARRIED = "optimiser.", "loss.baseline", "carried."
 BUFFERS = {"mean", "std", "running_mean", "running_var", "num_batches_tracked"}  # image and batch normalisation
 AVERAGE = "average-"
@@ -161,8 +164,7 @@ class Checkpoint:
         for name, parameter in parameters.items():
             if shapes[name] != (shape := tuple(parameter.shape)):
                 raise self._misfit_error(f"'{name}' is {shapes[name]} in the checkpoint and {shape} in the model")
-        with _open_tensors(self.path / WEIGHTS) as file:
-            stored = {name: file.get_tensor(name) for name in parameters}
+        stored = self.weights()
         for name, parameter in parameters.items():
             stored_type, model_type = (str(tensor.dtype).removeprefix("torch.") for tensor in (stored[name], parameter))
             if stored[name].dtype.is_floating_point != parameter.dtype.is_floating_point:
@@ -240,7 +242,7 @@ def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
         for name, expected in manifest.items():
             file = path / Path(name).name
             same_size = file.stat().st_size == expected["bytes"] and file.is_file()
-            if not same_size or (_is_used(name, purpose) and sha256(file) != expected["sha256"]):
+            if not same_size or (name.endswith(USED[purpose]) and sha256(file) != expected["sha256"]):
                 raise _damage_error(path, f"{name} does not match {MANIFEST}")
         record = read_record(path / RECORD)
         if record["format"] != FORMAT and isinstance(record["format"], int):
@@ -264,13 +266,6 @@ def read(path: Path, purpose: Purpose = "model") -> Checkpoint:
 
 def _damage_error(path: Path, reason: str) -> InputError:
     return InputError(f"Checkpoint {path} is damaged: {reason}; use another one.")
-
-
-def _is_used(name: str, purpose: Purpose) -> bool:
-    """Whether the file with this name is needed for this purpose."""
-    if name == TRAINING:
-        return purpose == "training"
-    return name == RECORD or (purpose != "record" and (name == WEIGHTS or name.endswith(VOCABULARY)))
 
 
 COUNTS = ("epoch", "position", "stale", "since_halving", "plateaus", "skipped", "skipped_in_a_row")

@@ -45,12 +45,11 @@ def measure(run: Path, model: EncoderDecoder[Any], examples: Examples, device: t
     """Measure the gradient flow, append it to the run's `gradient_flow.jsonl`, and plot it beside some earlier
     measurements, all on the same training examples. A step is measured only once.
     """
-    path = run / FLOW
-    records = read(path) if path.exists() else []
+    records = read(run)
     if records and records[-1]["step"] == step:
         return
     records.append({"step": step, **flow(model, examples.probes(MAX_EXAMPLES).to(device))})
-    append_record(path, records[-1])
+    append_record(run / FLOW, records[-1])
     figure = run / GRADIENT_FLOW
     with plots.optional_figure(figure):
         plots.gradient_flow({f"step {record['step']:,}": record for record in evenly_spaced(records)}, figure)
@@ -62,9 +61,9 @@ def evenly_spaced(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return records[::-stride][::-1]
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Read the measurements of a run. Raises InputError if the file is damaged."""
-    return read_json_lines(path, _is_measurement, "is not a measurement")
+def read(run: Path) -> list[dict[str, Any]]:
+    """Read the measurements of a run, which may have none. Raises InputError if the file is damaged."""
+    return read_json_lines(run / FLOW, _is_measurement, "is not a measurement") if (run / FLOW).is_file() else []
 
 
 def _is_measurement(record: dict[str, Any]) -> bool:
@@ -131,11 +130,8 @@ def _singular_values(cell: Cell, calls: Calls, length: int) -> list[float | None
     inputs, states_before, _ = calls[min(length, len(calls)) // 2]
     x, state = inputs[:1].detach(), [tensor[:1].detach() for tensor in states_before]
     sizes = [tensor.shape[1] for tensor in state]
-
-    def step(s: Tensor) -> Tensor:
-        return torch.cat(cell(x, torch.split(s, sizes, -1)), -1)[0]
-
-    jacobian = torch.func.jacrev(step)(torch.cat(state, -1))[:, 0].detach()
+    differentiate = torch.func.jacrev(lambda s: torch.cat(cell(x, s.split(sizes, -1)), -1)[0])
+    jacobian = differentiate(torch.cat(state, -1))[:, 0].detach()
     if not jacobian.isfinite().all():
         return []
     return [rounded(float(value)) for value in torch.linalg.svdvals(jacobian.cpu().double())]

@@ -106,8 +106,7 @@ def _is_recorded(checkpoint: Checkpoint, corpus: Corpus, split: str) -> bool:
     if isinstance(corpus, FileCorpus):
         files = corpus.files()[split]
         return split not in checkpoint.data or checkpoint.data[split] == [_digest(path) for path in files]
-    fingerprint = corpus.fingerprint(_digest)
-    return all(checkpoint.data.get(name, digest) == digest for name, digest in fingerprint.items())
+    return all(checkpoint.data.get(name, digest) == digest for name, digest in corpus.fingerprint(_digest).items())
 
 
 def _digest(path: Path) -> str:

@@ -331,8 +331,7 @@ def open_initial_checkpoint(model: EncoderDecoder[Any], config: DictConfig) -> c
     """Open the checkpoint that `init_from` names. Raises InputError if its weights cannot initialise this model."""
     if any(file is not None for file in config.embeddings.values()):
         raise InputError("init_from= brings its own embeddings: leave embeddings.source and embeddings.target out.")
-    default_settings = defaults("train")
-    if any(config[name] != default_settings[name] for name in ("initialisation_gain", "forget_bias")):
+    if any(config[name] != defaults("train")[name] for name in ("initialisation_gain", "forget_bias")):
         raise InputError("init_from= brings its own weights: leave initialisation_gain and forget_bias out.")
     initial = checkpoint.find(config.init_from, trust=modules(config.trust))
     if initial.model_task != model.task:

@@ -185,7 +185,7 @@ class TrainingState:
                 (tensors if isinstance(value, Tensor) else scalars)[f"{OPTIMISER}{index}.{key}"] = value
         random = {name: module.get_rng_state() for name, module in self._generators().items()}
         for process, states in enumerate(distributed.gather(random)):
-            tensors |= {_process_key(name, process): state for name, state in states.items()}
+            tensors |= {f"{name}.{process}".removesuffix(".0"): state for name, state in states.items()}
         return tensors, {"optimiser": scalars, "scaler": self.scaler.state_dict()}
 
     def restore(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> None:
@@ -210,17 +210,12 @@ class TrainingState:
             shards = (tensor[rows].to(self.device) for tensor in carried)
             self.carried = tree.map_tensors(lambda _: next(shards), self.loss.model.encode(None)[1])
         for name, module in self._generators().items():
-            if (random := tensors.get(_process_key(name, process))) is not None:
+            if (random := tensors.get(f"{name}.{process}".removesuffix(".0"))) is not None:
                 module.set_rng_state(random)
 
     def _generators(self) -> dict[str, Any]:
         """The modules of torch that have the random states of the CPU and of the device, which is torch's default."""
         return {f"random.{self.device.type}": getattr(torch, self.device.type), "random.cpu": torch}
-
-
-def _process_key(name: str, process: int) -> str:
-    """The name of a process's random state in a checkpoint."""
-    return name if process == 0 else f"{name}.{process}"
 
 
 @dataclass

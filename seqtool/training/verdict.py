@@ -82,15 +82,6 @@ def rise(run: Records) -> float | None:
     return run.losses[-1][0] - min(run.losses)[0] if run.losses and not is_rewarded else None
 
 
-class Rule(NamedTuple):
-    """A rule of verdict.yaml, which yields a finding if its figure is above the threshold."""
-
-    name: str
-    threshold: float
-    form: str
-    advice: str
-
-
 FIGURES: dict[str, Callable[[Records], float | None]] = {
     "warmup": lambda run: run.warmup / run.last_step if run.last_step else None,
     "final_decrease": final_decrease,
@@ -99,9 +90,8 @@ FIGURES: dict[str, Callable[[Records], float | None]] = {
     "outputs": lambda run: max((run.last(name) for name in run.series if name.startswith("outputs_")), default=None),
     "little_data": lambda run: run.last("parameters") / max(run.last("train_tokens"), 1),
 }
-TABLE: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
-RULES = {key: Rule(**fields) for key, fields in TABLE.items()}
-UNKNOWN_WORDS = RULES["unknown_words"].name
+RULES: dict[str, Any] = yaml.load(Path(__file__).with_suffix(".yaml").read_bytes(), yaml.CSafeLoader)  # type: ignore[no-untyped-call]
+UNKNOWN_WORDS: str = RULES["unknown_words"]["name"]
 
 
 def verdict(run: Path) -> Iterator[Finding]:
@@ -112,7 +102,7 @@ def verdict(run: Path) -> Iterator[Finding]:
     records = Records(OmegaConf.load(settings), read_metrics(metrics))
     for key, rule in RULES.items():
         figure = FIGURES[key](records)
-        if figure is not None and figure > rule.threshold:
-            advice = rule.advice.format(run=records, fitting=fitting_warmup(records.last_step))
-            threshold = rule.form.split()[0].format(rule.threshold)
-            yield Finding(rule.name, rule.form.format(figure), threshold, advice)
+        if figure is not None and figure > rule["threshold"]:
+            advice = rule["advice"].format(run=records, fitting=fitting_warmup(records.last_step))
+            threshold = rule["form"].split()[0].format(rule["threshold"])
+            yield Finding(rule["name"], rule["form"].format(figure), threshold, advice)

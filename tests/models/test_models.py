@@ -113,7 +113,7 @@ def test_unusable_scores_are_refused() -> None:
         InputError, match=r"^Unknown score 'bilinear'; choose from additive, dot, general, scaled_dot\.$"
     ):
         Bahdanau(**BAHDANAU | {"score": "bilinear"})
-    with pytest.raises(InputError, match=r"needs states and annotation vectors of one size, but they have 7 and 8 "):
+    with pytest.raises(InputError, match=r"need states and annotation vectors of one size, but they have 7 and 8 "):
         Bahdanau(**BAHDANAU | {"score": "dot", "decoder_hidden": 7})
 
 
