@@ -231,7 +231,7 @@ class TextEvaluator(Evaluator):
             corpus = make_corpus(data_config, PlainText, trusted=predictor.trust)
         if split not in corpus.splits():
             raise InputError(f"The text has no split '{split}'; it has {', '.join(corpus.splits())}.")
-        if missing := [path for path in corpus.files()[split] if not path.exists()]:
+        if missing := [path for path in corpus.files[split] if not path.exists()]:
             setting = split if predictor.config["data"].get(split) else "train"
             raise InputError(f"{missing[0]} does not exist: give the path of the text as data.{setting}=FILE.")
         corpus.by_line = predictor.by_line  # other data, given by data=, may be set up otherwise

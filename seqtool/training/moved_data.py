@@ -93,7 +93,7 @@ def _original_directory(checkpoint: Checkpoint) -> Path:
 def split_exists(corpus: Corpus, split: str) -> bool:
     """Whether the split's files exist."""
     if isinstance(corpus, FileCorpus):
-        return all(map(os.path.exists, corpus.files()[split]))  # also for invalid paths
+        return all(map(os.path.exists, corpus.files[split]))  # also for invalid paths
     try:
         corpus.check()
     except InputError:
@@ -104,7 +104,7 @@ def split_exists(corpus: Corpus, split: str) -> bool:
 def _is_recorded(checkpoint: Checkpoint, corpus: Corpus, split: str) -> bool:
     """Whether the split has the digests that the checkpoint recorded; true if it recorded none."""
     if isinstance(corpus, FileCorpus):
-        files = corpus.files()[split]
+        files = corpus.files[split]
         return split not in checkpoint.data or checkpoint.data[split] == [_digest(path) for path in files]
     return all(checkpoint.data.get(name, digest) == digest for name, digest in corpus.fingerprint(_digest).items())
 

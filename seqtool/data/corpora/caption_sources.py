@@ -19,29 +19,25 @@ class CaptionFiles(ImageCorpus):
     """A corpus of annotation files and a directory of images."""
 
     _directory: Path  # the directory of the images
-    _files: dict[str, Path]  # the annotation files by their role, such as "captions" or a split
+    files: dict[str, Path]  # the annotation files by their role, such as "captions" or a split
     _folders: tuple[tuple[str, ...], ...] = ()  # those that must be there, each as a tuple of its possible names
     _advice: Mapping[str, str]  # the advice if an annotation file is missing, by its role
 
-    def files(self) -> dict[str, Path]:
-        """The annotation files by their role."""
-        return self._files
-
     def splits(self) -> tuple[str, ...]:
-        return tuple(split for split in SPLITS if split in self.files())
+        return tuple(split for split in SPLITS if split in self.files)
 
     def check(self) -> None:
         """Raise InputError if the directory, an annotation file or a folder is missing."""
         if not self._directory.is_dir():
             raise InputError(f"{self._directory} is not a directory: set data.directory to where the images are.")
-        for role, path in self.files().items():
+        for role, path in self.files.items():
             if not path.is_file():
                 raise InputError(f"{path} does not exist: {self._advice[role]}")
         for names in self._folders:
             self._folder(*names)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        return {role: digest(path) for role, path in self.files().items()}
+        return {role: digest(path) for role, path in self.files.items()}
 
     def _folder(self, *names: str) -> Path:
         """The first of these folders that exists in the directory. Raises InputError if none exists."""
@@ -55,7 +51,7 @@ class _Flickr(CaptionFiles):
     """A corpus with one folder of images, one file of captions, and other files that define the splits."""
 
     def images(self, split: str) -> list[Captioned]:
-        directory, names, path = self._folder(*self._folders[0]), self._names(split), self.files()["captions"]
+        directory, names, path = self._folder(*self._folders[0]), self._names(split), self.files["captions"]
         for name, location in names.items():
             if name not in self._captions:
                 raise InputError(f"{location} names {name}, which has no caption in {path}.")
@@ -67,7 +63,7 @@ class _Flickr(CaptionFiles):
 
     @cached_property
     def _captions(self) -> Captions[Entry]:
-        return read_captions(self.files()["captions"])
+        return read_captions(self.files["captions"])
 
 
 @final
@@ -79,19 +75,17 @@ class Flickr8k(_Flickr):
 
     def __init__(self, *, directory: str) -> None:
         self._directory = Path(directory)
-        advice = "it is in Flickr8k_text.zip; set data.directory to where its files are."
-        self._advice = dict.fromkeys(("captions", *FLICKR8K_LISTS), advice)
-
-    def files(self) -> dict[str, Path]:
-        lists = {split: self._directory / f"Flickr_8k.{stem}Images.txt" for split, stem in FLICKR8K_LISTS.items()}
-        if not lists["test"].exists():
-            del lists["test"]
         tokens = self._directory / "Flickr8k.token.txt"
         kaggle = self._directory / "captions.txt"  # the form in which Kaggle publishes the captions
-        return {"captions": kaggle if kaggle.exists() and not tokens.exists() else tokens, **lists}
+        self.files = {"captions": kaggle if kaggle.exists() and not tokens.exists() else tokens}
+        self.files |= {split: self._directory / f"Flickr_8k.{stem}Images.txt" for split, stem in FLICKR8K_LISTS.items()}
+        if not self.files["test"].exists():
+            del self.files["test"]
+        advice = "it is in Flickr8k_text.zip; set data.directory to where its files are."
+        self._advice = dict.fromkeys(self.files, advice)
 
     def _names(self, split: str) -> dict[str, str]:
-        return read_list(self.files()[split])
+        return read_list(self.files[split])
 
 
 @final
@@ -107,9 +101,8 @@ class Karpathy(CaptionFiles):
     def __init__(self, *, directory: str, annotations: str) -> None:
         self._directory = Path(directory)
         self._annotations = Path(annotations)
-        self._files = {"annotations": self._annotations}
-        advice = "set data.annotations to a JSON file of Karpathy's splits (caption_datasets.zip)."
-        self._advice = {"annotations": advice}
+        self.files = {"annotations": self._annotations}
+        self._advice = {"annotations": "set data.annotations to a JSON file of Karpathy's splits (caption_datasets.zip)."}
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._images)
@@ -144,22 +137,20 @@ class Flickr30k(_Flickr):
 
     def __init__(self, *, directory: str, split_file: str) -> None:
         self._directory = Path(directory)
-        self._split_file = Path(split_file)
+        csv, tokens = (self._directory / name for name in ("results.csv", "results_20130124.token"))
+        captions = csv if csv.exists() and not tokens.exists() else tokens
+        self.files = {"captions": captions, "splits": Path(split_file)}
         self._karpathy = Karpathy(directory=directory, annotations=split_file)
         self._advice = {
             "captions": "it or results.csv has Flickr30k's captions; set data.directory to where it is.",
             "splits": "set data.split_file to dataset_flickr30k.json of Karpathy's splits (caption_datasets.zip).",
         }
 
-    def files(self) -> dict[str, Path]:
-        csv, tokens = (self._directory / name for name in ("results.csv", "results_20130124.token"))
-        return {"captions": csv if csv.exists() and not tokens.exists() else tokens, "splits": self._split_file}
-
     def splits(self) -> tuple[str, ...]:
         return self._karpathy.splits()
 
     def _names(self, split: str) -> dict[str, str]:
-        return {image.identifier: str(self._split_file) for image in self._karpathy.images(split)}
+        return {image.identifier: str(self.files["splits"]) for image in self._karpathy.images(split)}
 
 
 @final
@@ -174,13 +165,13 @@ class Coco(CaptionFiles):
         self._directory = Path(directory)
         self._stems = {"train": f"train{year}", "valid": f"val{year}"}
         folder = self._directory / "annotations"
-        self._files = {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
+        self.files = {split: folder / f"captions_{stem}.json" for split, stem in self._stems.items()}
         self._folders = tuple((stem,) for stem in self._stems.values())
         archive = f"annotations_trainval{year}.zip of cocodataset.org"
         self._advice = dict.fromkeys(self._stems, f"it is in {archive}; set data.directory to where annotations/ is.")
 
     def images(self, split: str) -> list[Captioned]:
-        directory, file = self._folder(self._stems[split]), self._files[split]
+        directory, file = self._folder(self._stems[split]), self.files[split]
         entries = read_captions(file)
         for image, captions in entries.items():
             if captions and captions[0].image == image:

@@ -58,17 +58,13 @@ def check_sizes(sizes: Mapping[str, int], unit: str, *, maximum: Mapping[str, in
 class FileCorpus(Corpus):
     """A corpus of text files."""
 
-    _files: dict[str, Files]  # by split
-
-    def files(self) -> dict[str, Files]:
-        """The files of each split."""
-        return self._files
+    files: dict[str, Files]  # by split
 
     def splits(self) -> tuple[str, ...]:
-        return tuple(self.files())
+        return tuple(self.files)
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
-        return {split: [digest(path) for path in files] for split, files in self.files().items()}
+        return {split: [digest(path) for path in files] for split, files in self.files.items()}
 
 
 class TextCorpus(Corpus):

@@ -41,7 +41,7 @@ class Multi30k(PairFiles):
         if test_set not in test_sets:
             raise InputError(f"Unknown data.test_set '{test_set}'; choose from {', '.join(test_sets)}.")
         self.source_language, self.target_language = source_language, target_language
-        self._files = {
+        self.files = {
             split: tuple(Path(directory, f"{stem}.{language}.gz") for language in languages.values())
             for split, stem in (("train", "train"), ("valid", "val"), ("test", test_set))
         }
@@ -49,7 +49,7 @@ class Multi30k(PairFiles):
 
     def fetch(self) -> None:
         """Download missing files if `download` is set, and check every file against its published checksum."""
-        for path in chain(*self._files.values()):
+        for path in chain(*self.files.values()):
             if self._download and not path.exists():
                 check_directory(path.parent, "data.directory")
                 download_file(URL + path.name, path, *PUBLISHED[path.name])
@@ -57,7 +57,7 @@ class Multi30k(PairFiles):
 
     def check(self) -> None:
         """Raise InputError if a file is missing or differs from the published one."""
-        for path in chain(*self._files.values()):
+        for path in chain(*self.files.values()):
             if not path.exists():
                 raise InputError(
                     f"{path} does not exist: set data.directory to the directory of Multi30k's files, "

@@ -18,7 +18,7 @@ class PairFiles(FileCorpus, TextCorpus):
     """Sentence pairs in files: for each split, a source and a target file, or one file of tab-separated pairs."""
 
     def pairs(self, split: str) -> Iterator[tuple[str, str]]:
-        files = self.files()[split]
+        files = self.files[split]
         return read_tsv(files[0]) if len(files) == 1 else read_two_files(files[0], files[1])
 
 
@@ -34,11 +34,11 @@ class ParallelFiles(PairFiles):
         self.source_language = source_language
         self.target_language = target_language
         names = {"train": train, "valid": valid, "test": test}
-        self._files = {split: _files(split, value or []) for split, value in names.items() if value or split == "train"}
+        self.files = {split: _files(split, value or []) for split, value in names.items() if value or split == "train"}
 
     @property
     def languages(self) -> tuple[str, str]:
-        return languages(self.source_language, self.target_language, list(map(str, self._files["train"])))
+        return languages(self.source_language, self.target_language, list(map(str, self.files["train"])))
 
 
 @final

@@ -32,10 +32,10 @@ class Photos(CaptionFiles):
     ) -> None:
         self._directory = Path(directory)
         names = {"train": train, "valid": valid, "test": test}
-        self._files = {split: Path(name) for split, name in names.items() if name is not None}
+        self.files = {split: Path(name) for split, name in names.items() if name is not None}
         self._advice = {split: f"set data.{split} to a file of captions." for split in names}
         shares = {"valid": valid_share, "test": test_share} if valid is None else {}
-        self._shares = {split: share for split, share in shares.items() if split not in self._files}
+        self._shares = {split: share for split, share in shares.items() if split not in self.files}
         if min(valid_share, test_share) < 0 or valid_share + test_share >= 1:
             raise InputError(
                 f"data.valid_share is {valid_share:g} and data.test_share {test_share:g}: "
@@ -45,12 +45,12 @@ class Photos(CaptionFiles):
 
     def splits(self) -> tuple[str, ...]:
         held_out_splits = (split for split, share in self._shares.items() if share > 0)
-        return tuple(sorted({*self._files, *held_out_splits}, key=SPLITS.index))
+        return tuple(sorted({*self.files, *held_out_splits}, key=SPLITS.index))
 
     def images(self, split: str) -> list[Captioned]:
-        file = self._files.get(split, self._files["train"])
+        file = self.files.get(split, self.files["train"])
         entries, paths = self._entries(file)
-        split_entries = self._divided[split] if self._shares and file == self._files["train"] else entries
+        split_entries = self._divided[split] if self._shares and file == self.files["train"] else entries
         images = {name: entries[name] for name in entries if name in split_entries}
         return make_captioned(self._directory, images, paths)
 
@@ -69,7 +69,7 @@ class Photos(CaptionFiles):
             log.warning(text, file, counted(len(without_captions), "image"), without_captions[0])
         for image in without_captions:
             del entries[image]
-        if file == self._files["train"] and len(entries) < FEW_IMAGES:
+        if file == self.files["train"] and len(entries) < FEW_IMAGES:
             text = "%s has captions of %s: too few, unless the run starts from a model of more photos (init_from=RUN)."
             log.warning(text, file, counted(len(entries), "image"))
         names = (image_entries[0].image for image_entries in entries.values())
@@ -83,7 +83,7 @@ class Photos(CaptionFiles):
         Otherwise the images are ordered by a hash of their names: the first are `valid`, the next are `test`, with at
         least one image each, and the remaining images are `train`.
         """
-        file = self._files["train"]
+        file = self.files["train"]
         entries, _ = self._entries(file)
         splits: dict[str, set[str]] = {}  # the splits that the file gives
         needed = {"train", *(split for split, share in self._shares.items() if share > 0)}

@@ -35,14 +35,14 @@ class PlainText(FileCorpus):
             raise InputError(f"data.valid_share must be above 0 and below 1, not {valid_share:g}.")
         files = {split: tuple(map(Path, names(value))) for split, value in (("valid", valid), ("test", test)) if value}
         training = tuple(map(Path, names(train)))
-        self._files = {"train": training, "valid": training, **files}
+        self.files = {"train": training, "valid": training, **files}
         self._share = None if valid else valid_share
         self.by_line = lines
 
     def fingerprint(self, digest: Digest) -> dict[str, Any]:
         inputs = {**super().fingerprint(digest), "valid_share": self._share}
         inputs |= {"lines": True} if self.by_line else {}
-        return inputs if self._files["train"] else {**inputs, "built_in": BUILT_IN, "grammar": list(toy.GRAMMAR)}
+        return inputs if self.files["train"] else {**inputs, "built_in": BUILT_IN, "grammar": list(toy.GRAMMAR)}
 
     def lines(self, split: str) -> Iterator[str]:
         """Yield the unchanged lines of a split, with line ends. A line may be divided between train and valid. If each
@@ -62,7 +62,7 @@ class PlainText(FileCorpus):
         """What says, after the number of a line, where it is counted; empty if this is the split's only file."""
         if split == "valid" and self._share is not None:
             return " of the part for validation"
-        return " of the joined files" if len(self._files[split]) > 1 else ""
+        return " of the joined files" if len(self.files[split]) > 1 else ""
 
     @cached_property
     def _training_characters(self) -> int:
@@ -78,8 +78,8 @@ class PlainText(FileCorpus):
 
     def _lines(self, split: str) -> Iterator[str]:
         """Yield the lines of a split's files, or sentences of the built-in grammar if it has no files."""
-        for path in self._files[split]:
+        for path in self.files[split]:
             yield from filter(None, read_lines(path, with_ends=not self.by_line))
-        if not self._files[split]:
+        if not self.files[split]:
             line_end = "\n" * (not self.by_line)
             yield from (pair.source + line_end for pair in toy.generate(**BUILT_IN, valid=0, test=0)["train"])
