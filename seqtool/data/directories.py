@@ -192,7 +192,7 @@ class Digests:
         """The digest of a file, which `check_unchanged` then checks. Raises InputError if the file does not exist."""
         self._initial_states.setdefault(check_file(path), _state(path))
         (digest,) = self.compute([path])
-        return digest or _read(str(path))[2]  # an unreadable file raises here
+        return digest or hashlib.sha256(path.read_bytes()).hexdigest()  # an unreadable file raises here
 
     def compute(self, files: Sequence[Path]) -> list[str | None]:
         """The digest of each file; None if it is missing or unreadable. There may be a hundred thousand images."""
@@ -204,7 +204,7 @@ class Digests:
             progress_bar(total=len(unread), unit=" images", description="Reading", shown=len(unread) > 1) as bar,
         ):
             apply = threads.map if len(unread) > 1 else map  # a single file is read in this thread: Ctrl-C stops it
-            for name, record in zip(unread, apply(_read_if_possible, unread), strict=True):
+            for name, record in zip(unread, apply(_read, unread), strict=True):
                 bar.update()
                 if record is not None:
                     _, modified, digests[name] = record
@@ -243,19 +243,16 @@ class Digests:
         return str(record[2]) if record and state and record[:2] == list(state[:2]) else None
 
 
-def _read(name: str) -> tuple[int, int, str]:
-    """A file's size in bytes, modification time in nanoseconds, and SHA-256."""
-    with Path(name).open("rb") as file:
-        status = os.fstat(file.fileno())
-        return status.st_size, status.st_mtime_ns, hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _read_if_possible(name: str) -> tuple[int, int, str] | None:
-    """What `_read` returns; None for a file that is missing, unreadable or not regular."""
-    try:
-        return _read(name) if _state(Path(name)) else None
-    except OSError:
-        return None
+def _read(name: str) -> tuple[int, int, str] | None:
+    """A file's size in bytes, modification time in nanoseconds, and SHA-256; None if it is missing, unreadable or not
+    regular.
+    """
+    with suppress(OSError):
+        if _state(Path(name)):
+            with Path(name).open("rb") as file:
+                status = os.fstat(file.fileno())
+                return status.st_size, status.st_mtime_ns, hashlib.file_digest(file, "sha256").hexdigest()
+    return None
 
 
 def _state(path: Path) -> tuple[int, ...] | None:

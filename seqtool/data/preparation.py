@@ -487,16 +487,6 @@ class ColumnsWriter:
 # Pairs and text
 
 
-def prepare_pairs(config: Config, *, needs: Sequence[str] = ()) -> Cache:
-    """Open or make the cache of the sentence pairs that `config`, the group `data`, describes (`prepare`)."""
-    return prepare(config, TextCorpus, PairSteps, needs=needs)
-
-
-def prepare_text(config: Config, *, needs: Sequence[str] = ()) -> Cache:
-    """Open or make the cache of the plain text that `config`, the group `data`, describes (`prepare`)."""
-    return prepare(config, PlainText, TextSteps, needs=needs)
-
-
 @final
 class PairSteps(Steps):
     """Prepares sentence pairs. The cache also holds the text and gold alignments of all splits except train."""
@@ -554,3 +544,7 @@ class TextSteps(Steps):
 
     def split_summary(self, split: str, counts: Mapping[str, Any]) -> dict[str, Any]:
         return {"characters": self._characters[split], **counts}
+
+
+prepare_pairs = partial(prepare, kind=TextCorpus, make_steps=PairSteps)
+prepare_text = partial(prepare, kind=PlainText, make_steps=TextSteps)

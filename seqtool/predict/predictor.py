@@ -348,7 +348,7 @@ class Predictor(ABC):
         machine = {setting.name: merged.pop(setting.name) for setting in fields(declarations.Machine)}
         hardware = typed(declarations.Machine, machine)
         decode_settings = typed(cls.schema, merged)
-        devices.check_threads(hardware.threads)
+        declarations.check_values(hardware)
         device = devices.find_device(hardware.device)
         check_precision(device, decode_settings.precision)
         paths = [checkpoints] if isinstance(checkpoints, str | Path | Checkpoint) else checkpoints

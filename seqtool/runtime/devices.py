@@ -73,12 +73,6 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def check_threads(threads: int | None) -> None:
-    """Raise InputError for an invalid number of CPU threads."""
-    if problem := declarations.declared(declarations.Machine)["threads"].problem("threads", threads):
-        raise InputError(f"{problem}.")
-
-
 def _gpus(count: int) -> str:
     """The number of GPUs in words, with the reasons if it is 0."""
     if count:
@@ -96,7 +90,7 @@ def _gpus(count: int) -> str:
 
 def set_threads(threads: int | None) -> None:
     """Set torch's number of CPU threads; None is torch's own choice."""
-    check_threads(threads)
+    declarations.check_values(declarations.Machine("auto", threads))
     if threads is None:
         threads = _default_threads.pop() if _default_threads else torch.get_num_threads()
     elif not _default_threads:

@@ -76,11 +76,8 @@ def onednn() -> Iterator[bool]:
     a millisecond to generate code for a new shape, and keeps the code of 1,024 shapes, which are most of those in an
     epoch. torch's own cache for as many would take another 0.2 GB and save no time.
     """
-    if not _onednn_is_exact():
-        yield False
-        return
-    with _product_precision(ONEDNN_SWITCH):
-        yield True
+    with _product_precision(ONEDNN_SWITCH) if _onednn_is_exact() else nullcontext():
+        yield _onednn_is_exact()
 
 
 def without_onednn() -> AbstractContextManager[None]:

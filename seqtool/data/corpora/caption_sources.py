@@ -102,7 +102,8 @@ class Karpathy(CaptionFiles):
         self._directory = Path(directory)
         self._annotations = Path(annotations)
         self.files = {"annotations": self._annotations}
-        self._advice = {"annotations": "set data.annotations to a JSON file of Karpathy's splits (caption_datasets.zip)."}
+        advice = "set data.annotations to a JSON file of Karpathy's splits (caption_datasets.zip)."
+        self._advice = {"annotations": advice}
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._images)

@@ -156,17 +156,14 @@ def _is_level(first: Sequence[Item], second: Sequence[Item], axis: int) -> bool:
     a, b = _bounds(first), _bounds(second)
     across = 1 - axis
     overlap = min(a[across + 2], b[across + 2]) - max(a[across], b[across])
-    return overlap >= GAP and _centre_distance(a, b, across) <= _centre_distance(a, b, axis) / 2
+    offsets = [abs(a[i] + a[i + 2] - b[i] - b[i + 2]) for i in (across, axis)]  # twice the distances of the centres
+    return overlap >= GAP and 2 * offsets[0] <= offsets[1]
 
 
 def _bounds(items: Sequence[Item]) -> Box:
     """The smallest box that contains all of the objects."""
     lefts, tops, rights, bottoms = zip(*(item.box for item in items), strict=True)
     return min(lefts), min(tops), max(rights), max(bottoms)
-
-
-def _centre_distance(a: Box, b: Box, axis: int) -> float:
-    return abs(a[axis] + a[axis + 2] - b[axis] - b[axis + 2]) / 2
 
 
 def _look(rng: StableRandom) -> Look:
