@@ -4,7 +4,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -19,8 +19,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 _default_threads: list[int] = []  # the number that torch chose; empty unless another number is set
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """The device of the tensors, and the precision in which matrices are multiplied (`precision.autocast`)."""
 
     device: torch.device

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import CDLL
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LEAST_BYTES = 25_000  # of input for each process, those of some 400 sentences, if five hypotheses are kept
 MAX_PROCESSES = 8  # since each holds the model
@@ -24,8 +24,7 @@ CONTAINER = Path("/sys/fs/cgroup")  # where a container finds its limits
 PR_SET_PDEATHSIG = 1  # from Linux's sys/prctl.h
 
 
-@dataclass(frozen=True)
-class Fork:
+class Fork(NamedTuple):
     """One of the processes: its number, from 0, and the socket at which the first expects the others."""
 
     rank: int

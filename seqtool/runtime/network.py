@@ -13,12 +13,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from io import BytesIO
 from pathlib import Path
 from ssl import SSLError
-from typing import BinaryIO, TypeVar, cast
+from typing import BinaryIO, NamedTuple, TypeVar, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
@@ -95,8 +94,7 @@ def difference(content: bytes, size: int, sha256: str) -> str | None:
     return None if digest == sha256 else f"its SHA-256 is {digest} instead of {sha256}"
 
 
-@dataclass(frozen=True)
-class LibraryDownload:
+class LibraryDownload(NamedTuple):
     """A download by another library."""
 
     subject: str  # the subject of the message if it fails, such as "testset=wmt14/full"

@@ -16,6 +16,7 @@ pronoun. A Spanish word has possible links in these cases:
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from seqtool.data.corpora import toy_words as words
 from seqtool.data.corpora.draw import StableRandom
@@ -97,8 +98,7 @@ def agree(english: str, forms: Sequence[str], noun: Nominal) -> Phrase:
 # The corpus
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A sentence, its translation, and their alignment in Pharaoh format: `i-j` sure, `i?j` possible."""
 
     source: str
