@@ -13,10 +13,9 @@ from omegaconf import DictConfig
 
 from seqtool.errors import InputError
 from seqtool.runtime.configs import defaults
+from seqtool.runtime.log import log
 from seqtool.settings import declarations, names, typed
 from seqtool.settings.classes import modules
-
-log = logging.getLogger("seqtool")
 
 PACKAGES = ("starlette", "uvicorn", "python_multipart")
 SHUTDOWN_SECONDS = 2  # requests in progress have this time to finish after Ctrl-C

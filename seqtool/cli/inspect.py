@@ -4,7 +4,6 @@
 """
 
 import json
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from seqtool.errors import InputError, counted, place, printable
 from seqtool.evaluation.captions import picture
 from seqtool.metrics.scores import SCORES, score
 from seqtool.runtime.files import check_directory
+from seqtool.runtime.log import log
 from seqtool.runtime.tables import table
 from seqtool.settings import declarations, leaves, typed
 from seqtool.training import checkpoint, gradient_flow
@@ -31,8 +31,6 @@ from seqtool.training.recording import GRADIENT_FLOW, LEARNING_CURVES, METRICS, 
 from seqtool.training.runs import check_exists, located
 from seqtool.training.validation import format_scores
 from seqtool.view import plots
-
-log = logging.getLogger("seqtool")
 
 NOT_COMPARED = "seed", "run", "device", "threads", "train.resume"  # settings in which runs with other seeds may differ
 # The last columns of the table of runs, by the names of the last measurements in metrics.jsonl.

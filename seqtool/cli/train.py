@@ -1,6 +1,5 @@
 """`seqtool train`: start a new run or resume one."""
 
-import logging
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from seqtool.models.parts import PLAIN, Parts
 from seqtool.runtime import distributed
 from seqtool.runtime.devices import MODEL_TOO_LARGE, Machine, choose_device, keep_memory, set_threads
 from seqtool.runtime.files import write_whole
+from seqtool.runtime.log import log
 from seqtool.runtime.precision import check_precision, onednn
 from seqtool.settings import declarations, plain, resolved, typed
 from seqtool.tasks.task import Task
@@ -30,8 +30,6 @@ from seqtool.training.recording import MetricsLog, summary
 from seqtool.training.saving import Checkpoints, Progress, TrainSettings
 from seqtool.training.trainer import Stop, Trainer, epoch_of, expected_steps, noting_signals
 from seqtool.training.validation import ValidationSettings
-
-log = logging.getLogger("seqtool")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ examples. A problem is reported if more than `MIN_SHARE` of a split's examples h
 always. checking.yaml has the kinds of problems.
 """
 
-import logging
 import os
 import re
 from collections import Counter
@@ -24,6 +23,7 @@ from seqtool.data.corpora.corpus import Corpus, ImageCorpus
 from seqtool.data.text.languages import SCRIPTS, code_of, language_of
 from seqtool.errors import InputError, printable
 from seqtool.runtime.files import sync
+from seqtool.runtime.log import log
 
 if TYPE_CHECKING:
     from seqtool.data.preparation import Steps, Texts
@@ -45,7 +45,6 @@ SAMPLED = *PATTERNS, "swapped", "language"
 Flags = NDArray[np.bool_]
 Hashes = NDArray[np.int64]
 LAST_HASH: Hashes = np.array([2**63 - 1])  # ends sorted hashes, so that each hash has a place among them
-log = logging.getLogger("seqtool")
 
 
 def check_names(clean: Sequence[str], corpus: Corpus) -> None:

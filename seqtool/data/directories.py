@@ -12,7 +12,6 @@ truncates the files to the recorded lengths and resumes. Unchanged files are not
 
 import hashlib
 import json
-import logging
 import os
 import platform
 import re
@@ -28,6 +27,7 @@ from typing import Any
 
 from seqtool.errors import InputError, UnfinishedError, naming, place
 from seqtool.runtime.files import check_directory, check_file, locked, parse_json, read_record, sync, write_whole
+from seqtool.runtime.log import log
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.version import __version__
 
@@ -36,7 +36,6 @@ RECORDING_SECONDS = 10.0  # the time between two records of progress
 SETTLING_SECONDS = 2.0  # a younger file may change without a new time stamp, since FAT rounds time stamps to 2 s
 HASHING_THREADS = 8  # hashing releases the interpreter lock
 Progress = Mapping[str, Any]
-log = logging.getLogger("seqtool")
 
 
 def directory_path(root: Path, name: str, inputs: Mapping[str, Any]) -> Path:

@@ -4,7 +4,6 @@ Sentence pairs have one or two vocabularies. Plain text is a column of lines wit
 are prepared in images/image_store.py.
 """
 
-import logging
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -31,6 +30,7 @@ from seqtool.data.text.words import analyse_writing, characters, words
 from seqtool.errors import InputError
 from seqtool.models.tokens import UNK
 from seqtool.runtime.files import check_directory, cut, write_lines, write_whole
+from seqtool.runtime.log import log
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.workers import in_order
 from seqtool.settings import Config, declarations, names, plain, resolved, typed
@@ -49,7 +49,6 @@ MIN_PARALLEL = 5 * CHUNK  # fewer examples are encoded by one process: it finish
 NO_COUNTS = {"sentences": 0, "tokens": 0, "unknown": 0, "bytes": 0}
 
 Texts = tuple[str, ...]  # the texts of an example: source and target, or only a caption or line
-log = logging.getLogger("seqtool")
 C = TypeVar("C", bound=Corpus)
 
 # The group `data` contains the settings of the cache (`CacheSettings`) and the arguments of the corpus's class.

@@ -1,7 +1,6 @@
 """The web application of a demo: its page, and the JSON interface that the page and other clients use."""
 
 import asyncio
-import logging
 import mimetypes
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +28,7 @@ from seqtool.demo.requests import FIXED_SETTINGS, LIMITS, Request, offered_scene
 from seqtool.errors import InputError, is_out_of_memory
 from seqtool.evaluation.captions import samples_of_run
 from seqtool.runtime.files import finite_json, one_line
+from seqtool.runtime.log import log
 from seqtool.runtime.version import __version__
 from seqtool.training.checkpoint import run_directory
 from seqtool.view.report import WEB
@@ -40,7 +40,6 @@ MAX_NAME_LENGTH = 200  # the number of characters in a picture's name
 CLASSES = answers.Translate, answers.Score, answers.Why, answers.Generate, answers.Next, answers.Caption, answers.Inside
 KINDS: dict[str, type[Request]] = {kind.__name__.lower(): kind for kind in CLASSES}  # by path in /api/
 REFUSED_ERRORS = HTTPException, ClientDisconnect, TimeoutError, InputError, MemoryError, RuntimeError
-log = logging.getLogger("seqtool")
 mimetypes.add_type("text/javascript", ".js")  # Windows may have another type, with which browsers do not run scripts
 
 

@@ -4,7 +4,6 @@ One thread loads the models and answers one request after another, or several to
 """
 
 import asyncio
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -15,8 +14,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from seqtool.errors import InputError
+from seqtool.runtime.log import log
 
-log = logging.getLogger("seqtool")
 MAX_WAITING = 64  # the number of requests in the queue, besides those being answered
 
 

@@ -6,7 +6,6 @@ result is an `Evaluation`, which every task can write as JSON, as text and as an
 This module has the code that all tasks share.
 """
 
-import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from seqtool.metrics.bootstrap import MIN_SEEDS, MIN_SEGMENTS, Draws, over_seeds
 from seqtool.metrics.scores import Comparison, System, metric, score, score_names, scorers
 from seqtool.metrics.words import MAX_REPEAT_LENGTH, f1_by_count, is_repeated, unit_of, units
 from seqtool.runtime.files import check_file, check_outputs, without_suffix
+from seqtool.runtime.log import log
 from seqtool.runtime.tables import table
 from seqtool.settings import declarations, names
 from seqtool.view import report
@@ -57,8 +57,6 @@ FLAG_MEANINGS = {
 
 SEEDS_NOTE = f"95 % intervals by bootstrap over segments; with other seeds, if there are {MIN_SEEDS}, by Student’s t."
 PAIRS_NOTE = "A difference of equally many runs is that of pairs, in the order given."
-
-log = logging.getLogger(__name__)
 
 
 @dataclass

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import logging
 import sys
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from seqtool.metrics.java import java_scores
 from seqtool.metrics.scores import CAPTIONING, labels_of, score
 from seqtool.models.tokens import END
 from seqtool.runtime.files import replacing, without_suffix
+from seqtool.runtime.log import log
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import columns
 from seqtool.settings import declarations, names
@@ -53,8 +53,6 @@ MAX_PNG_SIZE = 128  # pixels; pictures with a longer side are stored as JPEG
 JPEG_QUALITY = 80  # out of 100; Pillow's default is 75
 
 Caption = dict[str, Any]  # "text", "words"; with attention "grid", rounded "weights", and "chosen" if it is hard
-
-log = logging.getLogger(__name__)
 
 
 @dataclass

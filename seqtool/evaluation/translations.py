@@ -1,6 +1,5 @@
 """`eval` of translations: BLEU, chrF and TER, BLEU by source length, and alignments against gold alignments."""
 
-import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -23,6 +22,7 @@ from seqtool.metrics.alignment import AlignmentScores, Gold
 from seqtool.metrics.bootstrap import MIN_SEGMENTS, record_of, too_few
 from seqtool.metrics.scores import TRANSLATION, System, labels_of, score
 from seqtool.runtime.files import check_directory, keeping, parse_json, read_lines, warn_of_table
+from seqtool.runtime.log import log
 from seqtool.runtime.network import LibraryDownload
 from seqtool.runtime.progress import progress_bar
 from seqtool.runtime.tables import table
@@ -36,8 +36,6 @@ T = TypeVar("T")
 Splitter = Callable[[str], list[str]]  # splits a text into words
 
 LIKELIEST_TOKENS = 5  # tokens that a report shows at each position of a translation
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True)

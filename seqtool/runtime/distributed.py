@@ -34,8 +34,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from seqtool.errors import InputError
 from seqtool.runtime import forks
+from seqtool.runtime.log import log
 
-log = logging.getLogger("seqtool")
 X = TypeVar("X")
 Y = TypeVar("Y")
 

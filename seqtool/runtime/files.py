@@ -7,7 +7,6 @@
 
 import gzip
 import json
-import logging
 import os
 import re
 import secrets
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, TextIO
 
 from seqtool.errors import InputError, OutOfMemoryError, counted, naming, place
+from seqtool.runtime.log import log
 
 BOM = b"\xef\xbb\xbf"  # the byte order mark that some editors write at the start of a UTF-8 file
 MAX_GZIP_BYTES = 1 << 30  # the decompressed size of a .gz that is read as a whole
@@ -36,8 +36,6 @@ MAX_JSON_DEPTH = 64  # the depth of nested brackets in a JSON file that seqtool 
 
 INTERRUPTIONS = KeyboardInterrupt, SystemExit, RuntimeError, MemoryError, OutOfMemoryError  # torch raises RuntimeError
 NOT_ENDED = "not ended"  # in n-best lists, the last field of a hypothesis that was cut off at its maximum length
-
-log = logging.getLogger(__name__)
 
 
 def config_directory() -> Path:

@@ -1,6 +1,5 @@
 """The language-modelling task: text in, continuations out."""
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from seqtool.data.cache import Cache
 from seqtool.data.corpora.plain_text import PlainText
 from seqtool.data.preparation import prepare_text
 from seqtool.errors import InputError
+from seqtool.runtime.log import log
 from seqtool.tasks.task import Task, with_vocabulary_of_run
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from seqtool.runtime.devices import Machine
     from seqtool.training.saving import TrainSettings
     from seqtool.training.validation import StreamValidator, ValidationSettings
-
-log = logging.getLogger("seqtool")
 
 
 class LanguageModelling(Task):

@@ -40,7 +40,6 @@ the tensors' shapes before any tensor is read.
 
 import hashlib
 import json
-import logging
 import math
 import os
 import re
@@ -64,6 +63,7 @@ from torch.overrides import TorchFunctionMode
 from seqtool.errors import InputError, naming, place
 from seqtool.models.contract import EncoderDecoder
 from seqtool.runtime.files import expanded, read_record
+from seqtool.runtime.log import log
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings.classes import locate_target
 from seqtool.training import runs
@@ -72,7 +72,6 @@ M = TypeVar("M", bound=nn.Module)
 Purpose = Literal["record", "model", "training"]
 """What a checkpoint is opened for: to read only its record, to use the model, or to resume training."""
 
-log = logging.getLogger("seqtool")
 FORMAT = 1
 WEIGHTS, TRAINING = "model.safetensors", "training.safetensors"
 RECORD, MANIFEST = "checkpoint.json", "manifest.json"

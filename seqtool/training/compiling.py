@@ -22,10 +22,10 @@ from seqtool.models import tree
 from seqtool.models.inputs import Annotations, Images, Source
 from seqtool.models.tokens import PAD
 from seqtool.runtime import distributed
+from seqtool.runtime.log import log
 from seqtool.training.losses import Loss, TrainingLoss
 from seqtool.training.saving import TrainSettings
 
-log = logging.getLogger("seqtool")
 BACKEND = "inductor"
 MAX_GRAPHS = 16  # in a run: an unrolled recurrence takes up to minutes to compile
 

@@ -8,7 +8,6 @@ A checkpoint records the settings of its data and the digests of the files, whic
 """
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,13 +25,13 @@ from seqtool.data.images.image_store import DIGESTS
 from seqtool.data.preparation import cache_settings, corpus_settings, make_corpus
 from seqtool.errors import InputError
 from seqtool.runtime.files import check_file, read_record
+from seqtool.runtime.log import log
 from seqtool.settings import Config, declarations, plain, resolved
 from seqtool.settings.classes import build
 from seqtool.training.checkpoint import Checkpoint, run_directory, sha256
 
 SOURCES = tuple(declarations.declared(declarations.Sources))  # the names of corpora's settings that name files
 CONTENT = "content"  # a key of a checkpoint's data: the digest of its images, without their names
-log = logging.getLogger("seqtool")
 
 
 def digests(cache: Cache) -> dict[str, Any]:

@@ -5,7 +5,6 @@
 - Its initial weights are random, another run's, or its own when it resumes.
 """
 
-import logging
 import os
 import shlex
 import sys
@@ -32,6 +31,7 @@ from seqtool.models.initialisation import initialise
 from seqtool.runtime import distributed
 from seqtool.runtime.configs import defaults
 from seqtool.runtime.files import check_file, expanded, locked
+from seqtool.runtime.log import log
 from seqtool.runtime.task_table import TASKS
 from seqtool.settings import declarations, escape, escape_all, leaves, names, plain, sentence, unknown
 from seqtool.settings.classes import check_class_names, import_class, modules, user_modules
@@ -40,7 +40,6 @@ from seqtool.training.checkpoint import Checkpoint
 from seqtool.training.optimisation import can_continue
 from seqtool.training.saving import AVERAGED, Progress, TrainSettings
 
-log = logging.getLogger("seqtool")
 # Settings that may name the user's classes, besides the groups `model` and `data`, and the classes' base classes.
 OTHER_CLASSES = {
     "optim.name": torch.optim.Optimizer,

@@ -9,7 +9,6 @@ The content of a file decides how it is read. Every error message names the file
 """
 
 import json
-import logging
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from seqtool.data.corpora.corpus import Captioned
 from seqtool.data.images.finding import SUFFIXES
 from seqtool.errors import InputError
 from seqtool.runtime.files import NOT_ENDED, parse_json, read_lines, read_text
+from seqtool.runtime.log import log
 
 T = TypeVar("T")
 Lines = Sequence[tuple[int, str]]  # the nonempty lines of a file, each with its number, from 1
@@ -48,8 +48,6 @@ WRITTEN_LINE = re.compile(rf"(?P<image>[^\t]*)\t(?P<caption>[^\t]*)({SCORE})?")
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may contain an unpaired surrogate, which is not valid text
 MAX_LISTED = 10  # locations or images in an error message
-
-log = logging.getLogger("seqtool")
 
 
 class Entry(NamedTuple):

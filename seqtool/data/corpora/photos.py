@@ -1,7 +1,6 @@
 """The user's own photos and captions."""
 
 import hashlib
-import logging
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, final
@@ -11,8 +10,7 @@ from seqtool.data.corpora.caption_sources import KARPATHY_SPLITS, CaptionFiles
 from seqtool.data.corpora.corpus import SPLITS, Captioned, Digest
 from seqtool.data.images.finding import in_folder
 from seqtool.errors import InputError, counted
-
-log = logging.getLogger("seqtool")
+from seqtool.runtime.log import log
 
 FEW_IMAGES = 100  # with fewer, captions of a model that is trained on these alone are wrong or do not end
 

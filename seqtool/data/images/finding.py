@@ -6,7 +6,6 @@ other slashes, folders or suffixes.
 """
 
 import glob
-import logging
 import os
 import re
 import sys
@@ -18,13 +17,12 @@ from pathlib import Path, PurePosixPath
 from seqtool.errors import InputError, counted, place
 from seqtool.runtime import network
 from seqtool.runtime.files import read_lines
+from seqtool.runtime.log import log
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 SUFFIX_LIST = ", ".join(SUFFIXES)
 MAX_KINDS = 5  # suffixes of files other than images that a message names
 COCO_NAME = re.compile(r"(?:COCO_\w+_)?(\d{12})(?:\.\w+)?")  # COCO_val2014_000000000042.jpg, 000000000042.jpg
-
-log = logging.getLogger("seqtool")
 
 
 def find_images(names: Sequence[str], *, recursive: bool = False) -> list[str]:

@@ -14,7 +14,6 @@ corpora with the same images share a store.
 
 import hashlib
 import json
-import logging
 import math
 import re
 import shutil
@@ -42,6 +41,7 @@ from seqtool.models.backbone import EncoderSettings, backbone_fingerprint, check
 from seqtool.models.inputs import Annotations, Pixels
 from seqtool.runtime.devices import MODEL_TOO_LARGE
 from seqtool.runtime.files import cut, one_line, write_lines
+from seqtool.runtime.log import log
 from seqtool.runtime.progress import progress_bar
 from seqtool.settings import Config, names
 
@@ -54,7 +54,6 @@ IMAGES_TOO_LARGE = (
     "while encoding images: lower model.encoder.size, or choose a smaller model.encoder.backbone or another device."
 )
 FINAL_STOP = re.compile(r"[\s.]+$")  # only some corpora end captions in a full stop; no metric counts it
-log = logging.getLogger("seqtool")
 
 
 class ImageStore:

@@ -10,7 +10,6 @@ except for unknown pieces, and for ▁ itself, which is read as a space.
 import hashlib
 import io
 import json
-import logging
 import re
 import sys
 import unicodedata
@@ -30,9 +29,8 @@ from seqtool.data.text.words import combining_marks, words_and_punctuation
 from seqtool.errors import InputError, place
 from seqtool.models.tokens import BOS, EOS, PAD, UNK
 from seqtool.runtime.files import parse_json
+from seqtool.runtime.log import log
 from seqtool.settings import declarations
-
-log = logging.getLogger("seqtool")
 
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 UNKNOWN = "⁇"  # the text of an unknown token
