@@ -80,6 +80,7 @@ def test_flickr8k_is_read(flickr8k: Path) -> None:
     assert (image_names(images), image_names(corpus.images("valid"))) == (["c.jpg", "a.jpg"], ["b.jpg"])
     before = fingerprint(corpus)
     write(flickr8k / "Flickr_8k.testImages.txt", "odd.jpg.1\n")
+    corpus = Flickr8k(directory=str(flickr8k))
     assert corpus.splits() == ("train", "valid", "test")
     assert image_names(corpus.images("test")) == ["odd.jpg.1"]
     assert fingerprint(corpus) != before
@@ -284,8 +285,8 @@ def make_flickr30k(directory: Path) -> Flickr30k:
 
 
 def test_flickr30k_is_read(flickr30k: Path) -> None:
-    corpus = make_flickr30k(flickr30k)
     write(flickr30k / "results.csv", FLICKR30K_CSV)
+    corpus = make_flickr30k(flickr30k)
     corpus.fetch()
     assert corpus.splits() == ("train", "test")
     captions = "A dog , a | and a cat .", "A dog ."
@@ -296,13 +297,13 @@ def test_flickr30k_is_read(flickr30k: Path) -> None:
 
 
 def test_missing_and_malformed_files_of_flickr30k_are_named(flickr30k: Path) -> None:
-    corpus = make_flickr30k(flickr30k)
-    assert refusal(corpus.fetch) == (
+    assert refusal(make_flickr30k(flickr30k).fetch) == (
         f"{flickr30k}/results_20130124.token does not exist: "
         "it or results.csv has Flickr30k's captions; set data.directory to where it is."
     )
     path = write(flickr30k / "results.csv", f"{FLICKR30K_CSV}nothing\n")
-    assert refusal(corpus.images, "train") == f"{path} line 5 must be a file name | a number | a caption."
+    expected = f"{path} line 5 must be a file name | a number | a caption."
+    assert refusal(make_flickr30k(flickr30k).images, "train") == expected
     write(path, f"{FLICKR30K_CSV}a.jpg| 1| again\n")
     assert refusal(read_captions, path) == f"{path} line 5 has caption 1 of a.jpg again."
     write(path, FLICKR30K_CSV.replace("b.jpg", "c.jpg"))
