@@ -111,8 +111,8 @@ def test_streams_contain_every_token_once(length: int, rows: int, steps: int) ->
     streams = Streams(tokens, stream_count=rows, steps=steps)
     labels, position = [], 0
     assert streams.stream_count == min(rows, length) and streams.tokens == length
-    while not streams.has_ended(position):
-        (spans,) = streams.batches(position, 1)
+    while following := streams.batches(position, 1):
+        (spans,) = following
         batch = streams.collate(spans)
         assert batch.continues == (position > 0) and batch.tokens == streams.count_labels(spans)
         assert len(batch.target) == streams.count_targets(spans)

@@ -109,9 +109,6 @@ class Epoch(Protocol):
     def batches(self, position: int, count: int) -> list[Indices]:
         """Up to `count` batches, starting at `position`; at least one unless the epoch has ended."""
 
-    def has_ended(self, position: int) -> bool:
-        """Whether no batch is left at `position`. Call `batches` with this position first."""
-
     def fraction_done(self, position: int) -> float:
         """The fraction of the epoch before `position`. Call `batches` with this position first."""
 
@@ -159,9 +156,6 @@ class ShuffledEpoch:
         while position >= (end := self._start + len(self._batches)) and self._buffer_number < self._buffer_count - 1:
             self._load_buffer(self._buffer_number + 1, start=end)
         return self._batches[position - self._start :][:count]
-
-    def has_ended(self, position: int) -> bool:
-        return self._buffer_number == self._buffer_count - 1 and position >= self._start + len(self._batches)
 
     def fraction_done(self, position: int) -> float:
         """The fraction of examples before `position`; with a single buffer, the similar fraction of batches."""
@@ -243,9 +237,6 @@ class Streams:
 
     def batches(self, position: int, count: int) -> list[Indices]:
         return [self.chunk(number) for number in range(position, min(position + count, len(self)))]
-
-    def has_ended(self, position: int) -> bool:
-        return position >= len(self)
 
     def fraction_done(self, position: int) -> float:
         return position / max(1, len(self))

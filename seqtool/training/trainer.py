@@ -150,7 +150,7 @@ class Trainer:
                 progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if skipped else 0
                 if progress.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
                     self._give_up()
-                if epoch.has_ended(progress.position):
+                if not following:
                     progress.epoch, progress.position = progress.epoch + 1, 0
                     epoch = epoch_of(self.examples, settings, seed=self.seed, epoch=progress.epoch)
                 self.log.updated(progress, optimiser.param_groups[0]["lr"])
@@ -177,7 +177,7 @@ class Trainer:
         progress.step += 1
         self.state.loss.update = progress.step
         progress.position += len(batches)
-        following = [] if epoch.has_ended(progress.position) else epoch.batches(progress.position, count)
+        following = epoch.batches(progress.position, count)
         self.optimisation.prepare(progress.step - progress.skipped, epochs, progress.plateaus)
         tokens = sum(map(self.examples.count_labels, batches))
         divisor = tokens if self.settings.normalise == "tokens" else sum(map(self.examples.count_targets, batches))

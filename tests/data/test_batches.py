@@ -53,8 +53,8 @@ def make_batches(
 
 def read_batches(epoch: ShuffledEpoch, *, start: int = 0, count: int = 1) -> list[NDArray[np.int64]]:
     batches: list[NDArray[np.int64]] = []
-    while not epoch.has_ended(start + len(batches)):
-        batches += epoch.batches(start + len(batches), count)
+    while following := epoch.batches(start + len(batches), count):
+        batches += following
     return batches
 
 
