@@ -376,7 +376,11 @@ def _learn_pieces(lines: list[str], form: Form, size: int) -> bytes:
         raise InputError("The training text has no words: nothing can be learnt from it.")
     model = io.BytesIO()
     options: dict[str, Any] = {}
-    lines = [part for line in lines for part in _cut(line.removesuffix("\n"))]
+    lines = [  # longer ones are cut for SentencePiece, in the middle of a word if need be
+        line[start : start + MAX_LINE_CHARACTERS]
+        for line in (line.removesuffix("\n") for line in lines)
+        for start in range(0, max(1, len(line)), MAX_LINE_CHARACTERS)
+    ]
     if form.verbatim:
         line_ends = [end for end in "\n\r" if end == "\n" or end in characters]  # SentencePiece would strip them
         options = {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "user_defined_symbols": line_ends}
@@ -405,9 +409,3 @@ def _learn_pieces(lines: list[str], form: Form, size: int) -> bytes:
         **options,
     )
     return model.getvalue()
-
-
-def _cut(line: str) -> list[str]:
-    """Cut a line into parts that are not too long for SentencePiece, in the middle of a word if need be."""
-    starts = range(0, max(1, len(line)), MAX_LINE_CHARACTERS)
-    return [line[start : start + MAX_LINE_CHARACTERS] for start in starts]
