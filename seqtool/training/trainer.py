@@ -6,7 +6,7 @@ import shlex
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from types import FrameType
@@ -100,10 +100,7 @@ class Trainer:
         settings, progress, state, device = self.settings, self.progress, self.state, self.machine.device
         optimiser, scaler, collate = state.optimiser, state.scaler, self.examples.collate
         wrapped_loss, parameters = distributed.DistributedLoss(state.loss.train()), list(self.model.parameters())
-        started, processes = time.monotonic() - progress.seconds, distributed.size()
-        epoch = epoch_of(self.examples, settings, seed=self.seed, epoch=progress.epoch)
-        # not if gradients are exchanged: that begins with the first that are known, and all of these would come last
-        rounding = partial(rounded_once, self.model) if processes == 1 else nullcontext
+        epoch, started, processes = self._epoch(), time.monotonic() - progress.seconds, distributed.size()
         if progress.step == 0:
             self._measure_flow()
         with self.log.bar(progress.step, expected_steps(epoch, settings)), Prefetcher(collate, device) as prefetcher:
@@ -121,12 +118,8 @@ class Trainer:
                 for number, indices in enumerate(batches, start=1):
                     batch = prefetcher.take(indices, [*batches[number:], *following])
                     weight = processes if distributed.rank() < len(indices) else 0  # undoes the averaging of gradients
-                    with (
-                        wrapped_loss.exchanging(number == len(batches)) as loss_of,
-                        out_of_memory(partial(self._too_large_message, batch), device),
-                        nullcontext() if self.graphs is None else self.graphs.compiling(stop),
-                    ):
-                        with autocast(device, self.machine.precision), rounding():
+                    with wrapped_loss.exchanging(number == len(batches)) as loss_of, self._explaining(batch, stop):
+                        with autocast(device, self.machine.precision), self._rounded_once():
                             loss = loss_of(batch.to(device), state.carried if batch.continues else None)
                         scaler.scale(loss.total * weight / divisor).backward()
                     sums += loss.sums() if weight else 0
@@ -152,7 +145,7 @@ class Trainer:
                     self._give_up()
                 if not following:
                     progress.epoch, progress.position = progress.epoch + 1, 0
-                    epoch = epoch_of(self.examples, settings, seed=self.seed, epoch=progress.epoch)
+                    epoch = self._epoch()
                 self.log.updated(progress, optimiser.param_groups[0]["lr"])
             if stopped:
                 self._save("stopped")
@@ -161,6 +154,22 @@ class Trainer:
         if not stopped:
             self._finish()
         return not stopped
+
+    @contextmanager
+    def _explaining(self, batch: Batch, stop: Stop) -> Iterator[None]:
+        """Explain errors in the forward and the backward pass of a batch within the context."""
+        compiling = nullcontext() if self.graphs is None else self.graphs.compiling(stop)
+        with out_of_memory(partial(self._too_large_message, batch), self.machine.device), compiling:
+            yield
+
+    def _rounded_once(self) -> AbstractContextManager[None]:
+        """`rounded_once` for the model, unless gradients are exchanged: that begins with the first ones that are known,
+        and all of these would come last.
+        """
+        return rounded_once(self.model) if distributed.size() == 1 else nullcontext()
+
+    def _epoch(self) -> Epoch:
+        return epoch_of(self.examples, self.settings, seed=self.seed, epoch=self.progress.epoch)
 
     def _is_stopped(self, stop: Stop, started: float) -> bool:
         """Whether any process received a signal to stop. All processes adopt the longest time trained by any."""

@@ -19,7 +19,7 @@ def test_values_are_separated_by_spaces_or_tabs(separator: str, tmp_path: Path) 
     pieces = [VOCABULARY.piece(row) for row in rows]
     assert dict(zip(pieces, vectors.tolist(), strict=True)) == {"▁the": [4, 5, 6], "▁cat": [1, 2, 3]}
     path.write_text(f"the 4 5\ncat{separator}1\n")
-    with pytest.raises(InputError, match=r"vectors\.txt line 2 has a vector of 1 values, but .* have 2: set .*=1 or"):
+    with pytest.raises(InputError, match=r"vectors\.txt line 2 has a vector of 1 values, but .* have 2: set .*=1\) or"):
         read_vectors(path, VOCABULARY, 2)
 
 
