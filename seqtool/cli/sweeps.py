@@ -52,9 +52,10 @@ class Sweep:
                     continue
                 file = Path(expanded(path)).resolve()
                 if file in self._written_files:
+                    kind, ending = ("directory", "") if file.is_dir() else ("file", ".txt")
                     raise InputError(
-                        f"{setting}={path} was written by an earlier job of this sweep: name a different file for each "
-                        f"job, such as {setting}=out-${{beam}}.txt if the jobs differ in beam."
+                        f"{setting}={path} was written by an earlier job of this sweep: name a different {kind} for "
+                        f"each job, such as {setting}=out-${{beam}}{ending} if the jobs differ in beam."
                     )
                 outputs.add(file)
             result, name = None, values.get("run")

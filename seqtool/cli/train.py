@@ -164,7 +164,8 @@ def _run(trainer: Trainer, stop: Stop, job: Job, cache: Cache) -> Path | Literal
     if finished:
         print("\n".join([*summary(run, job.config, progress, progress.best, job.task.usage), *cache.unknown_warning()]))
     else:
-        print(f"Stopped at step {progress.step:,}. Resume with: {resuming.resume_command(run, job.config)}")
+        command = resuming.resume_command(run, resuming.trust_option(job.config, resuming=True))
+        print(f"Stopped at step {progress.step:,}. Resume with: {command}")
     return finished and run
 
 

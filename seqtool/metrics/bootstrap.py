@@ -84,7 +84,7 @@ def p_value(difference: float, draws: Draws, *, scale: float = 1.0) -> float:
     scale: the magnitude of the scores; p is 1 if the differences of all resamples are rounding errors
     """
     draws = np.abs(draws)
-    if np.isnan(draws).any():
+    if np.isnan([difference, *draws]).any():
         return np.nan
     if draws.max() <= ROUNDING * scale:
         return 1.0

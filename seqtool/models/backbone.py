@@ -201,8 +201,9 @@ def make_backbone(settings: EncoderSettings, *, pretrained: bool) -> Backbone:
         if settings.backbone == "small":
             cut = Cut(Small(), lambda network, x: network(x), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
         else:
-            download = pretrained and settings.weights == "default"
-            cut = cut_backbone(settings.backbone, settings.layer, download=download)
+            is_default = settings.weights == "default"
+            options = OPTIONS.get(settings.backbone, {}) if is_default else {}
+            cut = cut_backbone(settings.backbone, settings.layer, download=pretrained and is_default, **options)
     if pretrained and settings.weights not in (None, "default"):
         load_weights(cut.network, Path(str(settings.weights)), settings.backbone)
     return Backbone(cut, settings)
@@ -262,6 +263,7 @@ class ImageCaptioner(EncoderDecoder[StateT]):
 def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str]) -> dict[str, Any]:
     """Return everything besides the images that annotation vectors depend on; `digest` computes a file's hash."""
     library = settings.backbone.partition("/")[0]
+    options = OPTIONS.get(settings.backbone, "") if settings.weights == "default" else ""
     weights = settings.weights if settings.weights in (None, "default") else digest(Path(str(settings.weights)))
     return {
         "backbone": settings.backbone,
@@ -269,7 +271,7 @@ def backbone_fingerprint(settings: EncoderSettings, digest: Callable[[Path], str
         "weights": weights,
         "size": settings.size,
         "fit": settings.fit,
-        "code": SMALL_REVISION if library == "small" else f"{_version(library)}{OPTIONS.get(settings.backbone, '')}",
+        "code": SMALL_REVISION if library == "small" else f"{_version(library)}{options}",
         "random": _version("torch") if weights is None else None,
     }
 

@@ -47,15 +47,16 @@ class Cut(NamedTuple):
     std: tuple[float, ...]
 
 
-def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
+def cut_backbone(backbone: str, layer: str | None, *, download: bool, **options: Any) -> Cut:
     """Make torchvision/NAME or timm/NAME up to a layer; raise InputError if any of these or the weights are missing.
 
     layer: the name of the layer; None: the last layer that outputs a feature map
     download: whether to load the default weights, downloading them if needed
+    options: arguments of the library's model
     """
     library, _, name = backbone.partition("/")
     weights = default_weights(backbone)
-    make = partial(_cut_timm if library == "timm" else _cut_torchvision, name, layer, download)
+    make = partial(_cut_timm if library == "timm" else _cut_torchvision, name, layer, download, **options)
     try:
         return make() if weights is None or not download else weights.run(make)
     except (OSError, RuntimeError) as error:
@@ -67,9 +68,9 @@ def cut_backbone(backbone: str, layer: str | None, *, download: bool) -> Cut:
         ) from error
 
 
-def _cut_torchvision(name: str, layer: str | None, download: bool) -> Cut:
+def _cut_torchvision(name: str, layer: str | None, download: bool, **options: Any) -> Cut:
     models = _import_library("torchvision.models")
-    model = models.get_model(name, weights="DEFAULT" if download else None, **OPTIONS.get(f"torchvision/{name}", {}))
+    model = models.get_model(name, weights="DEFAULT" if download else None, **options)
     modules = dict(model.named_modules())
     is_transformer = isinstance(model, models.VisionTransformer)
     is_vector = is_transformer and layer == "class_token"

@@ -175,7 +175,7 @@ def summary(run: Path, config: DictConfig, progress: Progress, best: Mapping[str
         message = f"Ended by {' and '.join(f'train.{name}={limit:.15g}' for name, limit in reached_limits.items())}"
         message += f" at step {progress.step:,}"
         if missed_limits and list(reached_limits) == ["minutes"]:
-            command = f"{resume_command(run, config)} train.minutes=null"
+            command = f"{resume_command(run, trust_option(config, resuming=True))} train.minutes=null"
             message += f", in epoch {progress.epoch + 1}, before {' and '.join(missed_limits)}. Resume with: {command}"
         yield message
     if best and math.isfinite(best["loss"]):  # a resumed run may have lost its best checkpoint

@@ -149,9 +149,9 @@ def _newest_checkpoint(run: Path, resume: str) -> Checkpoint | None:
     return None
 
 
-def resume_command(run: Path, config: DictConfig) -> str:
-    """The command line that resumes a run, whose configuration may name user-defined classes."""
-    return f"seqtool train {shlex.quote(f'run={run.name}')} train.resume=true{trust_option(config, resuming=True)}"
+def resume_command(run: Path, trust: str) -> str:
+    """The command line that resumes a run; `trust` is its option for user-defined classes (`trust_option`)."""
+    return f"seqtool train {shlex.quote(f'run={run.name}')} train.resume=true{trust}"
 
 
 def _advice(handle: RunHandle, config: DictConfig) -> str:
@@ -160,9 +160,11 @@ def _advice(handle: RunHandle, config: DictConfig) -> str:
     if run is None:
         return "Nothing was saved yet: give the same command again."
     if saved := checkpoint.list_checkpoints(run):
-        if handle.checkpoint is not None:  # of a resumed run: this configuration need not name the stored model
-            config = OmegaConf.create(dict(handle.checkpoint.config))
-        return f"The last checkpoint is {saved[-1]}: resume from it with {resume_command(run, config)}."
+        trusted = ",".join(modules(config.trust))  # of a resumed run: the stored classes may not be trusted
+        trust = f" trust={trusted}" if trusted else ""
+        if handle.checkpoint is None:
+            trust = trust_option(config, resuming=True)
+        return f"The last checkpoint is {saved[-1]}: resume from it with {resume_command(run, trust)}."
     name = shlex.quote(f"run={run.name}")
     return f"Nothing was saved yet: give the same command again with {name} train.resume=auto."
 

@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import nn
 
 from seqtool.data.batches import Batch, Epoch, Examples, Indices
@@ -25,13 +24,14 @@ from seqtool.runtime import distributed
 from seqtool.runtime.devices import Machine
 from seqtool.runtime.files import write_whole
 from seqtool.runtime.precision import autocast
+from seqtool.settings import resolved
 from seqtool.training import checkpoint, gradient_flow
 from seqtool.training.compiling import Graphs
 from seqtool.training.losses import TrainingLoss
 from seqtool.training.optimisation import Optimisation
 from seqtool.training.prefetching import Prefetcher
 from seqtool.training.recording import MetricsLog
-from seqtool.training.resuming import resume_command
+from seqtool.training.resuming import resume_command, trust_option
 from seqtool.training.saving import AVERAGED, Checkpoints, Progress, TrainingState, TrainSettings
 from seqtool.training.sequences import Rewards, SequenceLoss
 from seqtool.training.validation import StreamValidator, Validator, is_better
@@ -199,7 +199,8 @@ class Trainer:
         if good is not None:
             path = checkpoints.path(good)
             checkpoints.remove_after(path)  # a run resumes from its newest checkpoint
-            command = resume_command(checkpoints.run, OmegaConf.create(checkpoints.origin["config"]))
+            trust = trust_option(resolved(checkpoints.origin["config"]), resuming=True)
+            command = resume_command(checkpoints.run, trust)
             advice = f"The last good checkpoint is {path}: resume from it with {command}."
         raise InputError(
             f"The loss or its gradient was not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row, up to step {step:,}: "

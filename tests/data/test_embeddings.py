@@ -31,6 +31,13 @@ def test_longer_vectors_below_a_header_are_refused_by_their_length(tmp_path: Pat
         read_vectors(path, VOCABULARY, 2)
 
 
+def test_a_word_with_numbers_is_no_longer_vector(tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text("a 1 2\n1 000 3 4\ncat 5 6\n")
+    rows, vectors = read_vectors(path, VOCABULARY, 2)
+    assert len(rows) == 1 and vectors.tolist() == [[5, 6]]
+
+
 def test_a_word_that_is_also_a_piece_inside_words_gives_both_its_vector(tmp_path: Path) -> None:
     vocabulary = WordVocabulary(["▁a", "▁cat", "a"], Form("word", "nfc", lowercase=False))
     path = tmp_path / "vectors.txt"

@@ -351,12 +351,17 @@ def test_the_network_is_the_same_with_downloaded_weights_and_a_checkpoints(
     monkeypatch.setattr(WeightsEnum, "get_state_dict", lambda *_, **__: {})
     monkeypatch.setattr(nn.Module, "load_state_dict", lambda *_, **__: None)
     with torch.device("meta"):
-        downloaded, stored = (pretrained.cut_backbone(f"torchvision/{name}", None, download=d) for d in (True, False))
+        options = pretrained.OPTIONS[f"torchvision/{name}"]
+        downloaded, stored = (
+            pretrained.cut_backbone(f"torchvision/{name}", None, download=download, **options)
+            for download in (True, False)
+        )
         assert downloaded.network.code == stored.network.code
         x = torch.zeros(1, 3, size, size)
         assert downloaded.read(downloaded.network, x).shape == stored.read(stored.network, x).shape
     settings = replace(SMALL, backbone=f"torchvision/{name}")
-    assert str(pretrained.OPTIONS[settings.backbone]) in backbone_fingerprint(settings, str)["code"]
+    codes = [backbone_fingerprint(replace(settings, weights=weights), str)["code"] for weights in ("default", "a.pth")]
+    assert str(options) in codes[0] and str(options) not in codes[1]
 
 
 def test_cached_weights_of_the_hub_are_used_at_once_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

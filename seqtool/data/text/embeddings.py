@@ -25,16 +25,18 @@ def read_vectors(path: Path, vocabulary: Vocabulary, size: int) -> tuple[NDArray
         for spelling in (piece, piece.removeprefix("▁")):
             ids.setdefault(spelling, set()).add(index)
     vectors: dict[int, NDArray[np.float32]] = {}
+    is_first = True  # the vector tells whether vectors are longer; a later word may contain numbers
     for number, line in enumerate(read_lines(path), 1):
         word, *values = line.rstrip().replace("\t", " ").rsplit(" ", size)  # a word may contain spaces
         if not line.strip() or (number == 1 and len(line.split()) == 2):
             continue
-        if len(values) != size or (not vectors and " " in word and _numbers(word.split(" ")[1:]) is not None):
+        if len(values) != size or (is_first and " " in word and _numbers(word.split(" ")[1:]) is not None):
             count = len(line.split()) - 1
             raise InputError(
                 f"{path} line {number} has a vector of {count} values, but the model's embeddings have {size}: "
                 f"set model.embedding={count} (of a Transformer model.width={count}) or use other vectors."
             )
+        is_first = False
         if word in ids:
             vector = _numbers(values)
             if vector is None or not np.isfinite(vector).all():
